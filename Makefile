@@ -1,0 +1,34 @@
+# make setup   build .venv from the lock files (and bring a Java where there is none)
+# make demo    set up, then run the main job on an embedded Spark cluster
+# make test    set up, then lint, check types and run all tests
+# make lint    only ruff and mypy
+# make lock    write the lock files anew from pyproject.toml
+# make clean   remove .venv and everything built
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: setup demo test lint lock clean
+
+setup:
+	@$(PYTHON) tools/setup.py
+
+demo: setup
+	@$(BIN)/holdfast demo
+
+test: setup lint
+	@$(BIN)/python -m pytest
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+lock: setup
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --extra dev -o requirements.lock pyproject.toml
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url -o requirements-java.lock tools/java.in
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url -o requirements-build.lock tools/build.in
+
+clean:
+	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The command line. Each command is a module of its own, imported only when it runs."""

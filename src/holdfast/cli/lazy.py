@@ -1,0 +1,44 @@
+"""Groups of commands that are named without being imported. Runs in the command line only."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and one-line helps, and imports a command when it is called."""
+
+    def __init__(self, *args: object, lazy: dict[str, tuple[str, str]] | None = None, **kwargs: object) -> None:
+        """Take `lazy`: command name -> ("module:attribute", one-line help)."""
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+        self.lazy = lazy or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the commands in the order they were given."""
+        return [*self.lazy, *sorted(super().list_commands(ctx))]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command that is asked for."""
+        if cmd_name not in self.lazy:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = self.lazy[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
+        rows = [(name, text) for name, (_, text) in self.lazy.items()]
+        rows += [
+            (name, command.get_short_help_str(limit=100))
+            for name in sorted(super().list_commands(ctx))
+            if (command := super().get_command(ctx, name)) is not None
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def lazy_group(name: str, text: str, commands: dict[str, tuple[str, str]]) -> LazyGroup:
+    """Return a group of commands that are imported when they run."""
+    return LazyGroup(name=name, help=text, lazy=commands, no_args_is_help=True)

@@ -1,0 +1,80 @@
+"""The `holdfast` command: finds the asked-for command, runs it, and turns errors into one line and a status.
+
+Commands are named here and imported only when they run, so that `holdfast --help` needs no Spark, solver or plotting.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from holdfast import __version__
+from holdfast.cli.lazy import LazyGroup
+from holdfast.errors import HoldfastError, one_line
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "topology": ("holdfast.cli.topology:topology", "List, show, check and generate topologies."),
+        "plan": ("holdfast.cli.plan:plan", "Decide what to keep before a failure, and what to bring back after one."),
+        "bench": ("holdfast.cli.bench:bench", "Measure this machine: time, memory, ratios."),
+        "demo": ("holdfast.cli.demo:demo", "Run the main job on an embedded Spark cluster."),
+    },
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+@click.version_option(__version__, prog_name="holdfast")
+def cli() -> None:
+    """Keep streams alive when many machines fail at once.
+
+    \b
+    Examples:
+      holdfast topology list
+      holdfast topology show traffic --png traffic.png
+      holdfast demo
+
+    Every command that prints a result takes --json. Exit status: 0 done; 1 a check failed; 2 bad input or usage;
+    3 no plan exists; 4 could not be decided.
+    """
+
+
+def usage_line(error: click.ClickException) -> str:
+    """Fold a usage error into one line that ends with the next step."""
+    line = error.format_message()
+    context = getattr(error, "ctx", None)
+    if isinstance(context, click.Context):
+        line = f"{line.rstrip('.')}; see `{context.command_path} --help`"
+    return one_line(line)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and leave with its status."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; return its exit status."""
+    try:
+        result = cli.main(args=arguments, prog_name="holdfast", standalone_mode=False)
+    except HoldfastError as error:
+        click.echo(f"holdfast: {error}", err=True)
+        return error.status
+    except click.exceptions.NoArgsIsHelpError as asked:
+        click.echo(asked.format_message(), err=True)
+        return 2
+    except click.ClickException as error:
+        click.echo(f"holdfast: {usage_line(error)}", err=True)
+        return 2
+    except click.Abort:
+        click.echo("holdfast: stopped", err=True)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`holdfast … | head`): nothing is wrong. Keep Python from flushing into it.
+        sys.stdout = None
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+if __name__ == "__main__":
+    main()

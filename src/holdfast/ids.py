@@ -1,0 +1,53 @@
+"""Names with types, so that a batch is never passed for a node. Runs anywhere."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+from holdfast.errors import BadInput
+
+OperatorId = NewType("OperatorId", str)
+"""An operator of a topology: letters, digits, `_` and `-`."""
+
+NodeId = NewType("NodeId", str)
+"""A host with one executor, its local state files and its store peer."""
+
+BatchId = NewType("BatchId", int)
+"""What the sources emit between two barriers, counted from zero."""
+
+Epoch = NewType("Epoch", int)
+"""Counts driver starts, rollbacks and plans; everything written carries it and lower ones are refused."""
+
+LONGEST_ID = 100
+OPERATOR_ID_PATTERN = r"^[A-Za-z0-9_-]{1,100}$"
+_OPERATOR = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
+_PARTITION = re.compile(r"([A-Za-z0-9_-]{1,100})\[(0|[1-9][0-9]{0,8})\]", re.ASCII)
+
+
+def is_operator_id(text: object) -> bool:
+    """Say whether this may name an operator."""
+    return isinstance(text, str) and _OPERATOR.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PartitionId:
+    """One slice of an operator, written `O3[0]`: the unit of state, placement, failure and recovery."""
+
+    operator: OperatorId
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.operator}[{self.index}]"
+
+    @classmethod
+    def parse(cls, text: str) -> PartitionId:
+        """Read `O3[0]`; anything else is refused with what would be right."""
+        found = _PARTITION.fullmatch(text.strip())
+        if not found:
+            raise BadInput(
+                f"{text.strip()!r} is not a partition",
+                remedy="write an operator's id and an index from zero, like O3[0]",
+            )
+        return cls(OperatorId(found.group(1)), int(found.group(2)))
