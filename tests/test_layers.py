@@ -96,7 +96,7 @@ def test_help_imports_no_spark_solver_or_plotting() -> None:
         "import sys\n"
         "from holdfast.cli.main import run\n"
         "assert run(['--help']) == 0\n"
-        "heavy = {'pyspark', 'py4j', 'ortools', 'matplotlib', 'numpy', 'pandas', 'pyarrow', 'yaml', 'pyeclib', 'rich'}\n"
+        "heavy = {'pyspark', 'py4j', 'ortools', 'matplotlib', 'numpy', 'pandas', 'pyarrow', 'yaml', 'rich'}\n"
         "loaded = heavy & {name.partition('.')[0] for name in sys.modules}\n"
         "assert not loaded, loaded\n"
     )

@@ -1,0 +1,11 @@
+"""`holdfast bench`: measurements of this machine, each a module of its own."""
+
+from __future__ import annotations
+
+from holdfast.cli.lazy import lazy_group
+
+bench = lazy_group(
+    "bench",
+    "Measure this machine: time, memory, ratios. Figures are printed with their spread.",
+    {},
+)

@@ -1,0 +1,11 @@
+"""`holdfast experiment`: the papers' figures beside ours, each a module of its own."""
+
+from __future__ import annotations
+
+from holdfast.cli.lazy import lazy_group
+
+experiment = lazy_group(
+    "experiment",
+    "Run the papers' experiments: their figures beside ours, as tables, CSV and plots.",
+    {},
+)

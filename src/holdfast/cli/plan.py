@@ -1,0 +1,11 @@
+"""`holdfast plan`: one command per kind of plan, each a module of its own."""
+
+from __future__ import annotations
+
+from holdfast.cli.lazy import lazy_group
+
+plan = lazy_group(
+    "plan",
+    "Decide what to keep before a failure, and what to bring back after one.",
+    {},
+)

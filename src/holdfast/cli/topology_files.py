@@ -1,0 +1,64 @@
+"""Topologies as commands take them: a file (JSON or YAML, `-` for standard input) or a name from the library."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.errors import BadInput
+
+if TYPE_CHECKING:
+    from holdfast.ids import PartitionId
+    from holdfast.topology import Ints, Topology
+
+
+def read_topology(given: str) -> Topology:
+    """Return the topology in a file, or the named one; what is neither is refused with what would be right."""
+    from holdfast.topology import parse
+    from holdfast.topology.file_format import LARGEST_FILE
+    from holdfast.topology.library import named_topologies, named_topology
+
+    if given == "-":
+        return parse(sys.stdin.buffer.read(LARGEST_FILE + 1), "standard input")
+    path = Path(given)
+    if not path.exists() and given in named_topologies():
+        return named_topology(given)
+    try:
+        if path.is_file() and path.stat().st_size > LARGEST_FILE:
+            raise BadInput("is absurdly large", where=given, remedy=f"at most {LARGEST_FILE:,} bytes")
+        if path.exists() and not path.is_file():
+            raise BadInput("is not a file", where=given, remedy="give a topology file or a name")
+        return parse(path.read_bytes(), given)
+    except FileNotFoundError:
+        raise BadInput(
+            "no such file, and no topology of that name",
+            where=given,
+            remedy="see `holdfast topology list` for the names",
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BadInput(f"cannot be read: {reason}", where=given, remedy="give a file you may read") from None
+
+
+def read_partitions(topology: Topology, given: str) -> Ints:
+    """Return the numbers of partitions named `all`, `none` or `O1[0],O2[3]`; an operator's id means all of its own."""
+    import numpy as np
+
+    words = [word.strip() for word in given.split(",") if word.strip()]
+    if words == ["all"]:
+        return np.arange(len(topology))
+    if words in ([], ["none"]):
+        return np.array([], np.int64)
+    found: set[int] = set()
+    for word in words:
+        if word.endswith("]"):
+            found.add(topology.index(word))
+        else:
+            found.update(topology.partitions_of(word))
+    return np.array(sorted(found), np.int64)
+
+
+def names(partitions: list[PartitionId]) -> list[str]:
+    """Return the printed names of partitions."""
+    return [str(partition) for partition in partitions]
