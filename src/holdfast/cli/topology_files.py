@@ -59,6 +59,18 @@ def read_partitions(topology: Topology, given: str) -> Ints:
     return np.array(sorted(found), np.int64)
 
 
+def write_text(path: str, text: str) -> None:
+    """Write a file whole or not at all; refuse a place that cannot be written with the reason."""
+    target = Path(path)
+    draft = target.with_name(f".{target.name}.draft")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(target)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise BadInput(f"cannot be written: {error.strerror}", where=path, remedy="give a file you may write") from None
+
+
 def names(partitions: list[PartitionId]) -> list[str]:
     """Return the printed names of partitions."""
     return [str(partition) for partition in partitions]

@@ -78,27 +78,44 @@ def _inputs(topology: Topology, partition: int) -> list[list[int]]:
     return [topology.edge_from[topology.edge_start[s] : topology.edge_start[s + 1]].tolist() for s in streams]
 
 
-def _trees(topology: Topology, partition: int) -> Iterator[frozenset[int]]:
+_Linked = tuple[int, "_Linked"] | None
+"""Partitions as a linked list, so that ways which begin alike share what they have in common."""
+
+
+def _trees(topology: Topology, head: int) -> Iterator[set[int]]:
+    """Choose depth first; a state is what was chosen and what is still to be fed. Depth costs no recursion."""
+    stack: list[Iterator[tuple[_Linked, _Linked]]] = [iter([(None, (head, None))])]
+    while stack:
+        state = next(stack[-1], None)
+        if state is None:
+            stack.pop()
+            continue
+        chosen, waiting = state
+        if waiting is None:
+            yield _collected(chosen)
+        else:
+            stack.append(_choices(topology, waiting[0], (waiting[0], chosen), waiting[1]))
+
+
+def _choices(topology: Topology, partition: int, chosen: _Linked, rest: _Linked) -> Iterator[tuple[_Linked, _Linked]]:
     inputs = _inputs(topology, partition)
-    own = frozenset((partition,))
     if not inputs:
-        yield own
+        yield chosen, rest
     elif topology.joins[partition]:
         for choice in product(*inputs):
-            for branches in _combined(topology, choice):
-                yield own | branches
+            waiting = rest
+            for one in reversed(choice):
+                waiting = (one, waiting)
+            yield chosen, waiting
     else:
         for upstream in inputs:
             for one in upstream:
-                for tree in _trees(topology, one):
-                    yield own | tree
+                yield chosen, (one, rest)
 
 
-def _combined(topology: Topology, roots: tuple[int, ...]) -> Iterator[frozenset[int]]:
-    """Every way to choose one tree for each root."""
-    if not roots:
-        yield frozenset()
-        return
-    for tree in _trees(topology, roots[0]):
-        for rest in _combined(topology, roots[1:]):
-            yield tree | rest
+def _collected(linked: _Linked) -> set[int]:
+    found = set()
+    while linked is not None:
+        found.add(linked[0])
+        linked = linked[1]
+    return found
