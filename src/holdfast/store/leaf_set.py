@@ -1,0 +1,162 @@
+"""The peers nearest to one peer on the ring: half of them before it, half after (paper 002, sec. 3.2). Pure; anywhere.
+
+In a ring of at most size / 2 others every peer is on both sides, and the leaf set is the whole ring.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+
+from holdfast.store.ring_ids import SIZE, RingId, clockwise, closeness
+from holdfast.store.ring_messages import Contact
+
+SMALLEST_LEAF_SET = 24
+
+
+def leaf_set_size(fragments: int) -> int:
+    """Return the leaf set that can hold n fragments beside its owner: max(24, the next even number above n)."""
+    return max(SMALLEST_LEAF_SET, fragments + 2 - fragments % 2)
+
+
+class LeafSet:
+    """Up to `size` contacts around `owner`, kept in order of distance on each side."""
+
+    def __init__(self, owner: RingId, size: int) -> None:
+        """Begin with no one."""
+        if size < 2 or size % 2:
+            raise ValueError(f"a leaf set of {size}: it has two halves")
+        self.owner = owner
+        self.half = size // 2
+        self._contacts: dict[RingId, Contact] = {}
+        self._after: list[tuple[int, RingId]] = []
+        self._before: list[tuple[int, RingId]] = []
+        self._members: tuple[Contact, ...] | None = None
+
+    def __contains__(self, peer: RingId) -> bool:
+        return peer in self._contacts
+
+    def __len__(self) -> int:
+        return len(self._contacts)
+
+    @property
+    def members(self) -> tuple[Contact, ...]:
+        """All contacts, clockwise from the one furthest before the owner; the same tuple until something changes."""
+        if self._members is None:
+            order = dict.fromkeys([peer for _, peer in reversed(self._before)])
+            order |= dict.fromkeys([peer for _, peer in self._after])
+            self._members = tuple(self._contacts[peer] for peer in order)
+        return self._members
+
+    @property
+    def after(self) -> list[Contact]:
+        """The half that follows the owner, nearest first."""
+        return [self._contacts[peer] for _, peer in self._after]
+
+    @property
+    def before(self) -> list[Contact]:
+        """The half that precedes the owner, nearest first."""
+        return [self._contacts[peer] for _, peer in self._before]
+
+    def get(self, peer: RingId) -> Contact | None:
+        """Return a member's contact."""
+        return self._contacts.get(peer)
+
+    def fits(self, peer: RingId) -> bool:
+        """Say whether this peer would be a member if it were alive and is not one yet."""
+        if peer == self.owner or peer in self._contacts:
+            return False
+        if len(self._after) < self.half or len(self._before) < self.half:
+            return True
+        return clockwise(self.owner, peer) < self._after[-1][0] or clockwise(peer, self.owner) < self._before[-1][0]
+
+    def add(self, contact: Contact) -> bool:
+        """Take a contact in if it fits, dropping whoever is then too far away; True if it is a new member.
+
+        A member heard of again may have found room on its other side: in a ring hardly larger than the leaf set, a peer
+        may be both among the next and among the previous ones.
+        """
+        known = self._contacts.get(contact.id)
+        if known is None:
+            if not self.fits(contact.id):
+                return False
+            self._enter(contact)
+            self._forget_the_far()
+            return contact.id in self._contacts
+        if known != contact:
+            self._contacts[contact.id] = contact
+            self._members = None
+        if len(self._after) < self.half or len(self._before) < self.half:
+            self._enter(contact)
+        return False
+
+    def remove(self, peer: RingId) -> Contact | None:
+        """Drop a member; returns its contact if it was one."""
+        contact = self._contacts.get(peer)
+        if contact is not None:
+            whole = self.overlaps
+            del self._contacts[peer]
+            self._after = [entry for entry in self._after if entry[1] != peer]
+            self._before = [entry for entry in self._before if entry[1] != peer]
+            if whole:
+                for other in self._contacts.values():
+                    self._enter(other)
+            self._members = None
+        return contact
+
+    @property
+    def overlaps(self) -> bool:
+        """Say whether the two sides meet on the far side of the ring."""
+        if not self._after or not self._before:
+            return False
+        return self._after[-1][0] + self._before[-1][0] >= SIZE
+
+    def covers(self, key: int, *, whole_ring: Callable[[], bool]) -> bool:
+        """Say whether the key lies in the arc of the leaf set, so that the closest peer is a member or the owner.
+
+        `whole_ring`: no peer outside the leaf set is known. Sides that meet although others are known are the remains
+        of a loss not yet repaired: then only what lies between the nearest on each side is sure.
+        """
+        if not self._after or not self._before:
+            return whole_ring()
+        reach = -1
+        if self.overlaps:
+            if whole_ring():
+                return True
+            reach = 0
+        return (
+            clockwise(self.owner, key) <= self._after[reach][0] or clockwise(key, self.owner) <= self._before[reach][0]
+        )
+
+    def closest(self, key: int, excluded: Iterable[RingId] = ()) -> Contact | None:
+        """Return the member closest to the key; None if the owner is closer than all of them."""
+        left_out = set(excluded)
+        candidates = [peer for peer in self._contacts if peer not in left_out]
+        candidates.append(self.owner)
+        best = min(candidates, key=lambda peer: closeness(key, peer))
+        return self._contacts.get(best)
+
+    def short_sides(self) -> tuple[bool, bool]:
+        """Say which halves, after and before, have room left."""
+        return len(self._after) < self.half, len(self._before) < self.half
+
+    def _enter(self, contact: Contact) -> None:
+        """Put a contact on each side where it is near enough."""
+        self._contacts[contact.id] = contact
+        for side, gap in (
+            (self._after, clockwise(self.owner, contact.id)),
+            (self._before, clockwise(contact.id, self.owner)),
+        ):
+            entry = (gap, contact.id)
+            place = bisect_left(side, entry)
+            if place < self.half and (place == len(side) or side[place] != entry):
+                side.insert(place, entry)
+                del side[self.half :]
+
+    def _forget_the_far(self) -> None:
+        self._members = None
+        if len(self._contacts) <= self.half:
+            return
+        near = {peer for _, peer in self._after} | {peer for _, peer in self._before}
+        for peer in [peer for peer in self._contacts if peer not in near]:
+            del self._contacts[peer]
