@@ -1,0 +1,215 @@
+"""An application: what users write, from which the topology comes. Runs anywhere.
+
+An application collects operators in the order they are written. `topology()` gives the model that planners use;
+`steps`, `keys` and `columns` tell the runtime what each operator does. Nothing runs while an application is written,
+and no Spark session is needed: a source holds a function that makes its streaming DataFrame when there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Unpack
+
+from holdfast.application import steps
+from holdfast.application.columns import TIMES, Schema, need_columns, need_kind, read_schema
+from holdfast.application.durations import Duration, seconds
+from holdfast.application.hints import Hints, read_hints
+from holdfast.application.streams import FrameMaker, Stream
+from holdfast.errors import BadInput
+from holdfast.ids import OperatorId, is_operator_id
+from holdfast.topology import Input, Operator, Partitioning, Topology, checks
+
+
+class Application:
+    """A named set of streams, operators and outputs.
+
+    >>> from holdfast import Application, average, sliding
+    >>> app = Application("speeds")
+    >>> locations = app.source("locations", schema={"segment": "string", "speed": "double", "at": "timestamp"},
+    ...                        event_time="at", rate=20000)
+    >>> speeds = (locations.key_by("segment").window(sliding("10 seconds", every="1 second"))
+    ...           .aggregate(speed=average("speed"), id="speeds", parallelism=4).output(priority=[5, 1, 1, 1]))
+    >>> app.topology()
+    Topology('speeds', 2 operators, 5 partitions)
+    """
+
+    def __init__(self, name: str) -> None:
+        """Name the application; the name goes into its topology, its logs and its state's namespace."""
+        checks.check_name(name)
+        self.name = name
+        self._operators: dict[OperatorId, Operator] = {}
+        self.steps: dict[OperatorId, steps.Step] = {}
+        """What each operator does, in the order they were written."""
+        self.keys: dict[OperatorId, tuple[tuple[str, ...], ...]] = {}
+        """For each operator, per input, the columns rows are spread over its partitions by (none: as they come)."""
+        self.columns: dict[OperatorId, Schema | None] = {}
+        """The columns each operator gives, where they are known."""
+        self.sinks: dict[OperatorId, object] = {}
+        """Where the rows of each output go; None: the runner decides."""
+
+    def source(
+        self,
+        id: str,  # noqa: A002
+        frame: FrameMaker | None = None,
+        *,
+        schema: Mapping[str, str],
+        event_time: str | None = None,
+        lateness: Duration = 0.0,
+        rate: float | None = None,
+        parallelism: int = 1,
+        key: str | Sequence[str] | None = None,
+        **hints: Unpack[Hints],
+    ) -> Stream:
+        """Take rows from outside.
+
+        `frame` is a function that makes a streaming DataFrame: `lambda spark: spark.readStream.format("kafka")…`. It
+        may be left out while planning. `schema` names the columns; `event_time` the one that windows go by; rows may be
+        late by `lateness`. `rate` is what is expected, in rows per second over all partitions. With `key`, rows are
+        spread over the source's partitions by these columns, else as they come.
+        """
+        columns = read_schema(schema, field=f"{id}.schema")
+        if event_time is not None:
+            need_kind(columns, event_time, TIMES, "a time or a number of seconds", field=f"{id}.event_time")
+        if frame is not None and not callable(frame):
+            raise BadInput(
+                "is not a function",
+                field=f"{id}.frame",
+                remedy="pass `lambda spark: spark.readStream…`, not a DataFrame",
+            )
+        late = seconds(lateness, field=f"{id}.lateness", zero=True)
+        placed = () if key is None else ((key,) if isinstance(key, str) else tuple(key))
+        step = steps.Source(frame, event_time, late)
+        need_columns(columns, placed, field=f"{id}.key")
+        return self.add(step, "source", (), columns, id, parallelism, hints, rate=rate, placed_by=placed)
+
+    def operator(self, name: str) -> Operator:
+        """Return an operator as it stands so far."""
+        return self._operators[OperatorId(name)]
+
+    def topology(self) -> Topology:
+        """Return the model of the application; refuses what could not run, naming the operator and the field."""
+        try:
+            return Topology(self.name, self._operators.values())
+        except BadInput as error:
+            raise error.placed(f"application {self.name}") from None
+
+    # -- what streams call ----------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        step: steps.Step,
+        kind: str,
+        feeds: tuple[Stream, ...],
+        columns: Schema | None,
+        name: str | None,
+        parallelism: int | None,
+        hints: Hints,
+        *,
+        rate: float | None = None,
+        joins: bool = False,
+        placed_by: tuple[str, ...] = (),
+    ) -> Stream:
+        """Add one operator; streams call this, users call the methods of streams."""
+        own = self._own_id(kind, name)
+        size = parallelism if parallelism is not None else self._usual_parallelism(feeds)
+        if problem := checks.whole_problem(size):
+            raise BadInput(
+                problem, where=f"application {self.name}", field=f"{own}.parallelism", remedy="give 1 or more"
+            )
+        seen: set[OperatorId] = set()
+        inputs = []
+        for feed in feeds:
+            if feed.app is not self or feed.id in seen:
+                raise BadInput(
+                    f"{feed.id} cannot feed {own}"
+                    + (" twice" if feed.id in seen else ": it is of another application"),
+                    where=f"application {self.name}",
+                    field=own,
+                    remedy="put a map between for a second copy, and use streams of one application",
+                )
+            seen.add(feed.id)
+            inputs.append(Input(feed.id, self._partitioning(feed, size)))
+        values = read_hints(hints, field=own)
+        self._operators[own] = Operator(own, size, tuple(inputs), rate=rate, joins=joins, **values)
+        try:
+            checks.check_values(self._operators[own], own)
+        except BadInput as error:
+            del self._operators[own]
+            raise error.placed(f"application {self.name}") from None
+        self.steps[own] = step
+        self.keys[own] = tuple(feed.keys for feed in feeds) if feeds else (placed_by,)
+        self.columns[own] = columns
+        return Stream(self, own, columns, (), placed_by)
+
+    def mark_output(self, name: OperatorId, priority: int | Sequence[int], sink: object) -> None:
+        """Publish an operator; streams call this."""
+        level = tuple(priority) if isinstance(priority, Sequence) else priority
+        marked = replace(self._operators[name], output=True, priority=level)
+        try:
+            checks.check_values(marked, name)
+        except BadInput as error:
+            raise error.placed(f"application {self.name}") from None
+        self._operators[name] = marked
+        self.sinks[name] = sink
+
+    def need_event_time(self, name: OperatorId) -> None:
+        """Refuse an event-time window over a stream one of whose sources has no event time."""
+        waiting, seen = [name], {name}
+        while waiting:
+            at = waiting.pop()
+            step = self.steps[at]
+            if isinstance(step, steps.Source) and step.event_time is None:
+                raise BadInput(
+                    f"source {at} has no event time, and a window over time needs one",
+                    where=f"application {self.name}",
+                    field=f"{at}.event_time",
+                    remedy='say which column it is: event_time="at"',
+                )
+            fresh = [one.source for one in self._operators[at].inputs if one.source not in seen]
+            seen.update(fresh)
+            waiting += fresh
+
+    def _own_id(self, kind: str, name: str | None) -> OperatorId:
+        if name is None:
+            number = sum(other.startswith(f"{kind}-") for other in self._operators) + 1
+            while f"{kind}-{number}" in self._operators:
+                number += 1
+            return OperatorId(f"{kind}-{number}")
+        if not is_operator_id(name) or name in self._operators:
+            problem = "is the id of another operator" if name in self._operators else "is not an id"
+            raise BadInput(
+                f"{name!r} {problem}",
+                where=f"application {self.name}",
+                field="id",
+                remedy="use letters, digits, '_' and '-', once each",
+            )
+        return OperatorId(name)
+
+    def _usual_parallelism(self, feeds: tuple[Stream, ...]) -> int:
+        return max((self._operators[feed.id].parallelism for feed in feeds if feed.app is self), default=1)
+
+    def _partitioning(self, feed: Stream, size: int) -> Partitioning:
+        """Choose how a stream meets its consumer.
+
+        Keys are spread by ranges of their hash, so partitions of the same key nest when one count divides the other:
+        such streams need no full exchange. See docs/decisions/0005.
+        """
+        many = self._operators[feed.id].parallelism
+        nested = feed.placed_by == feed.keys and (many % size == 0 or size % many == 0)
+        if feed.keys and not nested and many > 1 and size > 1:
+            return Partitioning.FULL
+        if many == size:
+            return Partitioning.ONE_TO_ONE
+        return Partitioning.MERGE if many > size else Partitioning.SPLIT
+
+
+def load_application(names: Mapping[str, Any], where: str) -> Application:
+    """Find the application that a user's file defines: a variable `app`, or the only one there is."""
+    found = {name: value for name, value in names.items() if isinstance(value, Application)}
+    if "app" in found:
+        return found["app"]
+    if len({id(one) for one in found.values()}) == 1:
+        return next(iter(found.values()))
+    problem = "defines no application" if not found else f"defines several applications: {', '.join(sorted(found))}"
+    raise BadInput(problem, where=where, remedy='write app = Application("name") once')

@@ -1,0 +1,307 @@
+"""Streams: what users chain operators on. Each call adds one operator to the application and returns its output.
+
+Runs anywhere. A stream remembers its columns (where known) and by which columns it is keyed, so that the builder can
+choose the partitioning of the next exchange: rows of one key always meet in one partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Unpack
+
+from holdfast.application import steps
+from holdfast.application.aggregates import Aggregate, Function, count
+from holdfast.application.columns import NUMBERS, Schema, need_columns, need_kind, read_schema
+from holdfast.application.hints import Hints
+from holdfast.application.windows import Rows, Window
+from holdfast.errors import BadInput
+from holdfast.ids import OperatorId
+from holdfast.topology import Partitioning
+
+if TYPE_CHECKING:
+    from holdfast.application.build import Application
+
+FrameMaker = Callable[[Any], Any]
+"""Makes a streaming DataFrame, given a Spark session."""
+
+WINDOW_COLUMNS = {"window_start": "timestamp[us]", "window_end": "timestamp[us]"}
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The output of an operator. Immutable: every call gives a new stream and leaves this one as it is."""
+
+    app: Application
+    id: OperatorId
+    columns: Schema | None
+    keys: tuple[str, ...] = ()
+    """The columns by which the next operator wants rows of one key together; none where any partition will do."""
+    placed_by: tuple[str, ...] = ()
+    """The columns by which rows are already spread over this operator's partitions."""
+
+    # -- row by row -----------------------------------------------------------------------------------------------
+
+    def map(
+        self,
+        function: steps.TableFunction,
+        *,
+        schema: Mapping[str, str] | None = None,
+        id: str | None = None,  # noqa: A002
+        parallelism: int | None = None,
+        **hints: Unpack[Hints],
+    ) -> Stream:
+        """Turn each row into one row: `function` takes an Arrow table and gives one with as many rows.
+
+        Example: `speeds.map(lambda rows: rows.append_column("kmh", pc.multiply(rows["speed"], 3.6)))`.
+        """
+        columns = None if schema is None else read_schema(schema, field="schema")
+        return self._next(steps.Map(function), "map", columns, id, parallelism, hints)
+
+    def filter(
+        self,
+        condition: Any,
+        *,
+        id: str | None = None,  # noqa: A002
+        parallelism: int | None = None,
+        **hints: Unpack[Hints],
+    ) -> Stream:
+        """Keep the rows where a condition holds: a `pyarrow.compute` expression, or a function that gives truth values.
+
+        Example: `speeds.filter(pc.field("speed") > 0)`.
+        """
+        kept = self._next(steps.Filter(condition), "filter", self.columns, id, parallelism, hints)
+        stays = kept.app.operator(kept.id).inputs[0].partitioning is Partitioning.ONE_TO_ONE
+        return replace(kept, keys=self.keys, placed_by=self.keys or (self.placed_by if stays else ()))
+
+    def flat_map(
+        self,
+        function: steps.TableFunction,
+        *,
+        schema: Mapping[str, str] | None = None,
+        id: str | None = None,  # noqa: A002
+        parallelism: int | None = None,
+        **hints: Unpack[Hints],
+    ) -> Stream:
+        """Turn the rows of a batch into any number of rows: a tweet into its hashtags, say. It keeps no memory."""
+        columns = None if schema is None else read_schema(schema, field="schema")
+        return self._next(steps.FlatMap(function), "flat-map", columns, id, parallelism, hints)
+
+    # -- by key and window ----------------------------------------------------------------------------------------
+
+    def key_by(self, *columns: str) -> Stream:
+        """Bring rows with the same values of these columns together in whatever comes next. Adds no operator."""
+        if not columns:
+            raise BadInput("needs at least one column", field=f"{self.id}.key_by", remedy='write key_by("segment")')
+        need_columns(self.columns, columns, field=f"{self.id}.key_by")
+        return replace(self, keys=tuple(columns))
+
+    def window(self, window: Window) -> Windowed:
+        """Look at rows together: `sliding`, `tumbling`, `session` or `rows`. Follow it with what to compute."""
+        _need_window(window, f"{self.id}.window")
+        if not isinstance(window, Rows):
+            self.app.need_event_time(self.id)
+        return Windowed(self, window)
+
+    def join(
+        self,
+        other: Stream,
+        *,
+        on: str | Sequence[str],
+        window: Window,
+        id: str | None = None,  # noqa: A002
+        parallelism: int | None = None,
+        **hints: Unpack[Hints],
+    ) -> Stream:
+        """Pair the rows of two streams that agree on columns and fall into the same event-time window.
+
+        Columns of the other stream that this one has too, apart from the keys, come out as `right_…`.
+
+        Example: `speeds.join(reports, on="segment", window=tumbling("10 seconds"), parallelism=2)`.
+        """
+        if not isinstance(other, Stream) or other.app is not self.app:
+            raise BadInput(
+                "is not a stream of the same application", field=f"{self.id}.join", remedy="join its streams"
+            )
+        _need_window(window, f"{self.id}.join.window")
+        if isinstance(window, Rows):
+            raise BadInput("counts rows", field=f"{self.id}.join.window", remedy="join over an event-time window")
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        if not keys:
+            raise BadInput("names no column", field=f"{self.id}.join.on", remedy='write on="segment"')
+        left, right = self.key_by(*keys), other.key_by(*keys)
+        for side in (left, right):
+            self.app.need_event_time(side.id)
+        columns: Schema | None = None
+        if self.columns is not None and other.columns is not None:
+            columns = dict(self.columns)
+            for name, kind in other.columns.items():
+                if name not in keys:
+                    columns[f"right_{name}" if name in columns else name] = kind
+        step = steps.WindowJoin(keys, window)
+        return self.app.add(step, "join", (left, right), columns, id, parallelism, hints, joins=True, placed_by=keys)
+
+    def apply(
+        self,
+        function: steps.CustomFunction,
+        *others: Stream,
+        state: Mapping[str, str],
+        schema: Mapping[str, str],
+        deterministic: bool = True,
+        joins: bool = False,
+        id: str | None = None,  # noqa: A002
+        parallelism: int | None = None,
+        **hints: Unpack[Hints],
+    ) -> Stream:
+        """Run your own operator with memory: `function(state, inputs, watermark) -> (new state, output rows)`.
+
+        `state` and what comes out are Arrow tables with the schemas declared here; `inputs` has one table per input
+        stream, this one first, rows in a fixed order. State must depend only on the arguments (else say
+        `deterministic=False`). Where it needs rows of one key together, call it on a stream after `key_by`, and split
+        state by the same key. `joins=True` says that without one of its inputs the others are useless.
+        """
+        step = steps.Custom(function, read_schema(state, field="state"), deterministic)
+        columns = read_schema(schema, field="schema")
+        return self.app.add(step, "apply", (self, *others), columns, id, parallelism, hints, joins=joins)
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def output(self, *, priority: int | Sequence[int] = 1, sink: object = None) -> Stream:
+        """Publish this stream: each partition of its operator heads a query, with this priority (or one each).
+
+        After a failure, queries of high priority come back first. `sink` says where the rows go; by default the
+        runner of the application decides. The stream can still be consumed by other operators.
+        """
+        self.app.mark_output(self.id, priority, sink)
+        return self
+
+    def _next(
+        self,
+        step: steps.Step,
+        kind: str,
+        columns: Schema | None,
+        name: str | None,
+        parallelism: int | None,
+        hints: Hints,
+    ) -> Stream:
+        return self.app.add(step, kind, (self,), columns, name, parallelism, hints)
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """A stream with a window: say what to compute over it."""
+
+    stream: Stream
+    over: Window
+
+    def aggregate(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002
+        parallelism: int | None = None,
+        hints: Hints | None = None,
+        **aggregates: Aggregate,
+    ) -> Stream:
+        """Compute aggregates per key and window, one column each. Columns are the keys, `window_start`, `window_end`.
+
+        Example: `cars.key_by("segment").window(tumbling("10 s")).aggregate(speed=average("speed"))`.
+        """
+        field = f"{self.stream.id}.aggregate"
+        if not aggregates:
+            raise BadInput("computes nothing", field=field, remedy='write speed=average("speed")')
+        schema = self.stream.columns
+        columns: Schema | None = self._kept_columns()
+        for name, one in aggregates.items():
+            if not isinstance(one, Aggregate):
+                raise BadInput(f"{one!r} is not an aggregate", field=f"{field}.{name}", remedy='write total("bytes")')
+            if name in self.stream.keys or name in WINDOW_COLUMNS:
+                raise BadInput(f"{name!r} is a key or window column", field=f"{field}.{name}", remedy="rename it")
+            if one.column is not None:
+                if one.function in (Function.SUM, Function.AVERAGE):
+                    need_kind(schema, one.column, NUMBERS, "a number", field=f"{field}.{name}")
+                need_columns(schema, [one.column], field=f"{field}.{name}")
+            if columns is not None:
+                columns[name] = _aggregate_type(one, schema)
+        step = steps.WindowAggregate(self.stream.keys, self.over, tuple(aggregates.items()))
+        return self._add(step, "aggregate", columns, id, parallelism, hints or {})
+
+    def count(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002
+        parallelism: int | None = None,
+        **hints: Unpack[Hints],
+    ) -> Stream:
+        """Count rows per key and window, in a column `count`."""
+        return self.aggregate(id=id, parallelism=parallelism, hints=hints, count=count())
+
+    def top(
+        self,
+        k: int,
+        *,
+        by: str,
+        largest: bool = True,
+        id: str | None = None,  # noqa: A002
+        parallelism: int | None = None,
+        **hints: Unpack[Hints],
+    ) -> Stream:
+        """Keep the k rows of each key and window with the greatest value of a column (the least: `largest=False`)."""
+        field = f"{self.stream.id}.top"
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise BadInput(f"{k!r} is not a number of rows", field=field, remedy="give a whole number of 1 or more")
+        need_columns(self.stream.columns, [by], field=field)
+        columns = None if self.stream.columns is None else {**self.stream.columns, **self._window_columns()}
+        step = steps.TopK(self.stream.keys, self.over, k, by, largest)
+        return self._add(step, "top", columns, id, parallelism, hints)
+
+    def distinct(
+        self,
+        *columns: str,
+        id: str | None = None,  # noqa: A002
+        parallelism: int | None = None,
+        **hints: Unpack[Hints],
+    ) -> Stream:
+        """Give each combination of these columns once per window."""
+        field = f"{self.stream.id}.distinct"
+        if not columns:
+            raise BadInput("needs at least one column", field=field, remedy='write distinct("segment", "incident")')
+        need_columns(self.stream.columns, columns, field=field)
+        known = self.stream.columns
+        kept = None if known is None else {**{c: known[c] for c in columns}, **self._window_columns()}
+        keyed = self if set(self.stream.keys) & set(columns) else Windowed(self.stream.key_by(*columns), self.over)
+        return keyed._add(steps.Distinct(columns, self.over), "distinct", kept, id, parallelism, hints)
+
+    def _window_columns(self) -> Schema:
+        return {} if isinstance(self.over, Rows) else dict(WINDOW_COLUMNS)
+
+    def _kept_columns(self) -> Schema | None:
+        known = self.stream.columns
+        return None if known is None else {**{key: known[key] for key in self.stream.keys}, **self._window_columns()}
+
+    def _add(
+        self,
+        step: steps.Step,
+        kind: str,
+        columns: Schema | None,
+        name: str | None,
+        parallelism: int | None,
+        hints: Hints,
+    ) -> Stream:
+        keys = self.stream.keys
+        return self.stream.app.add(step, kind, (self.stream,), columns, name, parallelism, hints, placed_by=keys)
+
+
+def _need_window(window: object, field: str) -> None:
+    if not isinstance(window, Window):
+        raise BadInput(f"{window!r} is not a window", field=field, remedy='write tumbling("1 minute")')
+
+
+def _aggregate_type(one: Aggregate, schema: Schema | None) -> str:
+    if one.function in (Function.COUNT, Function.DISTINCT):
+        return "int64"
+    if one.function is Function.AVERAGE:
+        return "double"
+    kind = "double" if schema is None or one.column is None else schema[one.column]
+    if one.function is Function.SUM:
+        return "double" if kind in ("double", "float") else "int64"
+    return kind
