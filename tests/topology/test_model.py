@@ -198,7 +198,10 @@ def test_a_model_cannot_be_changed() -> None:
             Topology("two", [op("a"), op("b", 1, ("a", FULL)), op("c", 2, ("a", SPLIT))]),
             {"tree-from-root", "general"},
         ),
-        (Topology("join", [op("a"), op("b"), op("c", 1, ("a", FULL), ("b", FULL))]), {"tree-to-sink", "full"}),
+        (
+            Topology("join", [op("a"), op("b"), op("c", 1, ("a", FULL), ("b", FULL))]),
+            {"lines", "tree-to-sink", "full"},
+        ),
         (Topology("one", [op("a")]), {"lines", "tree-to-sink", "chain", "tree-from-root", "structured", "full"}),
     ],
     ids=lambda value: value.name if isinstance(value, Topology) else "",

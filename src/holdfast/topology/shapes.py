@@ -19,7 +19,8 @@ class Shapes:
     """Which of the papers' shapes a topology has."""
 
     lines: bool
-    """Every partition has at most one upstream and one downstream neighbour: one line or several side by side."""
+    """Partitions in one line, or several lines that may meet in a common sink (paper 003, sec. IV-B): none has two
+    downstream neighbours, and only sinks have two upstream."""
     tree_to_sink: bool
     """Every partition has at most one downstream neighbour, and all lead to one sink."""
     chain: bool
@@ -41,15 +42,14 @@ class Shapes:
 def shapes_of(topology: Topology) -> Shapes:
     """Say which shapes a topology has."""
     # Two inputs from one operator are refused, so neighbours are counted by edges.
-    most_up = int(np.diff(topology.up_start).max())
-    down = np.diff(topology.down_start)
+    up, down = np.diff(topology.up_start), np.diff(topology.down_start)
     fan_in = np.diff(topology.link_start)
     fan_out = np.bincount(topology.link_from, minlength=len(topology.operators))
     one_source = int((fan_in == 0).sum()) == 1
     full = topology.link_kind == list(Partitioning).index(Partitioning.FULL)
     structured, only_full = not full.any(), bool(full.all())
     return Shapes(
-        lines=most_up <= 1 and int(down.max()) <= 1,
+        lines=int(down.max()) <= 1 and int(up.max(where=down > 0, initial=0)) <= 1,
         tree_to_sink=int(down.max()) <= 1 and int((down == 0).sum()) == 1,
         chain=one_source and int(fan_in.max()) <= 1 and int(fan_out.max()) <= 1,
         tree_from_root=one_source and int(fan_in.max()) <= 1,
