@@ -166,3 +166,10 @@ def test_noise_is_no_fragment(noise: bytes) -> None:
     for text in (noise, b"HOLDFRAG" + noise, b"HOLDFRAG\1\0" + noise):
         with pytest.raises(DamagedFragment):
             FragmentHeader.unpack(text)
+
+
+@pytest.mark.parametrize("index", [-1, 5])
+def test_fragments_that_do_not_exist_cannot_be_recomputed(index: int) -> None:
+    fragments = fragments_of(b"abc" * 100, 3, 2)
+    with pytest.raises(BadInput, match="fragment"):
+        recompute(fragments, [index])

@@ -1,100 +1,82 @@
-"""Reed-Solomon over one stripe, through pyeclib's `isa_l_rs_cauchy`: any m of n blocks give the stripe back.
+"""Reed-Solomon over one stripe: what every codec does, and which one a process uses. Pure; runs anywhere.
 
-Pure; runs anywhere. pyeclib puts a header of its own before each block. It is of no use to us (our blocks have theirs),
-it would tie the written format to a library, and so it is cut off when encoding, without a copy. When decoding, pyeclib
-wants it back: it depends only on the block's index and on the lengths, so one made for zeros of the same length serves.
-
-pyeclib wants `bytes` in; anything else makes it fail, and a memoryview given to its decoder aborts the process. All
-buffers are turned into `bytes` here and nowhere else.
+The code is `isa_l_rs_cauchy`: systematic, over GF(2**8), any m of n blocks give the stripe back. Three ways to it give
+the same blocks: ISA-L called directly, pyeclib where that is not possible, and plain cutting where there is no parity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from typing import Protocol
 
-from pyeclib.ec_iface import ECDriver, ECDriverError
-
-from holdfast.erasure.checksums import Buffer
-from holdfast.erasure.faults import NotEnoughFragments, WrongState
+from holdfast.erasure.faults import NotEnoughFragments
+from holdfast.erasure.isa_l import Buffer, library
 from holdfast.erasure.layout import Coding
 
 
-class StripeCodec:
-    """Codes single stripes for one (m, k). Holds no state of them: one instance may serve everything in a process."""
+class StripeCodec(Protocol):
+    """Codes single stripes for one (m, k). Keeps nothing of them: one instance serves a whole process."""
 
-    def __init__(self, coding: Coding) -> None:
-        """Prepare the code; without parity there is none, and blocks are only cut and joined."""
-        self.coding = coding
-        self._driver = ECDriver(ec_type="isa_l_rs_cauchy", k=coding.data, m=coding.parity) if coding.parity else None
-        self._library_headers: dict[int, list[bytes]] = {}
+    @property
+    def coding(self) -> Coding:
+        """How many data and parity blocks."""
 
     def encode(self, stripe: Buffer) -> list[memoryview]:
-        """Return the n blocks of a stripe that is not empty; the data blocks come first."""
-        block = -(-len(stripe) // self.coding.data)
-        if self._driver is None:
-            padded = bytes(stripe).ljust(block * self.coding.data, b"\0")
-            view = memoryview(padded)
-            return [view[i * block : (i + 1) * block] for i in range(self.coding.data)]
-        framed = self._driver.encode(stripe if isinstance(stripe, bytes) else bytes(stripe))
-        return [memoryview(one)[-block:] for one in framed]
+        """Return the n blocks of a stripe that is not empty; the data blocks come first and may be views of it."""
 
-    def decode(self, blocks: Mapping[int, Buffer], length: int) -> bytes:
+    def decode(self, blocks: Mapping[int, Buffer], length: int) -> memoryview:
         """Return the `length` bytes of a stripe from any m of its blocks, data blocks preferred."""
-        used = self._enough(blocks)
-        if used[-1] < self.coding.data:
-            return b"".join(blocks[index] for index in used)[:length]
-        assert self._driver is not None
-        framed = self._framed(blocks, used, length)
-        try:
-            stripe: bytes = self._driver.decode(framed)
-        except ECDriverError as error:
-            raise WrongState(f"the code could not rebuild a stripe from blocks {used}: {error}") from error
-        if len(stripe) != length:
-            raise WrongState(f"a rebuilt stripe has {len(stripe)} bytes, not {length}")
-        return stripe
 
     def recompute(self, blocks: Mapping[int, Buffer], lost: Iterable[int], length: int) -> dict[int, memoryview]:
         """Return the lost blocks from any m others of the stripe, without rebuilding the stripe itself."""
+
+
+class CutOnly:
+    """The code without parity: a stripe is cut and joined; nothing may be lost."""
+
+    def __init__(self, coding: Coding) -> None:
+        """Take a code with k = 0."""
+        assert not coding.parity
+        self.coding = coding
+
+    def encode(self, stripe: Buffer) -> list[memoryview]:
+        """Cut the stripe, zeros filling up the last block."""
+        block = -(-len(stripe) // self.coding.data)
+        view = memoryview(stripe)
+        if len(view) != block * self.coding.data:
+            view = memoryview(bytes(view).ljust(block * self.coding.data, b"\0"))
+        return [view[i * block : (i + 1) * block] for i in range(self.coding.data)]
+
+    def decode(self, blocks: Mapping[int, Buffer], length: int) -> memoryview:
+        """Join all blocks."""
+        used = blocks_to_use(blocks, self.coding)
+        return memoryview(b"".join(blocks[index] for index in used))[:length]
+
+    def recompute(self, blocks: Mapping[int, Buffer], lost: Iterable[int], length: int) -> dict[int, memoryview]:
+        """Nothing can be rebuilt; nothing may be asked for."""
+        blocks_to_use(blocks, self.coding)
         wanted = sorted(set(lost))
-        used = self._enough(blocks)
-        block = -(-length // self.coding.data)
-        if not wanted:
-            return {}
-        if self._driver is None:
+        if wanted:
             raise NotEnoughFragments(f"blocks {wanted} are lost and there is no parity to rebuild them from")
-        framed = self._framed(blocks, used, length)
-        try:
-            rebuilt = self._driver.reconstruct(framed, list(wanted))
-        except ECDriverError as error:
-            raise WrongState(f"the code could not rebuild blocks {wanted} from {used}: {error}") from error
-        return {index: memoryview(one)[-block:] for index, one in zip(wanted, rebuilt, strict=True)}
+        return {}
 
-    def _enough(self, blocks: Mapping[int, Buffer]) -> list[int]:
-        used = sorted(blocks)[: self.coding.data]
-        if len(used) < self.coding.data:
-            raise NotEnoughFragments(f"{len(used)} blocks of a stripe where {self.coding.data} are needed")
-        return used
 
-    def _framed(self, blocks: Mapping[int, Buffer], used: Sequence[int], length: int) -> list[bytes]:
-        headers = self._headers(length)
-        return [b"".join((headers[index], blocks[index])) for index in used]
-
-    def _headers(self, length: int) -> list[bytes]:
-        """Return pyeclib's own headers for the n blocks of a stripe of this length."""
-        known = self._library_headers.get(length)
-        if known is None:
-            assert self._driver is not None
-            block = -(-length // self.coding.data)
-            known = [bytes(one[: len(one) - block]) for one in self._driver.encode(bytes(length))]
-            if len(self._library_headers) >= 64:
-                # Only the last stripes of states have odd lengths: forget them all rather than grow.
-                self._library_headers.clear()
-            self._library_headers[length] = known
-        return known
+def blocks_to_use(blocks: Mapping[int, Buffer], coding: Coding) -> list[int]:
+    """Return the m blocks to decode from: the lowest indices, since data blocks need no arithmetic."""
+    used = sorted(blocks)[: coding.data]
+    if len(used) < coding.data:
+        raise NotEnoughFragments(f"{len(used)} blocks of a stripe where {coding.data} are needed")
+    return used
 
 
 @lru_cache(maxsize=64)
 def codec_for(coding: Coding) -> StripeCodec:
     """Return the process's codec for this (m, k): making one costs more than coding a small state."""
-    return StripeCodec(coding)
+    from holdfast.erasure.isa_l_codec import IsaLCodec
+    from holdfast.erasure.pyeclib_codec import PyeclibCodec
+
+    if not coding.parity:
+        return CutOnly(coding)
+    found = library()
+    return PyeclibCodec(coding) if found is None else IsaLCodec(coding, found)

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from holdfast.erasure.checksums import Buffer, StateDigest, stripe_check
+from holdfast.erasure.checksums import StateDigest, stripe_check
 from holdfast.erasure.codec import codec_for
 from holdfast.erasure.encoding import Block
 from holdfast.erasure.faults import DamagedFragment, MismatchedFragments, NotEnoughFragments, WrongState
 from holdfast.erasure.fragment import FragmentHeader, StateHeader, open_block, pack_block_prefix
+from holdfast.erasure.isa_l import Buffer
+from holdfast.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class StateDecoder:
         """The stripe that is wanted next; equal to `layout.stripes` when all are there."""
         return self._next
 
-    def stripe(self, blocks: Mapping[int, Buffer]) -> bytes:
+    def stripe(self, blocks: Mapping[int, Buffer]) -> memoryview:
         """Return the next stripe from blocks (prefix included) by fragment index: the first m good ones in order.
 
         Raises `NotEnoughFragments` when too many are missing or damaged; the decoder then still waits for this stripe,
@@ -67,6 +69,8 @@ class StateDecoder:
 
     def recompute(self, blocks: Mapping[int, Buffer], lost: Iterable[int]) -> dict[int, Block]:
         """Return the next stripe's lost blocks, ready to be written, from any m good others."""
+        lost = sorted(set(lost))
+        self._known(lost)
         check, good = self._opened(blocks)
         rebuilt = self._codec.recompute(good, lost, self.layout.stripe_length(self._next))
         written = {
@@ -84,8 +88,16 @@ class StateDecoder:
         if self._digest.value() != self.header.digest:
             raise WrongState(f"{self.header}: the stripes are each whole and together not the state that was encoded")
 
+    def _known(self, indices: Iterable[int]) -> None:
+        unknown = sorted(index for index in indices if not 0 <= index < self.header.coding.total)
+        if unknown:
+            raise BadInput(
+                f"{self.header} has no fragments {unknown}", remedy=f"count to {self.header.coding.total - 1}"
+            )
+
     def _opened(self, blocks: Mapping[int, Buffer]) -> tuple[bytes, dict[int, memoryview]]:
         """Return the stripe's check and m good payloads, data blocks first: they need no arithmetic."""
+        self._known(blocks)
         needed = self.header.coding.data
         by_check: dict[bytes, dict[int, memoryview]] = {}
         for index in sorted(blocks):
@@ -146,7 +158,7 @@ def gather(fragments: Iterable[Buffer]) -> FragmentSet:
     return FragmentSet(header, found, tuple(damage))
 
 
-def decode_stream(fragments: FragmentSet) -> Iterator[bytes]:
+def decode_stream(fragments: FragmentSet) -> Iterator[memoryview]:
     """Yield the state's stripes, each verified. Use the bytes only once the end was reached without an error."""
     decoder = StateDecoder(fragments.header)
     while decoder.next_stripe < decoder.layout.stripes:

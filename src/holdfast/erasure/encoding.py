@@ -6,7 +6,8 @@
             connection[index].writelines((block.prefix, block.payload))
 
 The state is read twice: once for its digest, which every fragment's header carries, and once to code it. It may be a
-memory-mapped file: beyond it only one stripe is in memory. Fragment i is `FragmentHeader(header, i).pack()`, then its
+memory-mapped file: beyond it only one stripe is in memory. It must not change meanwhile: blocks may be views of it, and
+a change is found, at the end or by whoever reads the block. Fragment i is `FragmentHeader(header, i).pack()`, then its
 blocks.
 """
 
@@ -15,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast.erasure.checksums import Buffer, StateDigest, stripe_check
+from holdfast.erasure.checksums import StateDigest, stripe_check
 from holdfast.erasure.codec import codec_for
 from holdfast.erasure.faults import WrongState
 from holdfast.erasure.fragment import FragmentHeader, StateHeader, StateId, pack_block_prefix
+from holdfast.erasure.isa_l import Buffer
 from holdfast.erasure.layout import BLOCK_BYTES, Coding, Layout
 from holdfast.ids import BatchId, Epoch
 
@@ -69,8 +71,7 @@ def encode_stripes(header: StateHeader, state: Buffer) -> Iterator[list[Block]]:
     codec = codec_for(header.coding)
     fragments = [FragmentHeader(header, index) for index in range(header.coding.total)]
     digest = StateDigest(layout.state_bytes, layout.stripe_bytes)
-    for number, view in enumerate(_stripes(layout, state)):
-        stripe = bytes(view)  # the codec needs bytes; from here on a change of the state no longer matters
+    for number, stripe in enumerate(_stripes(layout, state)):
         check = stripe_check(stripe)
         digest.add(check)
         yield [

@@ -15,8 +15,9 @@ import zlib
 from dataclasses import dataclass
 from enum import IntEnum
 
-from holdfast.erasure.checksums import DIGEST_BYTES, STRIPE_CHECK, Buffer, block_checksum
+from holdfast.erasure.checksums import CHECK_BYTES, DIGEST_BYTES, block_checksum
 from holdfast.erasure.faults import DamagedFragment
+from holdfast.erasure.isa_l import Buffer
 from holdfast.erasure.layout import Coding, Layout
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch
@@ -33,7 +34,7 @@ LONGEST_NAMESPACE = 100
 LONGEST_NAME = 200
 LONGEST_HEADER = _FIXED.size + LONGEST_NAMESPACE + LONGEST_NAME + _CRC.size
 SHORTEST_HEADER = _FIXED.size + 2 + _CRC.size
-BLOCK_PREFIX = struct.Struct("<16sI")
+BLOCK_PREFIX = struct.Struct(f"<{CHECK_BYTES}sI")
 """Before each payload: the stripe's check, then the block's checksum."""
 
 _NAME = re.compile(r"[A-Za-z0-9_\[\]][A-Za-z0-9_.\[\]-]*", re.ASCII)
@@ -230,6 +231,3 @@ def open_block(header: FragmentHeader, stripe: int, block: Buffer) -> tuple[byte
     if checksum != block_checksum(header.state.digest, header.index, stripe, check, payload):
         raise DamagedFragment(f"block {stripe} of fragment {header.index} of {header.state} fails its checksum")
     return check, payload
-
-
-assert STRIPE_CHECK.size == 16
