@@ -13,7 +13,7 @@ from holdfast.ids import OperatorId
 from holdfast.topology.draws import Draws, rounded
 from holdfast.topology.model import Topology
 from holdfast.topology.operators import Input, Operator, Partitioning
-from holdfast.topology.random_recipes.settings import at_least, ordered
+from holdfast.topology.random_recipes.settings import at_least, counts, ordered
 
 TUPLE_SECONDS = 0.0006
 _LEAST_FAILURES = 0.01
@@ -36,7 +36,7 @@ def chain(
     tuple_kb: Annotated[float, "size of an input tuple, theta, KB"] = 1.0,
 ) -> Topology:
     """Make operators in a row."""
-    at_least(1, operators=operators)
+    counts(operators=operators)
     parents = [number - 1 for number in range(operators)]
     return _with_attributes(
         f"chain-{operators}-seed-{seed}",
@@ -68,7 +68,7 @@ def root_tree(
     tuple_kb: Annotated[float, "size of an input tuple, theta, KB"] = 1.0,
 ) -> Topology:
     """Make a tree: every operator but the root reads one other, chosen from those that have room for a child."""
-    at_least(1, operators=operators, most_children=most_children)
+    counts(operators=operators, most_children=most_children)
     draws = Draws(seed)
     graph = draws.branch("graph")
     parents, room = [-1], [0] * most_children
@@ -108,7 +108,7 @@ def _with_attributes(
     failures: tuple[float, float],
     tuple_kb: float,
 ) -> Topology:
-    at_least(1, least_parallelism=parallelism[0])
+    counts(least_parallelism=parallelism[0], most_parallelism=parallelism[1])
     at_least(
         0,
         tuples_per_minute=rate,

@@ -17,6 +17,8 @@ from holdfast.topology import checks
 from holdfast.topology.model import Topology
 
 Value = int | float | bool | str
+MOST_COUNTED = 10_000
+"""Operators, queries or partitions that one setting may ask for; above it a recipe would run for minutes."""
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -103,6 +105,14 @@ class Recipe:
                 )
             values[name] = known[name].read(value)
         return self.function(seed, **values)
+
+
+def counts(**values: int) -> None:
+    """Refuse numbers of things that are below one or absurdly large."""
+    at_least(1, **values)
+    for name, value in values.items():
+        if value > MOST_COUNTED:
+            raise BadInput(f"{value:,} is absurdly many", field=name, remedy=f"at most {MOST_COUNTED:,}")
 
 
 def at_least(least: float, **values: float) -> None:
