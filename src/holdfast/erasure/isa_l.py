@@ -16,7 +16,8 @@ from functools import cache
 import numpy as np
 from pyeclib.ec_iface import ECDriver
 
-Buffer = bytes | bytearray | memoryview
+from holdfast.erasure.buffers import Buffer
+
 Bytes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 _NAMES = ("libisal-pyeclib.so.2", "libisal.so.2")
