@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,7 +48,7 @@ def print_table(
 
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number in right else "left", overflow="fold")
+        table.add_column(column, justify="right" if number in right else "left", no_wrap=number == 0, overflow="fold")
     for row in rows:
         table.add_row(*(cell(value) for value in row))
     width = None if sys.stdout.isatty() else 120
@@ -82,3 +83,21 @@ def progress() -> Progress:
         console=Console(stderr=True),
         transient=True,
     )
+
+
+@contextmanager
+def steps(names: Sequence[str], *, quiet: bool = False) -> Iterator[Callable[[], None]]:
+    """Show which of a few named steps is under way; call what it gives when one is done."""
+    if quiet:
+        yield lambda: None
+        return
+    with progress() as bar:
+        task = bar.add_task(names[0], total=len(names))
+        at = 0
+
+        def done() -> None:
+            nonlocal at
+            at += 1
+            bar.update(task, completed=at, description=names[min(at, len(names) - 1)])
+
+        yield done

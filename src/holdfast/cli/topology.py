@@ -23,6 +23,44 @@ def topology() -> None:
     """
 
 
+@topology.command("list")
+@json_option
+def list_command(as_json: bool) -> None:
+    """List the topologies of the library, with where each comes from."""
+    from holdfast.topology import count_mc_trees, shapes_of
+    from holdfast.topology.library import describe, named_topologies
+
+    entries = [(entry, entry.build()) for entry in map(describe, named_topologies())]
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": entry.name,
+                    "title": entry.title,
+                    "origin": entry.origin,
+                    "operators": len(built.operators),
+                    "partitions": len(built),
+                    "edges": built.task_edges,
+                    "queries": len(built.outputs),
+                    "mc_trees": count_mc_trees(built),
+                    "shapes": shapes_of(built).names(),
+                }
+                for entry, built in entries
+            ]
+        )
+        return
+    print_table(
+        None,
+        ["name", "what it is", "from", "operators", "partitions", "edges", "queries"],
+        [
+            (e.name, e.title, f"{e.paper}, {e.place}", len(t.operators), len(t), t.task_edges, len(t.outputs))
+            for e, t in entries
+        ],
+        right=(3, 4, 5, 6),
+    )
+    click.echo("Look at one with `holdfast topology show NAME`, or draw it with `--png FILE`.")
+
+
 @topology.command("show")
 @click.argument("name_or_file")
 @json_option

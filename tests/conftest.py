@@ -1,0 +1,39 @@
+"""What the whole suite shares: one embedded cluster and one Spark session, started when the first test asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from holdfast.spark.cluster import EmbeddedCluster
+
+# One seed reproduces a run on any machine; a slow machine is not a failure.
+settings.register_profile(
+    "holdfast", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("holdfast")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[EmbeddedCluster]:
+    """A real master and three real workers on loopback."""
+    from holdfast.spark.cluster import EmbeddedCluster
+
+    with EmbeddedCluster(3) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spark(cluster: EmbeddedCluster) -> Iterator[SparkSession]:
+    """The session's one Spark application."""
+    from holdfast.spark.session import start_session
+
+    session = start_session("holdfast-tests", cluster.master_url)
+    yield session
+    session.stop()
