@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import sys
 import zlib
 
-from holdfast.erasure.buffers import Buffer
+import numpy as np
+
+from holdfast.erasure.isa_l import Buffer, library
 
 CHECK_BYTES = 16
 DIGEST_BYTES = 16
@@ -34,8 +35,6 @@ def stripe_check(stripe: Buffer) -> bytes:
 
     Zeros fill the last page up.
     """
-    import numpy as np
-
     pages = len(stripe) // _PAGE_BYTES
     words = np.frombuffer(stripe, dtype="<u8", count=pages * PAGE_WORDS).reshape(pages, PAGE_WORDS)
     hashed = hashlib.blake2b(words.sum(axis=1, dtype=np.uint64).astype("<u8", copy=False).data, digest_size=CHECK_BYTES)
@@ -68,10 +67,6 @@ class StateDigest:
 
 
 def crc32(data: Buffer, start: int = 0) -> int:
-    """Return zlib's CRC-32, from the fastest code there is in this process (ISA-L: three times zlib's speed).
-
-    A process that only keeps and checks fragments does not load the code for it: peers start in a third of the time.
-    """
-    loaded = sys.modules.get("holdfast.erasure.isa_l") if len(data) >= _SHORT else None
-    fast = None if loaded is None else loaded.library()
+    """Return zlib's CRC-32, from the fastest code there is in this process (ISA-L: three times zlib's speed)."""
+    fast = library() if len(data) >= _SHORT else None
     return zlib.crc32(data, start) if fast is None else fast.crc32(data, start)

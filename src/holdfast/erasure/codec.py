@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Protocol
 
-from holdfast.erasure.buffers import Buffer
 from holdfast.erasure.faults import NotEnoughFragments
-from holdfast.erasure.isa_l import library
+from holdfast.erasure.isa_l import Buffer, library
 from holdfast.erasure.layout import Coding
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from holdfast.erasure.buffers import Buffer
 from holdfast.erasure.checksums import StateDigest, stripe_check
 from holdfast.erasure.codec import codec_for
 from holdfast.erasure.encoding import Block
 from holdfast.erasure.faults import DamagedFragment, MismatchedFragments, NotEnoughFragments, WrongState
 from holdfast.erasure.fragment import FragmentHeader, StateHeader, open_block, pack_block_prefix
+from holdfast.erasure.isa_l import Buffer
 from holdfast.errors import BadInput
 
 

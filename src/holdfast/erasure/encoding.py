@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast.erasure.buffers import Buffer
 from holdfast.erasure.checksums import StateDigest, stripe_check
 from holdfast.erasure.codec import codec_for
 from holdfast.erasure.faults import WrongState
 from holdfast.erasure.fragment import FragmentHeader, StateHeader, StateId, pack_block_prefix
+from holdfast.erasure.isa_l import Buffer
 from holdfast.erasure.layout import BLOCK_BYTES, Coding, Layout
 from holdfast.ids import BatchId, Epoch
 

@@ -15,9 +15,9 @@ import zlib
 from dataclasses import dataclass
 from enum import IntEnum
 
-from holdfast.erasure.buffers import Buffer
 from holdfast.erasure.checksums import CHECK_BYTES, DIGEST_BYTES, block_checksum
 from holdfast.erasure.faults import DamagedFragment
+from holdfast.erasure.isa_l import Buffer
 from holdfast.erasure.layout import Coding, Layout
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch

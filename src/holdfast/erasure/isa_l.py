@@ -16,8 +16,7 @@ from functools import cache
 import numpy as np
 from pyeclib.ec_iface import ECDriver
 
-from holdfast.erasure.buffers import Buffer
-
+Buffer = bytes | bytearray | memoryview
 Bytes = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 
 _NAMES = ("libisal-pyeclib.so.2", "libisal.so.2")

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from holdfast.erasure.buffers import Buffer
 from holdfast.erasure.codec import blocks_to_use
 from holdfast.erasure.faults import WrongState
-from holdfast.erasure.isa_l import Bytes, IsaL, address
+from holdfast.erasure.isa_l import Buffer, Bytes, IsaL, address
 from holdfast.erasure.layout import Coding
 
 _MOST_PLANS = 256

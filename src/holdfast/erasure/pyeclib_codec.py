@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pyeclib.ec_iface import ECDriver, ECDriverError
 
-from holdfast.erasure.buffers import Buffer
 from holdfast.erasure.codec import blocks_to_use
 from holdfast.erasure.faults import WrongState
+from holdfast.erasure.isa_l import Buffer
 from holdfast.erasure.layout import Coding
 
 
