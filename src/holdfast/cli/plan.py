@@ -7,5 +7,7 @@ from holdfast.cli.lazy import lazy_group
 plan = lazy_group(
     "plan",
     "Decide what to keep before a failure, and what to bring back after one.",
-    {},
+    {
+        "segments": ("holdfast.cli.plan_segments:segments", "Which operators store inputs, how often all checkpoint."),
+    },
 )

@@ -1,0 +1,145 @@
+"""`holdfast plan segments`: which operators store their inputs, and how often each checkpoints (paper 004)."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.output import json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from holdfast.planning.segment_model import SegmentModel, SegmentPlan
+
+ALGORITHMS = ("auto", "chain", "tree", "dag", "one-segment", "n-segments")
+
+
+@click.command("segments")
+@click.argument("file")
+@click.option(
+    "--overhead", type=float, required=True, help="CH_max: seconds of checkpointing allowed per second, in all."
+)
+@click.option("--bandwidth", type=float, required=True, help="Bytes per second to and from permanent storage.")
+@click.option(
+    "--steps",
+    type=click.IntRange(1, 10_000),
+    default=200,
+    show_default=True,
+    help="Z: increments the overhead is cut into, for chain and tree (the paper: 60 and 20).",
+)
+@click.option(
+    "--frequencies",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    help="F: frequencies the tree algorithm chooses from.",
+)
+@click.option(
+    "--max-frequency",
+    type=float,
+    default=None,
+    help="Most checkpoints per second of any operator, for every algorithm.  [default: 3.333, 200 a minute]",
+)
+@click.option("--algorithm", type=click.Choice(ALGORITHMS), default="auto", show_default=True)
+@click.option("--refine", "refined", is_flag=True, help="Let frequencies within a segment differ by whole factors.")
+@json_option
+def segments(
+    file: str,
+    overhead: float,
+    bandwidth: float,
+    steps: int,
+    frequencies: int,
+    max_frequency: float | None,
+    algorithm: str,
+    refined: bool,
+    as_json: bool,
+) -> None:
+    """Cut the topology in FILE into segments that recover alone, with the least expected recovery time.
+
+    Anchors store their inputs in permanent storage and head the segments; every operator checkpoints its state at its
+    segment's frequency. Operators need a failure_rate above 0.
+
+    \b
+    auto, dag     any topology, no grid; never worse than the others
+    chain, tree   the best plan on a grid, for those shapes
+    one-segment   only sources are anchors
+    n-segments    every operator is an anchor
+
+    \b
+    Example:
+      holdfast plan segments trending-keywords --overhead 0.4 --bandwidth 10e6
+    """
+    from holdfast.cli.topology_files import read_topology
+    from holdfast.errors import HoldfastError
+    from holdfast.planning.segment_grid import FrequencyGrid
+    from holdfast.planning.segment_model import MAX_FREQUENCY, model_of
+    from holdfast.planning.segments import Algorithm, plan_segments
+
+    topology = read_topology(file)
+    try:
+        grid = FrequencyGrid(steps, frequencies, MAX_FREQUENCY if max_frequency is None else max_frequency)
+        begin = time.perf_counter()
+        model = model_of(topology, bandwidth)
+        plan = plan_segments(model, overhead, algorithm=Algorithm(algorithm), grid=grid, refined=refined)
+        spent = time.perf_counter() - begin
+    except HoldfastError as error:
+        raise error.placed(file) from None
+    document = describe(model, plan) | {"algorithm": algorithm, "refined": refined, "seconds": spent}
+    if as_json:
+        print_json(document)
+    else:
+        _print(topology.name, document)
+
+
+def describe(model: SegmentModel, plan: SegmentPlan) -> dict[str, Any]:
+    """Return a plan as the contract prints it."""
+    from holdfast.planning.segment_model import segments_of, totals_of
+
+    totals = totals_of(model, plan.anchors, plan.frequency)
+    numbers = segments_of(model, plan.anchors[None, :])[0]
+    members: dict[int, list[int]] = {}
+    for operator in model.order:
+        members.setdefault(int(numbers[operator]), []).append(operator)
+    named = {name: number for number, name in enumerate(model.names)}
+    return {
+        "anchors": [name for name, number in named.items() if plan.anchors[number]],
+        "frequency": {name: plan.frequency[number] for name, number in named.items()},
+        "recovery_time": plan.recovery_time,
+        "overhead": plan.overhead,
+        "segments": [[model.names[operator] for operator in group] for group in members.values()],
+        "recovery_seconds": {name: totals.recovery_seconds[number] for name, number in named.items()},
+        "operator_overhead": {name: totals.operator_overhead[number] for name, number in named.items()},
+        "never_fail": [name for name, number in named.items() if model.failure_rate[number] == 0],
+    }
+
+
+def _print(name: str, document: dict[str, Any]) -> None:
+    rows = []
+    for number, group in enumerate(document["segments"], start=1):
+        for operator in group:
+            frequency = float(document["frequency"][operator])
+            rows.append(
+                (
+                    number,
+                    operator,
+                    "anchor" if operator in document["anchors"] else "",
+                    frequency,
+                    1 / frequency,
+                    float(document["operator_overhead"][operator]),
+                    float(document["recovery_seconds"][operator]),
+                )
+            )
+    print_table(
+        f"Recovery segments of {name}",
+        ("segment", "operator", "", "checkpoints/s", "every (s)", "overhead", "one recovery (s)"),
+        rows,
+        right=(0, 3, 4, 5, 6),
+    )
+    click.echo(
+        f"expected recovery time {document['recovery_time']:.6g} s per second, overhead {document['overhead']:.6g}, "
+        f"{len(document['segments'])} segments, {len(document['anchors'])} anchors; "
+        f"planned in {document['seconds']:.3f} s"
+    )
+    if document["never_fail"]:
+        click.echo(f"taken to never fail (failure_rate 0): {', '.join(document['never_fail'])}")
