@@ -55,6 +55,9 @@ class Level:
     streams: Ints
     stream_group: Ints
     """The group each stream reads, counted from `groups.start`."""
+    by_group: Ints
+    """The places of the streams, sorted by group."""
+    by_group_starts: Ints
     stream_weight: Floats
     """Share of each stream in its partition's input (eq. 3)."""
     stream_owner: Ints
@@ -110,7 +113,9 @@ class LossModel:
         total = np.bincount(self.member_group, rate, minlength=len(one))
         silent = total[self.member_group] <= 0
         with np.errstate(divide="ignore", invalid="ignore"):
-            self.member_weight: Floats = np.where(silent, 1.0 / width[self.member_group], rate / total[self.member_group])
+            self.member_weight: Floats = np.where(
+                silent, 1.0 / width[self.member_group], rate / total[self.member_group]
+            )
         """Share of each member in its group (eq. 1)."""
         self.group_level: Ints = topology.level[topology.stream_to[one]]
 
@@ -130,6 +135,8 @@ class LossModel:
             first = int(np.searchsorted(self.group_level, number))
             last = int(np.searchsorted(self.group_level, number + 1))
             begin, end = int(self.group_start[first]), int(self.group_start[last])
+            group = self.stream_group[streams] - first
+            by_group = np.argsort(group, kind="stable")
             levels.append(
                 Level(
                     partitions=partitions,
@@ -137,7 +144,9 @@ class LossModel:
                     members=slice(begin, end),
                     member_starts=self.group_start[first:last] - begin,
                     streams=streams,
-                    stream_group=self.stream_group[streams] - first,
+                    stream_group=group,
+                    by_group=by_group,
+                    by_group_starts=np.searchsorted(group[by_group], np.arange(last - first)),
                     stream_weight=self.stream_weight[streams],
                     stream_owner=np.repeat(np.arange(len(partitions)), width),
                     starts=starts,
