@@ -29,7 +29,7 @@ def slopes(model: LossModel, alive: Mask, group_kept: Floats) -> Floats:
 
 
 def stream_factors(level: Level, stream: Floats) -> Floats:
-    """Return how strongly each stream counts for its partition: by its weight, in a join by the product of the others."""
+    """Return how strongly each stream counts for its partition: its weight, or in a join the product of the others."""
     if not level.any_join:
         return level.stream_weight
     zero = stream == 0

@@ -1,8 +1,8 @@
 """Candidates of the structure-aware planner: segments, completed to something that counts, ranked by profit density.
 
 Paper 001, Alg. 3 and 4, on all segments at once. Runs anywhere. What a segment brings is estimated by passing kept
-shares along it, from what its completion gives it to what its completion makes of it; the best few are then followed up,
-and their profit density (gain of the whole topology's metric per added partition) is computed exactly.
+shares along it, from what its completion gives it to what its completion makes of it; the best few are then followed
+up, and their profit density (gain of the whole topology's metric per added partition) is computed exactly.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ class Segments:
         gain, cost = np.zeros(shape[0]), np.zeros(shape[0])
         for position, step in enumerate(self._steps):
             p = step.partition
-            rise = after[step.segment[step.edge_to], step.edge_from] - before[step.segment[step.edge_to], step.edge_from]
+            rise = (
+                after[step.segment[step.edge_to], step.edge_from] - before[step.segment[step.edge_to], step.edge_from]
+            )
             inner = np.bincount(step.edge_to, rise * step.edge_share, minlength=len(p))
             brings = np.where(step.fed, now.brought[p] + inner, completion.up_value[p])
             added = (~now.alive[p]).astype(float)

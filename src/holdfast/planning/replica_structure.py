@@ -105,7 +105,9 @@ def _taken(
     before = first = float(model.weight @ now.kept)
     taken: list[frozenset[int]] = []
     while len(taken) < most:
-        candidates = [one for one in (frozenset(p for p in c if not alive[p]) for c in candidates) if 0 < len(one) <= left]
+        candidates = [
+            one for one in (frozenset(p for p in c if not alive[p]) for c in candidates) if 0 < len(one) <= left
+        ]
         if not candidates:
             break
         sets = np.repeat(alive[None], len(candidates), axis=0)

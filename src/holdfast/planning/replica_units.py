@@ -66,9 +66,7 @@ def _uncut_links(model: LossModel) -> list[tuple[int, int]]:
     for number, sub in enumerate(decompose(topology)):
         sub_of.update(dict.fromkeys(sub.operators, (number, sub.kind)))
     joining = set(topology.operator_of[model.joins].tolist())
-    links = list(
-        zip(topology.link_from.tolist(), topology.link_to.tolist(), topology.link_kind.tolist(), strict=True)
-    )
+    links = list(zip(topology.link_from.tolist(), topology.link_to.tolist(), topology.link_kind.tolist(), strict=True))
     splitting = {up for up, down, kind in links if kind == _SPLIT and sub_of[up][0] == sub_of[down][0]}
     return [
         (up, down)
