@@ -199,7 +199,8 @@ def test_a_budget_below_the_smallest_tree_plans_nothing() -> None:
     for algorithm in (ReplicaAlgorithm.STRUCTURE_AWARE, ReplicaAlgorithm.DP, ReplicaAlgorithm.EXACT):
         plan = plan_replicas(figure_3b(), 2, clock=still, algorithm=algorithm)
         assert plan.replicas == ()
-        assert plan.fidelity == 0.0
+        assert plan.fidelity == plan.bound == 0.0
+        assert plan.optimal
     assert len(plan_replicas(figure_3b(), 2, clock=still, algorithm=ReplicaAlgorithm.GREEDY).replicas) == 2
 
 

@@ -8,6 +8,7 @@ plan = lazy_group(
     "plan",
     "Decide what to keep before a failure, and what to bring back after one.",
     {
+        "replicas": ("holdfast.cli.plan_replicas:replicas", "Which partitions to run twice within a budget."),
         "segments": ("holdfast.cli.plan_segments:segments", "Which operators store inputs, how often all checkpoint."),
     },
 )

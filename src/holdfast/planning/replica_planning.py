@@ -7,12 +7,13 @@ from enum import StrEnum
 
 from holdfast.errors import BadInput
 from holdfast.planning.fidelity import LossModel, Metric
+from holdfast.planning.fidelity_gradient import entangled
 from holdfast.planning.replica_dp import dp
 from holdfast.planning.replica_exact import exact, relaxed_bound
 from holdfast.planning.replica_greedy import greedy
 from holdfast.planning.replica_plan import ReplicaPlan, checked, replica_plan
 from holdfast.planning.replica_structure import structure_aware
-from holdfast.topology import Topology
+from holdfast.topology import Topology, smallest_mc_tree_size
 
 BOUND_SECONDS = 2.0
 """How long a planner that proves nothing may look for a bound on what could be reached."""
@@ -58,7 +59,7 @@ def plan_replicas(
         chosen = greedy(model, limit)
     else:
         chosen = structure_aware(model, limit)
-    if optimal:
+    if optimal or _no_tree_fits(model, limit):
         bound = 0.0  # what it has is the bound
     elif algorithm is not ReplicaAlgorithm.EXACT and with_bound:
         bound = relaxed_bound(model, limit, BOUND_SECONDS)
@@ -73,3 +74,10 @@ def plan_replicas(
         useful_only=algorithm is not ReplicaAlgorithm.GREEDY,
     )
     return checked(topology, plan)
+
+
+def _no_tree_fits(model: LossModel, budget: int) -> bool:
+    """Say whether surely no plan keeps an output alive; the size is exact where no branches meet again in a join."""
+    if model.metric is not Metric.FIDELITY or len(entangled(model)):
+        return False
+    return budget < smallest_mc_tree_size(model.topology)
