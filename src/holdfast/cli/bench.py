@@ -7,5 +7,7 @@ from holdfast.cli.lazy import lazy_group
 bench = lazy_group(
     "bench",
     "Measure this machine: time, memory, ratios. Figures are printed with their spread.",
-    {},
+    {
+        "topology": ("holdfast.cli.bench_topology:bench_topology_command", "Load, check and rates by size."),
+    },
 )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.topology.model import Floats, Ints, Topology
+from holdfast.topology.operators import Partitioning
 
 _GATHER_BYTES = 32 * 2**20
 
@@ -45,7 +46,7 @@ class Queries:
         step = max(1, _GATHER_BYTES // max(1, len(self) * 8))
         for start in range(0, len(self.topology), step):
             part = np.unpackbits(self._bits[start : start + step], axis=1, count=len(self), bitorder="little")
-            total += value[start : start + step] @ part
+            total += value[start : start + step].astype(np.float64) @ part.astype(np.float64)
         return total
 
     def matrix(self, queries: Ints | None = None) -> NDArray[np.bool_]:
@@ -65,22 +66,42 @@ def _membership(topology: Topology) -> NDArray[np.uint8]:
     bits = np.zeros((len(topology), (len(heads) + 7) // 8), np.uint8)
     order = np.arange(len(heads))
     bits[heads, order >> 3] = np.uint8(1) << (order & 7).astype(np.uint8)
+    wide = _wide_links(topology)
+    by_level: list[list[int]] = [[] for _ in topology.partitions_by_level]
+    for link in np.flatnonzero(wide).tolist():
+        by_level[topology.operator_level[topology.link_from[link]]].append(link)
+    narrow = topology.down_edges[~wide[topology.stream_link[topology.edge_stream[topology.down_edges]]]]
+    count = np.bincount(topology.edge_from[narrow], minlength=len(topology))
+    start: Ints = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
+    consumers = topology.edge_to[narrow]
     step = max(1, _GATHER_BYTES // max(1, bits.shape[1]))
-    for partitions in reversed(topology.partitions_by_level):
-        begin, end = topology.down_start[partitions], topology.down_start[partitions + 1]
-        senders = partitions[end > begin]
-        # Gather the consumers' rows in pieces that stay small, whole partitions at a time where that is possible.
-        width = (topology.down_start[senders + 1] - topology.down_start[senders]).astype(np.int64)
-        piece = (np.cumsum(width) - 1) // step
+    for level in reversed(range(len(by_level))):
+        for link in by_level[level]:
+            up, down = (_own(topology, int(end[link])) for end in (topology.link_from, topology.link_to))
+            bits[up] |= np.bitwise_or.reduce(bits[down], axis=0)
+        partitions = topology.partitions_by_level[level]
+        senders = partitions[start[partitions + 1] > start[partitions]]
+        # Gather the consumers' rows in pieces of bounded size, whole partitions at a time.
+        piece = (np.cumsum(start[senders + 1] - start[senders]) - 1) // step
         for number in np.unique(piece):
-            _take_consumers(topology, bits, senders[piece == number])
+            _take_consumers(bits, senders[piece == number], start, consumers)
     return bits
 
 
-def _take_consumers(topology: Topology, bits: NDArray[np.uint8], senders: Ints) -> None:
-    begin = topology.down_start[senders]
-    width = topology.down_start[senders + 1] - begin
-    starts = np.concatenate([[0], np.cumsum(width)[:-1]])
-    edges = topology.down_edges[np.arange(int(width.sum())) + np.repeat(begin - starts, width)]
-    rows = bits[topology.edge_to[edges]]
-    bits[senders] |= np.bitwise_or.reduceat(rows, starts, axis=0)
+def _wide_links(topology: Topology) -> NDArray[np.bool_]:
+    """Say which links are full between several partitions: all upstream ones then get the same from them, at once."""
+    full = topology.link_kind == list(Partitioning).index(Partitioning.FULL)
+    several = (topology.parallelism[topology.link_from] > 1) & (topology.parallelism[topology.link_to] > 1)
+    return np.asarray(full & several, bool)
+
+
+def _own(topology: Topology, operator: int) -> slice:
+    return slice(int(topology.first[operator]), int(topology.first[operator + 1]))
+
+
+def _take_consumers(bits: NDArray[np.uint8], senders: Ints, start: Ints, consumers: Ints) -> None:
+    begin = start[senders]
+    width = start[senders + 1] - begin
+    places = np.concatenate([[0], np.cumsum(width)[:-1]])
+    rows = bits[consumers[np.arange(int(width.sum())) + np.repeat(begin - places, width)]]
+    bits[senders] |= np.bitwise_or.reduceat(rows, places, axis=0)
