@@ -115,6 +115,18 @@ def figure(
         return made, [panel for row in panels for panel in row]
 
 
+def sheet(width: float, height: float) -> tuple[Figure, Axes]:
+    """Make a blank sheet of so many inches to draw on: one unit is one inch, (0, 0) is the top left corner."""
+    with matplotlib.rc_context(_SETTINGS):
+        made = Figure(figsize=(width, height), dpi=DOTS_PER_INCH)
+        FigureCanvasAgg(made)
+        axes = made.add_axes((0.0, 0.0, 1.0, 1.0))
+        axes.set_axis_off()
+        axes.set_xlim(0, width)
+        axes.set_ylim(height, 0)
+        return made, axes
+
+
 def series(number: int, *, dashed: bool = False) -> dict[str, Any]:
     """Return colour, marker and line of the n-th series, for `axes.plot`; dashed for what a paper printed."""
     place = number % len(COLOURS)
