@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.pictures.layered_layout import Layout, lay_out
+from holdfast.pictures.layered_layout import Layout, fold, lay_out, widen
 
 
 @st.composite
@@ -36,12 +37,13 @@ def test_nothing_overlaps_and_everything_is_inside(
         assert one.x + one.width <= layout.width + 1e-9
         assert one.y >= -1e-9
         assert one.y + one.height <= layout.height + 1e-9
-        for other in everything[:number]:
+        for before, other in enumerate(everything[:number]):
+            gap = 0.2 * (1.0, 0.6, 0.3)[(number >= len(sizes)) + (before >= len(sizes))]
             apart = (
                 one.x >= other.x + other.width
                 or other.x >= one.x + one.width
-                or one.y >= other.y + other.height + 0.2 - 1e-9
-                or other.y >= one.y + one.height + 0.2 - 1e-9
+                or one.y >= other.y + other.height + gap - 1e-9
+                or other.y >= one.y + one.height + gap - 1e-9
             )
             assert apart, (one, other)
     for (start, end), way in zip(links, layout.ways, strict=True):
@@ -67,3 +69,27 @@ def test_a_tree_is_drawn_without_crossings() -> None:
 def test_a_chain_stands_on_one_line() -> None:
     layout = place([(1.0, height) for height in (0.5, 2.0, 1.0, 0.7)], [0, 1, 2, 3], [(0, 1), (1, 2), (2, 3)])
     assert max(box.middle for box in layout.boxes) - min(box.middle for box in layout.boxes) < 1e-6
+
+
+@settings(derandomize=True, max_examples=40, deadline=None)
+@given(graphs(), st.integers(1, 4))
+def test_folding_and_widening_keep_boxes_apart(
+    graph: tuple[list[tuple[float, float]], list[int], list[tuple[int, int]]], rows: int
+) -> None:
+    sizes, columns, links = graph
+    layout = place(sizes, columns, links)
+    wide = widen(layout, columns, links, column_gap=[2.5] * (max(columns) + 1))
+    assert wide.width == pytest.approx(layout.width + 1.5 * max(columns))
+    folded = fold(wide, columns, links, rows=rows, gap=0.5)
+    assert len(folded.rows) <= rows
+    assert folded.width <= wide.width
+    for made in (wide, folded):
+        everything = [*made.boxes, *(box for way in made.ways for box in way)]
+        assert [(box.width, box.height) for box in made.boxes] == [(box.width, box.height) for box in layout.boxes]
+        for number, one in enumerate(everything):
+            assert one.x >= -1e-9
+            assert one.x + one.width <= made.width + 1e-9
+            assert any(top - 1e-9 <= one.y and one.y + one.height <= bottom + 1e-9 for top, bottom in made.rows)
+            for other in everything[:number]:
+                beside = one.x >= other.x + other.width - 1e-9 or other.x >= one.x + one.width - 1e-9
+                assert beside or one.y >= other.y + other.height - 1e-9 or other.y >= one.y + one.height - 1e-9

@@ -83,6 +83,32 @@ def lay_out(
     return Layout(tuple(boxes[: len(sizes)]), ways, tuple(spans), x, bottom - top, ((0.0, bottom - top),))
 
 
+def widen(
+    layout: Layout, columns: Sequence[int], links: Sequence[tuple[int, int]], *, column_gap: Sequence[float]
+) -> Layout:
+    """Give the same layout other gaps between its columns."""
+    shift, x, spans = [], 0.0, []
+    for number, (left, right) in enumerate(layout.columns):
+        shift.append(x - left)
+        spans.append((x, x + right - left))
+        x = spans[-1][1] + (column_gap[number] if number + 1 < len(layout.columns) else 0.0)
+
+    def move(box: Box, column: int) -> Box:
+        return Box(box.x + shift[column], box.y, box.width, box.height)
+
+    return Layout(
+        tuple(move(box, column) for box, column in zip(layout.boxes, columns, strict=True)),
+        tuple(
+            tuple(move(box, columns[start] + 1 + step) for step, box in enumerate(way))
+            for (start, _), way in zip(links, layout.ways, strict=True)
+        ),
+        tuple(spans),
+        x,
+        layout.height,
+        layout.rows,
+    )
+
+
 def fold(layout: Layout, columns: Sequence[int], links: Sequence[tuple[int, int]], *, rows: int, gap: float) -> Layout:
     """Break a layout into rows of columns, one below the other, each starting at the left."""
     count = len(layout.columns)
@@ -244,7 +270,7 @@ def _settle(graph: _Graph, orders: list[list[int]], heights: list[float], row_ga
     """Return the middle of each box: near the middles of those it is linked to, in order, never overlapping."""
     middle = [0.0] * len(heights)
     for order in orders:
-        _spread(order, [0.0] * len(order), [1.0] * len(order), heights, row_gap, middle)
+        _spread(order, [0.0] * len(order), [1.0] * len(order), heights, row_gap, graph.real, middle)
     for sweep in range(_SETTLING):
         last = sweep >= _SETTLING - 4
         sequence = orders if sweep % 2 == 0 else orders[::-1]
@@ -257,8 +283,13 @@ def _settle(graph: _Graph, orders: list[list[int]], heights: list[float], row_ga
                 pull = sum(graph.weight(node, other) * middle[other] for other in others)
                 wanted.append(pull / total if total else middle[node])
                 weights.append(total or 0.1)
-            _spread(order, wanted, weights, heights, row_gap, middle)
+            _spread(order, wanted, weights, heights, row_gap, graph.real, middle)
     return middle
+
+
+def _share_of_gap(one: int, other: int, real: int) -> float:
+    """Return how much of the gap between rows two neighbours need: links that pass may run closer than boxes."""
+    return (1.0, 0.6, 0.3)[(one >= real) + (other >= real)]
 
 
 def _spread(
@@ -267,13 +298,15 @@ def _spread(
     weights: list[float],
     heights: list[float],
     row_gap: float,
+    real: int,
     middle: list[float],
 ) -> None:
     """Set middles as near as possible to where they are wanted, keeping order and gaps (pool adjacent violators)."""
     offset, offsets = 0.0, []
     for index, node in enumerate(order):
         if index:
-            offset += (heights[order[index - 1]] + heights[node]) / 2 + row_gap
+            before = order[index - 1]
+            offset += (heights[before] + heights[node]) / 2 + row_gap * _share_of_gap(before, node, real)
         offsets.append(offset)
     pools: list[tuple[float, float, int]] = []  # mean, weight, how many
     for want, weight, away in zip(wanted, weights, offsets, strict=True):

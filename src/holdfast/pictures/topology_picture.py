@@ -25,7 +25,7 @@ from matplotlib.path import Path
 from holdfast.errors import BadInput
 from holdfast.pictures import style
 from holdfast.pictures import topology_marks as marks
-from holdfast.pictures.layered_layout import Box, Layout, fold, lay_out
+from holdfast.pictures.layered_layout import Box, Layout, fold, lay_out, widen
 from holdfast.pictures.topology_groups import (
     FACT,
     HEAD,
@@ -48,6 +48,8 @@ _MOST_LINES: Final = 9
 _WIDEST: Final = 5.0
 """Width over height above which a picture is folded into rows, where few links cross the folds."""
 _FOLDED_LINKS: Final = 3
+_NARROWEST: Final = 0.8
+"""Width over height below which the gaps between columns are widened."""
 
 _MARGIN: Final = 0.35
 _TITLE: Final = 0.96
@@ -138,14 +140,14 @@ def _layout(topology: Topology, groups: Sequence[Group]) -> Layout:
         room = 0.45 if busy[column] <= 1 else 0.75
         room += 0.10 * max(heights[column], heights[column + 1]) + (0.25 if busy[column] > 8 else 0.0)
         gaps.append(min(2.2, room))
-    layout = lay_out(
-        [(group.width, group.height) for group in groups],
-        columns,
-        links,
-        link_heights=[0.10 + _LANE * (_lanes(topology, groups, link) - 1) for link in range(len(links))],
-        column_gap=gaps,
-        row_gap=_ROW_GAP,
-    )
+    sizes = [(group.width, group.height) for group in groups]
+    thick = [0.10 + _LANE * (_lanes(topology, groups, link) - 1) for link in range(len(links))]
+    layout = lay_out(sizes, columns, links, link_heights=thick, column_gap=gaps, row_gap=_ROW_GAP)
+    missing = _NARROWEST * layout.height - layout.width
+    if missing > 0 and count > 1:
+        # High and narrow: lines would be steep. Widen the gaps, each by at most twice itself.
+        more = min(2.0, missing / sum(gaps[:-1]))
+        layout = widen(layout, columns, links, column_gap=[gap * (1 + more) for gap in gaps])
     return _folded(layout, columns, links)
 
 
@@ -231,7 +233,8 @@ def _arrivals(topology: Topology, layout: Layout) -> list[float]:
         before = {
             link: (layout.ways[link] or (layout.boxes[int(topology.link_from[link])],))[-1].middle for link in links
         }
-        step = min(0.10, 0.19 / max(1, len(links) - 1))
+        room = 0.6 * layout.boxes[end].height if topology.operators[end].parallelism == 1 else 0.7 * PILL
+        step = min(0.10, room / max(1, len(links) - 1))
         for place, link in enumerate(sorted(links, key=before.__getitem__)):
             away[link] = step * (place - (len(links) - 1) / 2)
     return away
@@ -294,12 +297,13 @@ def _draw_band(axes: Axes, up: Group, start: Box, down: Group, end: Box, colour:
     side = [int(Path.CURVE4)] * 3
     outline = Path(corners, [int(Path.MOVETO), *side, int(Path.LINETO), *side, int(Path.CLOSEPOLY)])
     axes.add_patch(PathPatch(outline, facecolor=colour, alpha=0.18, linewidth=0, zorder=1.5))
-    # A few lines inside say that it stands for many.
-    starts = [up.port(start, slot, right=True) for slot in _first_middle_last(up)]
-    ends = [down.port(end, slot, right=False) for slot in _first_middle_last(down)]
-    threads = [marks.curve([one, other]) for one in starts for other in ends]
+    # Thin lines inside say that it stands for many: those of the outermost partitions, so that each one has some.
+    starts = [up.port(start, slot, right=True) for slot in range(len(up.slots))]
+    ends = [down.port(end, slot, right=False) for slot in range(len(down.slots))]
+    outer = {starts[0], starts[-1], ends[0], ends[-1]}
+    threads = [marks.curve([one, other]) for one in starts for other in ends if one in outer or other in outer]
     axes.add_collection(
-        PathCollection(threads, facecolors="none", edgecolors=colour, linewidths=0.9, alpha=0.6, zorder=1.6)
+        PathCollection(threads, facecolors="none", edgecolors=colour, linewidths=0.7, alpha=0.5, zorder=1.6)
     )
     for point in ends:
         marks.arrow_head(axes, point, colour)
@@ -313,11 +317,6 @@ def _draw_band(axes: Axes, up: Group, start: Box, down: Group, end: Box, colour:
         fontweight="bold",
         bbox={"boxstyle": "round,pad=0.25", "facecolor": style.PAPER, "edgecolor": colour, "linewidth": 0.8},
     )
-
-
-def _first_middle_last(group: Group) -> list[int]:
-    last = len(group.slots) - 1
-    return sorted({0, last // 2, last})
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
