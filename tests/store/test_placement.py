@@ -37,7 +37,7 @@ def cases(draw: st.DrawFn) -> tuple[RingId, list[Contact], Coding]:
 
 
 @given(cases())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_domains_stay_within_parity_exactly_where_that_is_possible(
     case: tuple[RingId, list[Contact], Coding],
 ) -> None:

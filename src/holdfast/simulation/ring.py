@@ -21,6 +21,7 @@ from holdfast.store.ring_messages import (
     Effect,
     Joined,
     JoinFailed,
+    KeepAlive,
     LookupDone,
     LookupFailed,
     Message,
@@ -46,6 +47,7 @@ class Counts:
     messages: int = 0
     lost_messages: int = 0
     by_kind: dict[str, int] = field(default_factory=dict)
+    """Keep-alives by why they were sent, other messages by what they are."""
     peers_lost: int = 0
     """Losses noticed, each counted once per peer that noticed it."""
     false_losses: int = 0
@@ -76,6 +78,8 @@ class SimulatedRing:
         self.peers: dict[str, RingPeer] = {}
         self.counts = Counts()
         self.lookups: list[Found] = []
+        self.reachable: Callable[[str, str], bool] | None = None
+        """Says whether a message from one address reaches another; None: all do. Set it to cut the network in parts."""
         self.observers: list[Callable[[RingPeer, Effect, float], None]] = []
         self._queue: list[tuple[float, int, str, Contact | None, Message | None]] = []
         self._order = count()
@@ -180,14 +184,16 @@ class SimulatedRing:
 
     def _send(self, sender: Contact, effect: Send) -> None:
         self.counts.messages += 1
-        kind = type(effect.message).__name__
+        message = effect.message
+        kind = message.call.value if isinstance(message, KeepAlive) else type(message).__name__
         self.counts.by_kind[kind] = self.counts.by_kind.get(kind, 0) + 1
         network = self.network
-        if network.loss and self.random.random() < network.loss:
+        cut = self.reachable is not None and not self.reachable(sender.address, effect.address)
+        if cut or (network.loss and self.random.random() < network.loss):
             self.counts.lost_messages += 1
             return
         arrives = self.now + network.shortest + (network.longest - network.shortest) * self.random.random()
-        heapq.heappush(self._queue, (arrives, next(self._order), effect.address, sender, effect.message))
+        heapq.heappush(self._queue, (arrives, next(self._order), effect.address, sender, message))
 
     def _found(self, address: str, token: int, key: RingId, root: RingId | None, hops: int) -> None:
         asked = self._asked.pop((address, token))

@@ -13,6 +13,10 @@ from holdfast.store.ring_messages import Contact
 
 SMALLEST_LEAF_SET = 24
 
+Limits = tuple[int, int]
+"""How near, after and before the owner, a peer must be; in a half that is full, the last member sets it."""
+NO_LIMITS: Limits = (SIZE, SIZE)
+
 
 def leaf_set_size(fragments: int) -> int:
     """Return the leaf set that can hold n fragments beside its owner: max(24, the next even number above n)."""
@@ -62,15 +66,23 @@ class LeafSet:
         """Return a member's contact."""
         return self._contacts.get(peer)
 
-    def fits(self, peer: RingId) -> bool:
-        """Say whether this peer would be a member if it were alive and is not one yet."""
-        if peer == self.owner or peer in self._contacts:
-            return False
-        if len(self._after) < self.half or len(self._before) < self.half:
-            return True
-        return clockwise(self.owner, peer) < self._after[-1][0] or clockwise(peer, self.owner) < self._before[-1][0]
+    def fitting(self, contacts: Iterable[Contact], limits: Limits = NO_LIMITS) -> list[Contact]:
+        """Return those that would be members if they were alive and are not yet.
 
-    def add(self, contact: Contact) -> bool:
+        Called for the members of every keep-alive, so written for speed. `limits`: on a side with room left, those
+        further away than this are left out.
+        """
+        known, owner, mask = self._contacts, self.owner, SIZE - 1
+        after, before = self._reach(limits)
+        return [
+            contact
+            for contact in contacts
+            if (peer := contact.id) not in known
+            and peer != owner
+            and ((peer - owner) & mask < after or (owner - peer) & mask < before)
+        ]
+
+    def add(self, contact: Contact, limits: Limits = NO_LIMITS) -> bool:
         """Take a contact in if it fits, dropping whoever is then too far away; True if it is a new member.
 
         A member heard of again may have found room on its other side: in a ring hardly larger than the leaf set, a peer
@@ -78,16 +90,16 @@ class LeafSet:
         """
         known = self._contacts.get(contact.id)
         if known is None:
-            if not self.fits(contact.id):
+            if not self.fitting((contact,), limits):
                 return False
-            self._enter(contact)
+            self._enter(contact, limits)
             self._forget_the_far()
             return contact.id in self._contacts
         if known != contact:
             self._contacts[contact.id] = contact
             self._members = None
-        if len(self._after) < self.half or len(self._before) < self.half:
-            self._enter(contact)
+        if self.has_room:
+            self._enter(contact, limits)
         return False
 
     def remove(self, peer: RingId) -> Contact | None:
@@ -100,7 +112,7 @@ class LeafSet:
             self._before = [entry for entry in self._before if entry[1] != peer]
             if whole:
                 for other in self._contacts.values():
-                    self._enter(other)
+                    self._enter(other, NO_LIMITS)
             self._members = None
         return contact
 
@@ -117,16 +129,14 @@ class LeafSet:
         `whole_ring`: no peer outside the leaf set is known. Sides that meet although others are known are the remains
         of a loss not yet repaired: then only what lies between the nearest on each side is sure.
         """
-        if not self._after or not self._before:
-            return whole_ring()
-        reach = -1
-        if self.overlaps:
-            if whole_ring():
+        if self._after and self._before:
+            reach = 0 if self.overlaps and not whole_ring() else -1
+            if (
+                clockwise(self.owner, key) <= self._after[reach][0]
+                or clockwise(key, self.owner) <= self._before[reach][0]
+            ):
                 return True
-            reach = 0
-        return (
-            clockwise(self.owner, key) <= self._after[reach][0] or clockwise(key, self.owner) <= self._before[reach][0]
-        )
+        return whole_ring()
 
     def closest(self, key: int, excluded: Iterable[RingId] = ()) -> Contact | None:
         """Return the member closest to the key; None if the owner is closer than all of them."""
@@ -136,20 +146,35 @@ class LeafSet:
         best = min(candidates, key=lambda peer: closeness(key, peer))
         return self._contacts.get(best)
 
+    @property
+    def has_room(self) -> bool:
+        """Say whether a half is not full."""
+        return len(self._after) < self.half or len(self._before) < self.half
+
+    @property
     def short_sides(self) -> tuple[bool, bool]:
         """Say which halves, after and before, have room left."""
         return len(self._after) < self.half, len(self._before) < self.half
 
-    def _enter(self, contact: Contact) -> None:
+    def _reach(self, limits: Limits) -> Limits:
+        """Return how near a peer must be on each side to be taken in: nearer than the last, or than the limit."""
+        after, before = limits
+        return (
+            self._after[-1][0] if len(self._after) == self.half else after,
+            self._before[-1][0] if len(self._before) == self.half else before,
+        )
+
+    def _enter(self, contact: Contact, limits: Limits) -> None:
         """Put a contact on each side where it is near enough."""
         self._contacts[contact.id] = contact
-        for side, gap in (
-            (self._after, clockwise(self.owner, contact.id)),
-            (self._before, clockwise(contact.id, self.owner)),
+        reach = self._reach(limits)
+        for side, gap, nearer_than in (
+            (self._after, clockwise(self.owner, contact.id), reach[0]),
+            (self._before, clockwise(contact.id, self.owner), reach[1]),
         ):
             entry = (gap, contact.id)
             place = bisect_left(side, entry)
-            if place < self.half and (place == len(side) or side[place] != entry):
+            if gap < nearer_than and (place == len(side) or side[place] != entry):
                 side.insert(place, entry)
                 del side[self.half :]
 

@@ -11,17 +11,18 @@ Rules that keep it right under loss and churn:
 
 1. Only a peer heard from directly enters the leaf set. One heard of is probed first, so rumours do not raise the dead.
 2. A leaf set member silent for `silence` seconds is probed; after `probes` unanswered probes it is lost.
-3. Each hop of a route is acknowledged. A hop that does not answer is left out and the route goes another way.
+3. Each hop of a route is acknowledged. A hop that does not answer is left out and the route goes another way; a
+   neighbour, which may be the root itself, is asked again until it is lost.
 4. A lost peer is not believed alive on hearsay for a while, but is asked now and then: split rings grow together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
 
-from holdfast.store.leaf_set import SMALLEST_LEAF_SET, LeafSet
+from holdfast.store.leaf_set import NO_LIMITS, SMALLEST_LEAF_SET, LeafSet, Limits
 from holdfast.store.ring_ids import RingId, clockwise, shared_digits
 from holdfast.store.ring_messages import (
     Call,
@@ -92,7 +93,9 @@ class _Hop:
     route: Route
     to: Contact
     deadline: float
-    avoid: set[RingId] = field(default_factory=set)
+    avoid: set[RingId]
+    sender: RingId | None
+    tries: int
 
 
 @dataclass(slots=True)
@@ -113,6 +116,7 @@ class RingPeer:
         self.table = RoutingTable(contact.id)
         self.active = False
         self._random = random
+        self._joining = False
         self._bootstrap: str | None = None
         self._heard: dict[RingId, float] = {}
         self._said: dict[RingId, tuple[Contact, ...]] = {}
@@ -121,7 +125,7 @@ class RingPeer:
         self._hops: dict[tuple[RingId, int, int], _Hop] = {}
         self._lookups: dict[int, _Lookup] = {}
         self._join_token: int | None = None
-        self._held: list[tuple[Contact, Route]] = []
+        self._held: list[tuple[RingId, Route]] = []
         self._tokens = 0
         self._next_keep_alive = float("inf")
         self._next_upkeep = float("inf")
@@ -138,8 +142,8 @@ class RingPeer:
         """When `tick` has to be called next, at the latest; infinity while there is nothing to wait for."""
         due = min(self._next_keep_alive, self._next_upkeep)
         for waiting in (self._probes, self._hops, self._lookups):
-            for one in waiting.values():
-                due = min(due, one.deadline)
+            if waiting:
+                due = min(due, *(one.deadline for one in waiting.values()))
         return due
 
     def start(self, now: float) -> list[Effect]:
@@ -151,6 +155,7 @@ class RingPeer:
     def join(self, bootstrap: str, now: float) -> list[Effect]:
         """Enter the ring through any peer of it, given its address."""
         self._bootstrap = bootstrap
+        self._joining = True
         self._schedule(now)
         token = self._new_token()
         self._join_token = token
@@ -160,7 +165,7 @@ class RingPeer:
     def leave(self, now: float) -> list[Effect]:
         """Go in good order; afterwards the peer does nothing more."""
         effects: list[Effect] = [Send(contact.address, Leave()) for contact in self._everyone()]
-        self.active = False
+        self.active = self._joining = False
         self._next_keep_alive = self._next_upkeep = float("inf")
         self._probes.clear()
         self._hops.clear()
@@ -232,26 +237,33 @@ class RingPeer:
     # Keep-alives, probes, losses -----------------------------------------------------------------------------------
 
     def _on_keep_alive(self, sender: Contact, message: KeepAlive, now: float) -> list[Effect]:
-        effects = self._hear(sender, now)
-        if self._said.get(sender.id) != message.members:
-            self._said[sender.id] = message.members
-            for contact in message.members:
-                if contact.id not in self._lost and self.leaves.fits(contact.id):
+        effects = self._hear(sender, now, as_neighbour=message.call is not Call.GREETING)
+        if message.call is not Call.GREETING and self._said.get(sender.id) != message.members:
+            limits = self._limits()
+            if limits == NO_LIMITS:
+                self._said[sender.id] = message.members  # nothing was left out: the same list need not be read again
+            for contact in self.leaves.fitting(message.members, limits):
+                if contact.id not in self._lost:
                     self._probe(contact, now, effects)
         if message.call is Call.PROBE or (message.call is Call.PERIODIC and sender.id not in self.leaves):
             effects.append(Send(sender.address, KeepAlive(Call.ANSWER, self.leaves.members)))
         self._perhaps_joined(effects, now)
         return effects
 
-    def _hear(self, sender: Contact, now: float) -> list[Effect]:
-        """Note that a peer is alive: it spoke itself."""
+    def _hear(self, sender: Contact, now: float, *, as_neighbour: bool = False) -> list[Effect]:
+        """Note that a peer is alive: it spoke itself.
+
+        While joining, only a keep-alive makes a neighbour: it shows that the other has heard of this peer too.
+        """
         self._heard[sender.id] = now
         if self._lost:
             self._lost.pop(sender.id, None)
+        self.table.add(sender)
+        if not (self.active or as_neighbour):
+            return []
         if self._probes:
             self._probes.pop(sender.id, None)
-        self.table.add(sender)
-        return [PeerFound(sender)] if self.leaves.add(sender) else []
+        return [PeerFound(sender)] if self.leaves.add(sender, self._limits()) else []
 
     def _probe(self, contact: Contact, now: float, effects: list[Effect]) -> None:
         if contact.id == self.id or contact.id in self._probes:
@@ -281,19 +293,20 @@ class RingPeer:
         self._lost[contact.id] = (contact, now)
         was_after = clockwise(self.id, contact.id) <= clockwise(contact.id, self.id)
         gone = self.leaves.remove(contact.id)
-        if gone is None:
-            return []
-        effects: list[Effect] = [PeerLost(gone, left)]
-        side = self.leaves.after if was_after else self.leaves.before
-        if side:
-            # The furthest live member on that side knows who comes next.
-            self._probe(side[-1], now, effects)
-        self._mend_leaf_set(now, effects)
+        effects: list[Effect] = []
+        if gone is not None:
+            effects.append(PeerLost(gone, left))
+            side = self.leaves.after if was_after else self.leaves.before
+            if side:
+                # The furthest live member on that side knows who comes next.
+                self._probe(side[-1], now, effects)
+        if self.active:
+            self._mend_leaf_set(now, effects)
         return effects
 
     def _mend_leaf_set(self, now: float, effects: list[Effect]) -> None:
         """Where a side has room and peers outside the leaf set are known, ask the nearest of them."""
-        after, before = self.leaves.short_sides()
+        after, before = self.leaves.short_sides
         if not (after or before):
             return
         outside = [
@@ -306,11 +319,17 @@ class RingPeer:
 
     # Routes --------------------------------------------------------------------------------------------------------
 
-    def next_hop(self, key: int, avoid: Iterable[RingId] = ()) -> Contact | None:
-        """Return who brings a route to this key closer; None: no one known, it ends here (sec. 3.2)."""
+    def next_hop(self, key: int, avoid: Iterable[RingId] = (), sender: RingId | None = None) -> Contact | None:
+        """Return who brings a route to this key closer; None: no one known, it ends here (sec. 3.2).
+
+        A route goes back to its `sender` only where the leaf set says so, or two peers, one of them with a leaf set not
+        yet repaired, could pass it to and fro.
+        """
         avoided = set(avoid)
         if self.leaves.covers(key, whole_ring=self._knows_whole_ring):
             return self.leaves.closest(key, avoided)
+        if sender is not None:
+            avoided.add(sender)
         entry = self.table.towards(key)
         if entry is not None and entry.id not in avoided:
             return entry
@@ -321,13 +340,15 @@ class RingPeer:
         if not (route.joining and sender.id == route.origin.id):
             effects += self._hear(sender, now)
         if not self.active:
-            self._held.append((sender, route))
+            self._held.append((sender.id, route))
             return effects
-        return effects + self._step(route, now, {route.origin.id} if route.joining else set())
+        return effects + self._step(route, now, {route.origin.id} if route.joining else set(), sender.id)
 
-    def _step(self, route: Route, now: float, avoid: set[RingId]) -> list[Effect]:
+    def _step(
+        self, route: Route, now: float, avoid: set[RingId], sender: RingId | None = None, tries: int = 1
+    ) -> list[Effect]:
         """Send a route on, or end it here."""
-        onward = None if route.hops >= MOST_HOPS else self.next_hop(route.key, avoid)
+        onward = None if route.hops >= MOST_HOPS else self.next_hop(route.key, avoid, sender)
         if route.joining:
             rows = range(shared_digits(self.id, route.key) + 1)
             known = (contact for row in rows for contact in self.table.row(row))
@@ -338,36 +359,40 @@ class RingPeer:
                 return self._on_reply(self.contact, reply, now)
             return [Send(route.origin.address, reply)]
         sent = replace(route, hops=route.hops + 1)
-        hop = _Hop(route, onward, now + self.settings.answer_within, avoid)
+        hop = _Hop(route, onward, now + self.settings.answer_within, avoid, sender, tries)
         self._hops[route.origin.id, route.token, sent.hops] = hop
         return [Send(onward.address, sent)]
 
     def _on_reply(self, sender: Contact, reply: RouteReply, now: float) -> list[Effect]:
+        joining = self._join_token is not None and reply.token == self._join_token
         effects = self._hear(sender, now) if sender.id != self.id else []
         if self._lookups.pop(reply.token, None) is None:
             return effects  # a late or second answer
-        if reply.token != self._join_token:
+        if not joining:
             return [*effects, LookupDone(reply.token, reply.key, reply.root, reply.members, reply.hops)]
         self._join_token = None
         self._remember(reply.known)
-        for contact in (reply.root, *reply.members):
-            if self.leaves.fits(contact.id):
-                self._probe(contact, now, effects)
+        for contact in self.leaves.fitting((reply.root, *reply.members)):
+            self._probe(contact, now, effects)
         self._perhaps_joined(effects, now)
         return effects
 
     def _perhaps_joined(self, effects: list[Effect], now: float) -> None:
         """Become active once everyone who could be a neighbour has answered or been given up."""
-        if self.active or self._join_token is not None or self._probes or not len(self.leaves):
+        if not self._joining or self._join_token is not None or self._probes:
+            return
+        self._joining = False
+        if not len(self.leaves):
+            effects.append(JoinFailed())  # someone knew of neighbours, and none of them answered
             return
         self.active = True
         effects.append(Joined())
         # Those whose tables lack a peer like this one hear of it now.
-        greeting = KeepAlive(Call.PERIODIC, self.leaves.members)
+        greeting = KeepAlive(Call.GREETING, ())
         effects.extend(Send(contact.address, greeting) for contact in self.table if contact.id not in self.leaves)
         held, self._held = self._held, []
-        for _, route in held:
-            effects.extend(self._step(route, now, {route.origin.id} if route.joining else set()))
+        for sender, route in held:
+            effects.extend(self._step(route, now, {route.origin.id} if route.joining else set(), sender))
 
     # What time brings ----------------------------------------------------------------------------------------------
 
@@ -381,16 +406,17 @@ class RingPeer:
                 effects.extend(self._lose(probe.contact, now))
         for name, hop in [(name, hop) for name, hop in self._hops.items() if hop.deadline <= now]:
             del self._hops[name]
-            hop.avoid.add(hop.to.id)
             if hop.to.id in self.leaves:
                 self._probe(hop.to, now, effects)
             else:
                 self.table.remove(hop.to.id)
-            effects.extend(self._step(hop.route, now, hop.avoid))
+            # A neighbour may be the root itself: it is asked again until it is lost. Others are left out at once.
+            if hop.to.id not in self.leaves or hop.tries >= 2 * self.settings.probes:
+                hop.avoid.add(hop.to.id)
+            effects.extend(self._step(hop.route, now, hop.avoid, hop.sender, hop.tries + 1))
         for token, lookup in [(token, lookup) for token, lookup in self._lookups.items() if lookup.deadline <= now]:
             self._retry(token, lookup, now, effects)
-        if not self.active:
-            self._perhaps_joined(effects, now)
+        self._perhaps_joined(effects, now)
 
     def _retry(self, token: int, lookup: _Lookup, now: float, effects: list[Effect]) -> None:
         lookup.left -= 1
@@ -400,6 +426,7 @@ class RingPeer:
             del self._lookups[token]
             if joining:
                 self._join_token = None
+                self._joining = False
                 effects.append(JoinFailed())
             else:
                 effects.append(LookupFailed(token, lookup.key))
@@ -432,6 +459,20 @@ class RingPeer:
         for contact in contacts:
             if contact.id not in self._lost and contact.id != self.id:
                 self.table.add(contact)
+
+    def _limits(self) -> Limits:
+        """Return how far a side of the leaf set that has room may reach: not beyond the next peer known outside.
+
+        Without this, one loss would let peers from the far side of the ring in, for want of better ones.
+        """
+        if not self.active or not self.leaves.has_room:
+            return NO_LIMITS
+        outside = [contact.id for contact in self.table if contact.id not in self.leaves]
+        if not outside:
+            return NO_LIMITS
+        after = min(clockwise(self.id, peer) for peer in outside)
+        before = min(clockwise(peer, self.id) for peer in outside)
+        return after + 1, before + 1
 
     def _knows_whole_ring(self) -> bool:
         return all(contact.id in self.leaves for contact in self.table)

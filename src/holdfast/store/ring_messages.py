@@ -31,6 +31,8 @@ class Call(StrEnum):
     """Please answer: are you there?"""
     ANSWER = "answer"
     """Never answered, so that two peers cannot talk in circles."""
+    GREETING = "greeting"
+    """I am new, and you may want me in your routing table; not answered either."""
 
 
 @dataclass(frozen=True, slots=True)
