@@ -120,7 +120,7 @@ def _truth(field: str, value: object) -> bool:
 
 
 def _call(field: str, value: object) -> Call:
-    if value not in {call.value for call in Call}:
+    if not isinstance(value, str) or value not in {call.value for call in Call}:
         raise BadInput(f"must be one of {', '.join(Call)}", field=field)
     return Call(value)
 
