@@ -8,6 +8,7 @@ bench = lazy_group(
     "bench",
     "Measure this machine: time, memory, ratios. Figures are printed with their spread.",
     {
+        "planners": ("holdfast.cli.bench_planners:bench_planners_command", "Time, memory and growth of plans."),
         "topology": ("holdfast.cli.bench_topology:bench_topology_command", "Load, check and rates by size."),
     },
 )

@@ -24,7 +24,7 @@ from holdfast.topology import Floats, Ints
 
 ALL_PAIRS_UP_TO = 100
 """Failed queries up to which every pair is a seed."""
-MOST_PAIRS = 500
+MOST_PAIRS = 250
 """Pairs beyond that: among the densest queries."""
 _CHUNK_ENTRIES = 1 << 18
 _STRUCK = -1.0
@@ -131,6 +131,8 @@ class _Growth:
 
     def run(self) -> None:
         """Grow every row until nothing fits it."""
+        if not self.width:
+            return
         self._strike_what_does_not_fit()
         rows = np.arange(len(self.left))
         while len(rows):

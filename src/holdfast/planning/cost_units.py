@@ -30,7 +30,7 @@ class CostUnits:
 
     @classmethod
     def for_values(cls, costs: Floats) -> CostUnits:
-        """Choose the unit for these costs. Capacities need no say: sums of costs are whole units, so those round down."""
+        """Choose the unit for these costs. Sums of costs are whole units, so capacities round down."""
         distinct = [Decimal(repr(value)) for value in np.unique(costs).tolist()]
         total = float(np.sum(costs))
         largest = 15 - math.ceil(math.log10(total)) if total > 0 else 15

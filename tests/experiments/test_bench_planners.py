@@ -1,0 +1,37 @@
+"""The planners' bench: sections are found, cases measured in processes of their own, limits and growth told."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import CheckFailed
+from holdfast.experiments.bench_planners import Case, Section, all_sections
+from holdfast.experiments.bench_planners.measuring import CaseFigures, measure_sections
+
+
+def test_sections_are_found_and_their_cases_have_names_of_their_own() -> None:
+    sections = all_sections()
+    assert "recovery" in sections
+    for section in sections.values():
+        names = [case.name for case in section.cases()]
+        assert len(names) == len(set(names)) > 0
+
+
+def test_a_case_is_measured_and_growth_is_within_its_series() -> None:
+    real = all_sections()["recovery"]
+    wanted = [case for case in real.cases() if case.series == "operator-centric"][:2]
+    figures = list(measure_sections([Section("recovery", "", lambda: wanted)], repeat=2))
+    assert [one.size for one in figures] == [18, 200]
+    assert all(len(one.seconds) == 2 and one.peak_mb >= one.start_mb > 0 for one in figures)
+    assert figures[0].growth is None
+    assert figures[1].growth is not None
+    assert "priority" in figures[0].facts
+
+
+def test_a_case_that_fails_is_an_error_and_limits_are_told() -> None:
+    missing = Case("no such case", 1, lambda: dict)
+    with pytest.raises(CheckFailed, match="no such case"):
+        list(measure_sections([Section("recovery", "", lambda: [missing])], repeat=1))
+    figures = CaseFigures("s", "c", "", 1, (1.0, 3.0, 2.0), (1.0,), 1, 2, limit_seconds=2.5)
+    assert figures.median == 2.0
+    assert figures.within_limit
