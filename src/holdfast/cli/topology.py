@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.output import json_option, print_json, print_table
-from holdfast.cli.topology_files import read_topology, write_text
+from holdfast.cli.topology_files import read_topology, write_text, writing
 
 if TYPE_CHECKING:
     from holdfast.topology import Topology
@@ -83,6 +83,12 @@ def show_command(
     from holdfast.topology import to_json, to_yaml
 
     found = read_topology(name_or_file)
+    for path, kind in ((svg, "svg"), (png, "png")):
+        if path is not None:
+            from holdfast.pictures.topology_picture import draw_topology
+
+            with writing(path):
+                draw_topology(found, path, format=kind)
     for path, text_of in ((yaml_out, to_yaml), (json_out, to_json)):
         if path is not None:
             write_text(path, text_of(found))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,16 +61,26 @@ def read_partitions(topology: Topology, given: str) -> Ints:
     return np.array(sorted(found), np.int64)
 
 
+@contextmanager
+def writing(path: str) -> Iterator[None]:
+    """Refuse a place that cannot be written, with the reason, while something is written there."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadInput(f"cannot be written: {reason}", where=path, remedy="give a file you may write") from None
+
+
 def write_text(path: str, text: str) -> None:
-    """Write a file whole or not at all; refuse a place that cannot be written with the reason."""
+    """Write a file whole or not at all."""
     target = Path(path)
     draft = target.with_name(f".{target.name}.draft")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(target)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise BadInput(f"cannot be written: {error.strerror}", where=path, remedy="give a file you may write") from None
+    with writing(path):
+        try:
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def names(partitions: list[PartitionId]) -> list[str]:
