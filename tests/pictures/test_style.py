@@ -5,6 +5,7 @@ from pathlib import Path
 import matplotlib
 import pytest
 
+from holdfast.errors import BadInput
 from holdfast.pictures import style
 
 
@@ -47,3 +48,11 @@ def test_every_series_looks_different() -> None:
 )
 def test_durations_read_well(value: float, written: str) -> None:
     assert style.duration(value) == written
+
+
+def test_what_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
+    fig, _ = style.sheet(1, 1)
+    with pytest.raises(BadInput, match=r"nowhere/a\.png: cannot be written: No such file or directory"):
+        style.save(fig, tmp_path / "nowhere" / "a.png")
+    with pytest.raises(BadInput, match="'xyz' is not a kind of picture; use svg, pdf, png"):
+        style.save(fig, tmp_path / "a.xyz")

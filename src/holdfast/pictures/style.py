@@ -27,6 +27,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from holdfast.errors import BadInput
+
 BLUE: Final = "#0072B2"
 ORANGE: Final = "#E69F00"
 GREEN: Final = "#009E73"
@@ -53,6 +55,8 @@ WIDTH: Final = 7.2
 HEIGHT: Final = 4.4
 """Inches of one panel; fits a column of text and a slide."""
 DOTS_PER_INCH: Final = 150
+MOST_DOTS: Final = 10_000
+"""Of the longer side: what is larger still is drawn with fewer dots to the inch."""
 
 _SETTINGS: Final[dict[str, Any]] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same everywhere
@@ -179,5 +183,12 @@ def save(fig: Figure, path: str | Path, *, format: str | None = None) -> None:  
         "pdf": {"CreationDate": None, "Producer": "holdfast", "Creator": "holdfast"},
         "png": {"Software": "holdfast"},
     }
-    with matplotlib.rc_context(_SETTINGS):
-        fig.savefig(path, format=kind, dpi=DOTS_PER_INCH, metadata=unstamped.get(kind), facecolor=PAPER)
+    if kind not in unstamped:
+        raise BadInput(f"{kind!r} is not a kind of picture", where=str(path), remedy=f"use {', '.join(unstamped)}")
+    try:
+        with matplotlib.rc_context(_SETTINGS):
+            dots = min(float(DOTS_PER_INCH), MOST_DOTS / max(fig.get_size_inches()))
+            fig.savefig(path, format=kind, dpi=dots, metadata=unstamped[kind], facecolor=PAPER)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadInput(f"cannot be written: {reason}", where=str(path), remedy="give a path you may write") from None

@@ -5,12 +5,12 @@ Colours stand for partitionings, fill for sources, a thick border for joins, a d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
+from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.patches import Circle, FancyBboxPatch, Polygon
 from matplotlib.path import Path
 
@@ -51,7 +51,7 @@ def write(axes: Axes, x: float, y: float, text: str, size: float, **look: Any) -
 
 def rounded_box(axes: Axes, box: Box, fill: str, edge: str, *, line: float, corner: float, layer: float) -> None:
     """Draw a box with round corners."""
-    axes.add_patch(
+    axes.add_artist(
         FancyBboxPatch(
             (box.x, box.y),
             box.width,
@@ -69,15 +69,21 @@ def priority_disc(axes: Axes, x: float, y: float, priority: int) -> None:
     """Mark an output with the priority of its query."""
     text = f"{priority}" if priority < 10_000 else f"{priority:.0e}".replace("e+0", "e").replace("e+", "e")
     size = {1: 8.0, 2: 7.5, 3: 5.6}.get(len(text), 4.4)
-    axes.add_patch(Circle((x, y), 0.105, facecolor=style.ORANGE, edgecolor=style.PAPER, linewidth=0.6, zorder=3.5))
+    axes.add_artist(Circle((x, y), 0.105, facecolor=style.ORANGE, edgecolor=style.PAPER, linewidth=0.6, zorder=3.5))
     write(axes, x, y + 0.003, text, size, fontweight="bold", zorder=5)
 
 
-def arrow_head(axes: Axes, point: Point, colour: str) -> None:
-    """End a line at a point, pointing right."""
-    x, y = point
-    axes.add_patch(
-        Polygon([(x, y), (x - 0.085, y - 0.045), (x - 0.085, y + 0.045)], facecolor=colour, linewidth=0, zorder=3)
+def arrow_heads(axes: Axes, points: Iterable[Point], colour: str) -> None:
+    """End lines at these points, pointing right."""
+    heads = [[(x, y), (x - 0.085, y - 0.045), (x - 0.085, y + 0.045)] for x, y in points]
+    axes.add_collection(PolyCollection(heads, facecolors=colour, linewidths=0, zorder=3), autolim=False)
+
+
+def lines(axes: Axes, paths: Sequence[Path], colour: str, *, width: float, alpha: float, layer: float) -> None:
+    """Draw lines of one colour."""
+    axes.add_collection(
+        PathCollection(paths, facecolors="none", edgecolors=colour, linewidths=width, alpha=alpha, zorder=layer),
+        autolim=False,
     )
 
 
@@ -86,7 +92,7 @@ def arrow_into(axes: Axes, box: Box) -> None:
     y, tip = box.middle, box.x - 0.02
     half = [(tip, 0.0), (tip - 0.11, 0.075), (tip - 0.11, 0.022), (tip - 0.27, 0.022)]
     outline = [(x, y - up) for x, up in half] + [(x, y + down) for x, down in reversed(half)]
-    axes.add_patch(Polygon(outline, facecolor=SOURCE_EDGE, linewidth=0, zorder=3))
+    axes.add_artist(Polygon(outline, facecolor=SOURCE_EDGE, linewidth=0, zorder=3))
 
 
 def curve(points: Sequence[Point], corridors: Sequence[float] = ()) -> Path:
@@ -167,10 +173,10 @@ _GLYPH_LINES: Final = {
 
 
 def _draw_glyph(axes: Axes, x: float, y: float, kind: Partitioning) -> None:
-    lines, colour = _GLYPH_LINES[kind], COLOUR_OF[kind]
+    pattern, colour = _GLYPH_LINES[kind], COLOUR_OF[kind]
     left, right, step = x + 0.04, x + _GLYPH - 0.04, 0.065
-    paths = [curve([(left, y + step * start), (right, y + step * end)]) for start, end in lines]
-    axes.add_collection(PathCollection(paths, facecolors="none", edgecolors=colour, linewidths=1.4, zorder=2))
+    paths = [curve([(left, y + step * start), (right, y + step * end)]) for start, end in pattern]
+    lines(axes, paths, colour, width=1.4, alpha=1.0, layer=2)
     for side, at in ((0, left), (1, right)):
-        for end in sorted({line[side] for line in lines}):
-            axes.add_patch(Circle((at, y + step * end), 0.032, facecolor=colour, linewidth=0, zorder=3))
+        for end in sorted({line[side] for line in pattern}):
+            axes.add_artist(Circle((at, y + step * end), 0.032, facecolor=colour, linewidth=0, zorder=3))

@@ -18,7 +18,6 @@ from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
@@ -271,11 +270,8 @@ def _draw_link(
         points = [up.port(source, a, right=True), *through, ends[b]]
         paths.append(marks.curve(points, [corridor + off for corridor in corridors]))
     wide = 1.5 if len(edges) <= 12 else 1.0
-    axes.add_collection(
-        PathCollection(paths, facecolors="none", edgecolors=colour, linewidths=wide, alpha=0.9, zorder=2)
-    )
-    for point in ends.values():
-        marks.arrow_head(axes, point, colour)
+    marks.lines(axes, paths, colour, width=wide, alpha=0.9, layer=2)
+    marks.arrow_heads(axes, ends.values(), colour)
 
 
 def _draw_band(axes: Axes, up: Group, start: Box, down: Group, end: Box, colour: str) -> None:
@@ -296,17 +292,14 @@ def _draw_band(axes: Axes, up: Group, start: Box, down: Group, end: Box, colour:
     ]
     side = [int(Path.CURVE4)] * 3
     outline = Path(corners, [int(Path.MOVETO), *side, int(Path.LINETO), *side, int(Path.CLOSEPOLY)])
-    axes.add_patch(PathPatch(outline, facecolor=colour, alpha=0.18, linewidth=0, zorder=1.5))
+    axes.add_artist(PathPatch(outline, facecolor=colour, alpha=0.18, linewidth=0, zorder=1.5))
     # Thin lines inside say that it stands for many: those of the outermost partitions, so that each one has some.
     starts = [up.port(start, slot, right=True) for slot in range(len(up.slots))]
     ends = [down.port(end, slot, right=False) for slot in range(len(down.slots))]
     outer = {starts[0], starts[-1], ends[0], ends[-1]}
     threads = [marks.curve([one, other]) for one in starts for other in ends if one in outer or other in outer]
-    axes.add_collection(
-        PathCollection(threads, facecolors="none", edgecolors=colour, linewidths=0.7, alpha=0.5, zorder=1.6)
-    )
-    for point in ends:
-        marks.arrow_head(axes, point, colour)
+    marks.lines(axes, threads, colour, width=0.7, alpha=0.5, layer=1.6)
+    marks.arrow_heads(axes, ends, colour)
     marks.write(
         axes,
         (x0 + x1) / 2,
