@@ -1,0 +1,93 @@
+"""The few things a shelf asks of a file system, so that tests can make each of them fail. Runs in peers.
+
+Durability rests on three rules: contents are synced before a rename publishes them, the folder is synced after it, and
+nothing that was published is ever written again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class Disk:
+    """The real file system. `open_new` fails where the file exists; all errors are `OSError`."""
+
+    def make_folder(self, path: Path) -> None:
+        """Create a folder, and its parents, durably; fine when it is there."""
+        if path.is_dir():
+            return
+        self.make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        self.sync_folder(path.parent)
+
+    def open_new(self, path: Path) -> int:
+        """Open a file that does not exist yet for writing."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def append(self, handle: int, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Write pieces behind each other."""
+        for piece in pieces:
+            view = memoryview(piece)
+            while view.nbytes:
+                view = view[os.write(handle, view) :]
+
+    def sync_file(self, handle: int) -> None:
+        """Return when the file's contents will survive a power cut."""
+        os.fsync(handle)
+
+    def close(self, handle: int) -> None:
+        """Close a file."""
+        os.close(handle)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Publish: the target is the old file or the new, never a mixture."""
+        os.rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; fine when it is not there."""
+        path.unlink(missing_ok=True)
+
+    def sync_folder(self, path: Path) -> None:
+        """Return when the folder's entries will survive a power cut."""
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def read(self, path: Path, start: int, length: int) -> bytes:
+        """Read a stretch; shorter than asked for where the file ends."""
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            pieces = []
+            while length > 0:
+                piece = os.pread(handle, length, start)
+                if not piece:
+                    break
+                pieces.append(piece)
+                start += len(piece)
+                length -= len(piece)
+            return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        finally:
+            os.close(handle)
+
+    def free(self, path: Path) -> int:
+        """Bytes free for this user."""
+        return shutil.disk_usage(path).free
+
+
+def write_atomically(disk: Disk, path: Path, contents: bytes) -> None:
+    """Replace a small file: afterwards it holds the old contents or the new, whatever happens."""
+    part = path.with_name(path.name + ".part")
+    disk.remove(part)
+    handle = disk.open_new(part)
+    try:
+        disk.append(handle, [contents])
+        disk.sync_file(handle)
+    finally:
+        disk.close(handle)
+    disk.rename(part, path)
+    disk.sync_folder(path.parent)

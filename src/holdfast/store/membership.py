@@ -1,0 +1,289 @@
+"""Drives this peer's part in the ring with real time and real connections. Runs in peers, on their event loop.
+
+`ring.RingPeer` decides; this module gives it the time, carries its messages as one-way notes over authenticated links,
+and tells it at once when a link breaks: a killed process is noticed in milliseconds, a frozen one by its silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable
+from random import Random
+
+from holdfast.errors import BadInput, HoldfastError
+from holdfast.store.address import Address
+from holdfast.store.bandwidth import Bandwidth
+from holdfast.store.failures import StateMissing
+from holdfast.store.frames import ConnectionEnded, FrameProtocol
+from holdfast.store.handshake import ClientHandshake, ClusterKey, SessionSeals
+from holdfast.store.ring import RingPeer, RingSettings
+from holdfast.store.ring_ids import RingId
+from holdfast.store.ring_messages import (
+    Contact,
+    Effect,
+    Joined,
+    JoinFailed,
+    LookupDone,
+    LookupFailed,
+    Message,
+    PeerFound,
+    PeerLost,
+    Send,
+)
+from holdfast.store.ring_wire import contact_from_plain, contact_to_plain, from_plain, to_plain
+from holdfast.store.wire import BadFrame, Frame, Kind
+
+log = logging.getLogger("holdfast.store.ring")
+CONNECT_SECONDS = 5.0
+MOST_WAITING = 64
+"""Notes that wait for a link to come up; older ones are dropped, as a lossy network would."""
+
+
+MOST_READ = 128
+"""Parsed notes that are remembered."""
+
+
+class Membership:
+    """This peer's place among the others."""
+
+    def __init__(
+        self,
+        contact: Contact,
+        settings: RingSettings,
+        key: ClusterKey,
+        *,
+        tls: ssl.SSLContext | None = None,
+        on_found: Callable[[Contact], None] = lambda contact: None,
+        on_lost: Callable[[Contact], None] = lambda contact: None,
+    ) -> None:
+        """Stand outside until `start` or `join`."""
+        self.ring = RingPeer(contact, settings, Random(contact.id))
+        self.joined = asyncio.Event()
+        self._join_failed = asyncio.Event()
+        self._key, self._tls = key, tls
+        self._on_found, self._on_lost = on_found, on_lost
+        self._links: dict[str, _Link] = {}
+        self._lookups: dict[int, asyncio.Future[LookupDone]] = {}
+        self._wake = asyncio.Event()
+        self._entrance: str | None = None
+        self._written: tuple[Message, bytes] | None = None
+        self._read: dict[bytes, tuple[Contact, Message]] = {}
+        self._clock = asyncio.get_running_loop().time
+        self._ticking = asyncio.create_task(self._tick())
+
+    def start(self) -> None:
+        """Be the first peer."""
+        self._carry_out(self.ring.start(self._clock()))
+
+    async def join(self, addresses: list[str], patience: float) -> None:
+        """Enter the ring through one of these peers, trying again until `patience` is over."""
+        deadline = self._clock() + patience
+        turn = 0
+        while not self.joined.is_set():
+            address = addresses[turn % len(addresses)]
+            turn += 1
+            self._join_failed.clear()
+            self._entrance = address
+            self._carry_out(self.ring.join(address, self._clock()))
+            _, waiting = await asyncio.wait(
+                [asyncio.create_task(self.joined.wait()), asyncio.create_task(self._join_failed.wait())],
+                timeout=min(5.0, max(0.1, deadline - self._clock())),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            for task in waiting:
+                task.cancel()
+            if self.joined.is_set():
+                self._entrance = None
+                return
+            if self._clock() >= deadline:
+                raise StateMissing(
+                    f"no peer answered at {', '.join(addresses)} within {patience:g} s",
+                    remedy="check the address and the secret, or start without --join to begin a new ring",
+                )
+            await asyncio.sleep(0.3)
+
+    async def leave(self) -> None:
+        """Say goodbye and stop."""
+        self._ticking.cancel()
+        self._carry_out(self.ring.leave(self._clock()))
+        await asyncio.sleep(0)
+        await asyncio.gather(*(link.close() for link in self._links.values()))
+
+    def everyone(self) -> list[Contact]:
+        """Return this peer and its neighbours."""
+        return [self.ring.contact, *self.ring.leaves.members]
+
+    async def lookup(self, key: RingId) -> LookupDone:
+        """Find the root of a key and its neighbours."""
+        token, effects = self.ring.lookup(key, self._clock())
+        answer: asyncio.Future[LookupDone] = asyncio.get_running_loop().create_future()
+        self._lookups[token] = answer
+        self._carry_out(effects)
+        try:
+            return await answer
+        finally:
+            self._lookups.pop(token, None)
+
+    def hear(self, frame: Frame) -> None:
+        """Take a note from another peer; what is not exactly a ring message is refused."""
+        text = bytes(frame.body)
+        known = self._read.get(text)
+        if known is None:
+            known = self._parsed(text)
+            if len(self._read) >= MOST_READ:
+                self._read.clear()
+            # Keep-alives of a quiet ring are the same from one period to the next: each is parsed once.
+            self._read[text] = known
+        sender, message = known
+        self._carry_out(self.ring.receive(sender, message, self._clock()))
+
+    @staticmethod
+    def _parsed(text: bytes) -> tuple[Contact, Message]:
+        try:
+            note = json.loads(text)
+            if not isinstance(note, dict):
+                raise BadFrame("a note that is not an object")
+            return contact_from_plain(note.get("from")), from_plain(note.get("message"))
+        except (BadInput, ValueError, RecursionError) as bad:
+            raise BadFrame(f"a note that is no ring message: {bad}") from None
+
+    def unreachable(self, address: str) -> None:
+        """Learn that nobody answers there."""
+        if address == self._entrance:
+            self._join_failed.set()
+        self._carry_out(self.ring.unreachable(address, self._clock()))
+
+    async def _tick(self) -> None:
+        while True:
+            due = self.ring.next_tick
+            wait = None if due == float("inf") else max(0.0, due - self._clock())
+            self._wake.clear()
+            try:
+                await asyncio.wait_for(self._wake.wait(), wait)
+            except TimeoutError:
+                try:
+                    self._carry_out(self.ring.tick(self._clock()))
+                except Exception:
+                    # Without ticks this peer would stop to answer for itself: say why, and go on.
+                    log.exception("the ring machine failed in a tick")
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send():
+                    self._send(effect.address, effect.message)
+                case Joined():
+                    self.joined.set()
+                case JoinFailed():
+                    self._join_failed.set()
+                case PeerFound():
+                    self._on_found(effect.contact)
+                case PeerLost():
+                    log.info("peer %s %s", effect.contact.address, "left" if effect.left else "is lost")
+                    self._on_lost(effect.contact)
+                case LookupDone():
+                    self._answer(effect.token, effect)
+                case LookupFailed():
+                    self._answer(effect.token, StateMissing("no peer answers for this key; the ring is being mended"))
+        self._wake.set()
+
+    def _answer(self, token: int, result: LookupDone | HoldfastError) -> None:
+        future = self._lookups.get(token)
+        if future is None or future.done():
+            return
+        if isinstance(result, HoldfastError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    def _send(self, address: str, message: Message) -> None:
+        link = self._links.get(address)
+        if link is None:
+            link = self._links[address] = _Link(address, self._key, self._tls, self.unreachable)
+        if self._written is None or self._written[0] is not message:
+            # A keep-alive goes to all neighbours: it is written once.
+            note = {"from": contact_to_plain(self.ring.contact), "message": to_plain(message)}
+            self._written = (message, json.dumps(note, separators=(",", ":")).encode())
+        link.send(self._written[1])
+
+
+class _Link:
+    """One-way notes to one peer: connects when there is something to say, reports when it cannot."""
+
+    def __init__(
+        self, address: str, key: ClusterKey, tls: ssl.SSLContext | None, on_broken: Callable[[str], None]
+    ) -> None:
+        self._address, self._key, self._tls, self._on_broken = address, key, tls, on_broken
+        self._waiting: deque[bytes] = deque(maxlen=MOST_WAITING)
+        self._something = asyncio.Event()
+        self._closing = False
+        self._task = asyncio.create_task(self._run())
+
+    def send(self, note: bytes) -> None:
+        """Send soon, or not at all."""
+        self._waiting.append(note)
+        self._something.set()
+
+    async def close(self) -> None:
+        """Send what waits, then close."""
+        self._closing = True
+        self._something.set()
+        with contextlib.suppress(TimeoutError, asyncio.CancelledError):  # Nobody there to say goodbye to.
+            await asyncio.wait_for(self._task, 1.0)
+
+    async def _run(self) -> None:
+        protocol: FrameProtocol | None = None
+        while True:
+            if not self._waiting:
+                if self._closing:
+                    break
+                self._something.clear()
+                await self._something.wait()
+                if protocol is not None and protocol.ended:
+                    protocol = None
+                    if not self._closing:
+                        self._on_broken(self._address)
+                continue
+            try:
+                if protocol is None or protocol.ended:
+                    protocol = await asyncio.wait_for(self._connect(), CONNECT_SECONDS)
+                while self._waiting:
+                    await protocol.send(Kind.NOTE, {}, [self._waiting.popleft()])
+            except (OSError, TimeoutError, ConnectionEnded, HoldfastError) as error:
+                known = isinstance(error, HoldfastError)
+                log.log(logging.WARNING if known else logging.INFO, "no link to %s: %r", self._address, error)
+                self._waiting.clear()
+                if protocol is not None:
+                    protocol.end()
+                protocol = None
+                # A connection that is refused or breaks is a sign; one that is slow is not: the probes will tell.
+                if not self._closing and not isinstance(error, TimeoutError):
+                    self._on_broken(self._address)
+        if protocol is not None:
+            protocol.end()
+
+    async def _connect(self) -> FrameProtocol:
+        address = Address.parse(self._address)
+        handshake = ClientHandshake(self._key)
+        greeting = SessionSeals(handshake.greeting.incoming, handshake.greeting.outgoing)
+        unlimited = Bandwidth(None)
+        _, protocol = await asyncio.get_running_loop().create_connection(
+            lambda: FrameProtocol(greeting, unlimited, unlimited, unread_bytes=1 << 16, on_end=self._something.set),
+            address.host,
+            address.port,
+            ssl=self._tls,
+            server_hostname="" if self._tls is not None else None,
+        )
+        try:
+            await protocol.send(Kind.HELLO, handshake.hello())
+            await protocol.send(Kind.PROOF, handshake.prove(await protocol.next()))
+            protocol.trust(handshake.finish(await protocol.next()))
+        except BaseException:
+            protocol.end()
+            raise
+        return protocol

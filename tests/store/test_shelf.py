@@ -1,0 +1,374 @@
+"""Fragments on disk: crashes at every step, bit flips, quotas, full disks, epochs that outlive a restart."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.erasure.encoding import encode
+from holdfast.erasure.fragment import FragmentHeader, StateId
+from holdfast.erasure.layout import Coding
+from holdfast.errors import BadInput
+from holdfast.ids import BatchId, Epoch
+from holdfast.store.disk import Disk
+from holdfast.store.failures import BadRequest, Corrupt, NoRoom, StaleEpoch, StateMissing
+from holdfast.store.limits import Limits
+from holdfast.store.shelf import Shelf
+
+STATE = StateId("app", "O3[0]")
+
+
+def fragment(size: int = 3000, version: int = 1, epoch: int = 1, index: int = 0, seed: int = 1) -> bytes:
+    data = Random(seed).randbytes(size)
+    made = encode(data, STATE, BatchId(version), Epoch(epoch), Coding(2, 2), block_bytes=512)
+    return bytes(made[index])
+
+
+def put(shelf: Shelf, whole: bytes, chunk: int = 700) -> FragmentHeader:
+    header = FragmentHeader.unpack(whole)
+    arrival = shelf.begin(header)
+    body = whole[header.state.header_length :]
+    try:
+        for start in range(0, len(body), chunk):
+            arrival.add(body[start : start + chunk])
+        arrival.publish()
+    finally:
+        arrival.cancel()
+    return header
+
+
+def read_all(shelf: Shelf, header: FragmentHeader) -> bytes:
+    return header.pack() + bytes(shelf.read(header, 0, header.state.layout.stripes))
+
+
+class Crash(BaseException):
+    """The machine stops here."""
+
+
+class CrashingDisk(Disk):
+    """Stops at the given step. What was not synced may or may not be on the disk afterwards: `aftermath` decides."""
+
+    def __init__(self, stop_at: int, chance: Random) -> None:
+        self.left = stop_at
+        self.chance = chance
+        self.crashed = False
+        self.unsynced: dict[Path, int] = {}
+        self.open_files: dict[int, Path] = {}
+        self.renames: dict[Path, list[tuple[Path, Path, bytes | None]]] = {}
+        self.removed: dict[Path, list[tuple[Path, bytes]]] = {}
+
+    def step(self) -> None:
+        if self.crashed:
+            raise Crash
+        self.left -= 1
+        if self.left < 0:
+            self.crashed = True
+            raise Crash
+
+    def open_new(self, path: Path) -> int:
+        self.step()
+        handle = super().open_new(path)
+        self.open_files[handle] = path
+        self.unsynced[path] = 0
+        return handle
+
+    def append(self, handle: int, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
+        data = b"".join(pieces)
+        try:
+            self.step()
+        except Crash:
+            super().append(handle, [data[: self.chance.randrange(len(data) + 1)]])
+            raise
+        super().append(handle, [data])
+
+    def sync_file(self, handle: int) -> None:
+        self.step()
+        self.unsynced.pop(self.open_files[handle], None)
+
+    def close(self, handle: int) -> None:
+        super().close(handle)
+        self.open_files.pop(handle, None)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.step()
+        before = target.read_bytes() if target.exists() else None
+        super().rename(source, target)
+        if source in self.unsynced:
+            self.unsynced[target] = self.unsynced.pop(source)
+        self.renames.setdefault(target.parent, []).append((source, target, before))
+
+    def remove(self, path: Path) -> None:
+        if not self.crashed and path.exists():
+            self.step()
+            self.removed.setdefault(path.parent, []).append((path, path.read_bytes()))
+            super().remove(path)
+
+    def sync_folder(self, path: Path) -> None:
+        self.step()
+        self.renames.pop(path, None)
+        self.removed.pop(path, None)
+
+    def aftermath(self) -> None:
+        """Undo, by chance, what no sync has made sure of."""
+        for renames in self.renames.values():
+            for source, target, before in reversed(renames):
+                if self.chance.random() < 0.5 and target.exists():
+                    target.rename(source)
+                    if before is not None:
+                        target.write_bytes(before)
+        for removed in self.removed.values():
+            for path, contents in removed:
+                if self.chance.random() < 0.5 and not path.exists():
+                    path.write_bytes(contents)
+        for path in self.unsynced:
+            if path.exists():
+                size = path.stat().st_size
+                with path.open("r+b") as file:
+                    file.truncate(self.chance.randrange(size + 1))
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_after_a_crash_anywhere_all_is_whole_or_absent(seed: int, tmp_path: Path) -> None:
+    """Puts, releases and fences, stopped at a random step: what was acknowledged is there, the rest whole or absent."""
+    chance = Random(seed)
+    disk = CrashingDisk(chance.randrange(1, 75), chance)
+    acknowledged: dict[FragmentHeader, bytes] = {}
+    tried: dict[FragmentHeader, bytes] = {}
+    fence = 0
+    released = 0
+    shelf: Shelf | None = None
+    try:
+        shelf = Shelf(tmp_path / "shelf", Limits(memory_bytes=chance.choice([0, 1 << 20])), disk)
+        for version in range(1, 9):
+            epoch = 1 + version // 3
+            for index in range(2):
+                whole = fragment(chance.randrange(1, 4000), version, epoch, index, seed)
+                tried[FragmentHeader.unpack(whole)] = whole
+                acknowledged[put(shelf, whole, chance.randrange(100, 2000))] = whole
+                fence = epoch
+            if version % 4 == 0:
+                released = version - 1
+                shelf.release(STATE, BatchId(released), Epoch(epoch))
+                acknowledged = {one: whole for one, whole in acknowledged.items() if one.state.version >= released}
+    except Crash:
+        pass
+    if shelf is not None:
+        shelf.close()
+    disk.aftermath()
+
+    again = Shelf(tmp_path / "shelf")
+    there = {header: read_all(again, header) for header in again.all_held()}
+    for header, whole in acknowledged.items():
+        assert released > header.state.version or there.get(header) == whole, f"seed {seed}: {header} was acknowledged"
+    for header, whole in there.items():
+        assert tried[header] == whole, f"seed {seed}: torn"
+    assert list((tmp_path / "shelf" / "incoming").iterdir()) == []
+    if fence:
+        with pytest.raises(StaleEpoch):
+            again.begin(FragmentHeader.unpack(fragment(10, 99, fence - 1)))
+    put(again, fragment(500, 100, 99))
+    again.close()
+
+
+def on_disk(shelf: Shelf, header: FragmentHeader) -> Path:
+    path = shelf.place(header)
+    assert path.exists()
+    return path
+
+
+@given(place=st.floats(0, 0.999999), bit=st.integers(0, 7), memory=st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_every_flipped_bit_on_disk_is_found(
+    tmp_path_factory: pytest.TempPathFactory, place: float, bit: int, memory: bool
+) -> None:
+    logging.getLogger("holdfast.store.shelf").setLevel(logging.ERROR)
+    folder = tmp_path_factory.mktemp("flip")
+    shelf = Shelf(folder, Limits(memory_bytes=0))
+    header = put(shelf, fragment())
+    path = on_disk(shelf, header)
+    data = bytearray(path.read_bytes())
+    data[int(place * len(data))] ^= 1 << bit
+    path.write_bytes(data)
+    shelf.close()
+    again = Shelf(folder, Limits(memory_bytes=1 << 20 if memory else 0))
+    for held in again.held(STATE):
+        with pytest.raises((Corrupt, StateMissing)):
+            read_all(again, held)
+    assert again.held(STATE) == []
+    assert again.usage().quarantined == 1
+    assert len(list((folder / "quarantine").iterdir())) == 1
+    again.close()
+
+
+@pytest.mark.parametrize("cut", [0, 1, 50, 200, 1600])
+def test_a_cut_file_is_quarantined_at_start(tmp_path: Path, cut: int) -> None:
+    shelf = Shelf(tmp_path)
+    header = put(shelf, fragment())
+    path = on_disk(shelf, header)
+    path.write_bytes(path.read_bytes()[:cut])
+    shelf.close()
+    again = Shelf(tmp_path)
+    assert again.states() == []
+    assert again.usage().quarantined == 1
+    assert again.usage().bytes == 0
+    put(again, fragment())
+    assert read_all(again, header) == fragment()
+    again.close()
+
+
+def test_scrubbing_finds_what_the_memory_tier_hides(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    header = put(shelf, fragment())
+    path = on_disk(shelf, header)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert read_all(shelf, header) == fragment(), "the memory tier has the good one"
+    assert not shelf.verify(header)
+    assert shelf.held(STATE) == []
+    shelf.close()
+
+
+def test_damage_on_the_way_in_is_refused(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    whole = bytearray(fragment())
+    header = FragmentHeader.unpack(whole)
+    whole[-5] ^= 4
+    with pytest.raises(Corrupt, match="on the way"):
+        put(shelf, bytes(whole))
+    with pytest.raises(Corrupt):
+        put(shelf, fragment()[:-3])
+    with pytest.raises(BadRequest, match="more than"):
+        put(shelf, fragment() + b"x")
+    assert shelf.states() == []
+    assert list((tmp_path / "incoming").iterdir()) == []
+    assert shelf.usage().bytes == 0
+    with pytest.raises(StateMissing):
+        shelf.read(header, 0, 1)
+    shelf.close()
+
+
+def test_quotas_count_what_is_arriving(tmp_path: Path) -> None:
+    size = len(fragment())
+    shelf = Shelf(tmp_path, Limits(quota_bytes=2 * size, namespace_quota_bytes=2 * size))
+    first = shelf.begin(FragmentHeader.unpack(fragment(version=1)))
+    put(shelf, fragment(version=2))
+    with pytest.raises(NoRoom, match="quota"):
+        put(shelf, fragment(version=3))
+    first.cancel()
+    put(shelf, fragment(version=3))
+    with pytest.raises(NoRoom):
+        put(shelf, fragment(version=4))
+    shelf.release(STATE, BatchId(3), Epoch(1))
+    put(shelf, fragment(version=4))
+    shelf.close()
+
+
+class FullDisk(Disk):
+    """Takes so many bytes, then none."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def append(self, handle: int, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
+        self.room -= sum(map(len, pieces))
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().append(handle, pieces)
+
+
+def test_a_full_disk_refuses_and_keeps_serving(tmp_path: Path) -> None:
+    disk = FullDisk(8000)
+    shelf = Shelf(tmp_path, None, disk)
+    kept = put(shelf, fragment(version=1))
+    while disk.room > len(fragment()):
+        put(shelf, fragment(version=disk.room))
+    with pytest.raises(NoRoom, match="No space left"):
+        put(shelf, fragment(version=99_999))
+    assert read_all(shelf, kept) == fragment(version=1)
+    assert list((tmp_path / "incoming").iterdir()) == []
+    disk.room = 100_000
+    put(shelf, fragment(version=30))
+    shelf.close()
+    full = Shelf(tmp_path, Limits(reserve_bytes=1 << 60))
+    with pytest.raises(NoRoom, match="disk is full"):
+        put(full, fragment(version=31))
+    full.close()
+
+
+def test_epochs_outlive_a_restart_and_do_not_stop_repair(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    shelf.fence("app", Epoch(7))
+    shelf.close()
+    again = Shelf(tmp_path)
+    with pytest.raises(StaleEpoch, match="epoch 7 has begun"):
+        put(again, fragment(epoch=6))
+    arrival = again.begin(FragmentHeader.unpack(fragment(epoch=6)), repairing=True)
+    body = fragment(epoch=6)[arrival.header.state.header_length :]
+    arrival.add(body)
+    arrival.publish()
+    assert again.fences() == {"app": 7}
+    assert read_all(again, arrival.header) == fragment(epoch=6)
+    again.close()
+
+
+def test_an_epoch_that_begins_during_a_put_stops_it(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    whole = fragment(epoch=1)
+    arrival = shelf.begin(FragmentHeader.unpack(whole))
+    arrival.add(whole[arrival.header.state.header_length :])
+    shelf.fence("app", Epoch(2))
+    with pytest.raises(StaleEpoch):
+        arrival.publish()
+    assert shelf.states() == []
+    shelf.close()
+
+
+def test_damaged_epochs_stop_the_peer(tmp_path: Path) -> None:
+    Shelf(tmp_path).close()
+    (tmp_path / "fences.json").write_bytes(b'{"app": 7')
+    with pytest.raises(Corrupt, match=r"fences\.json"):
+        Shelf(tmp_path)
+
+
+def test_a_folder_has_one_owner(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    with pytest.raises(BadInput, match="another process"):
+        Shelf(tmp_path)
+    shelf.close()
+    Shelf(tmp_path).close()
+
+
+def test_the_memory_tier_stays_within_its_bounds(tmp_path: Path) -> None:
+    size = len(fragment())
+    shelf = Shelf(tmp_path, Limits(memory_bytes=5 * size))
+    headers = [put(shelf, fragment(version=version)) for version in range(12)]
+    assert 0 < shelf.usage().memory_bytes <= 5 * size
+    for header in headers:
+        assert read_all(shelf, header) == fragment(version=header.state.version)
+        assert shelf.usage().memory_bytes <= 5 * size
+    hits = shelf.usage().memory_hits
+    read_all(shelf, headers[-1])
+    assert shelf.usage().memory_hits == hits + 1
+    shelf.close()
+
+
+def test_files_that_are_no_fragments_are_put_away(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    header = put(shelf, fragment())
+    path = on_disk(shelf, header)
+    (path.parent / "stranger.txt").write_text("hello")
+    moved = path.parent / path.name.replace("-0.", "-1.")
+    path.rename(moved)
+    shelf.close()
+    again = Shelf(tmp_path)
+    assert again.states() == []
+    assert again.usage().quarantined == 2
+    again.close()
