@@ -8,7 +8,7 @@ and roots have to be, computed from all live peers at once.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
@@ -76,6 +76,8 @@ class SimulatedRing:
         self.random = Random(seed)
         self.now = 0.0
         self.peers: dict[str, RingPeer] = {}
+        self._by_id: dict[RingId, RingPeer] = {}
+        self._active: list[str] = []
         self.counts = Counts()
         self.lookups: list[Found] = []
         self.reachable: Callable[[str, str], bool] | None = None
@@ -85,7 +87,7 @@ class SimulatedRing:
         self._order = count()
         self._wake: dict[str, float] = {}
         self._asked: dict[tuple[str, int], float] = {}
-        self._sorted: list[RingId] | None = None
+        self._ids: list[RingId] = []
 
     # Peers come and go ----------------------------------------------------------------------------------------------
 
@@ -98,18 +100,30 @@ class SimulatedRing:
         """Let a peer join through another, at random where none is named; the first one starts the ring."""
         peer = RingPeer(contact, self.settings, Random(self.random.getrandbits(64)))
         if bootstrap is None:
-            active = [address for address, one in self.peers.items() if one.active]
-            bootstrap = self.random.choice(active) if active else None
-        self.peers[contact.address] = peer
-        self._sorted = None
+            bootstrap = self.any_active()
+        self.peers[contact.address] = self._by_id[contact.id] = peer
+        insort(self._ids, contact.id)
         self._do(peer, peer.start(self.now) if bootstrap is None else peer.join(bootstrap, self.now))
         return peer
 
+    def any_active(self) -> str | None:
+        """Return the address of a peer that is part of the ring, at random; None while there is none."""
+        while self._active:
+            place = self.random.randrange(len(self._active))
+            address = self._active[place]
+            if address in self.peers:
+                return address
+            # Gone since: forget it, at no more cost than moving one entry.
+            self._active[place] = self._active[-1]
+            self._active.pop()
+        return None
+
     def crash(self, address: str) -> None:
         """Let a peer vanish without a word."""
-        del self.peers[address]
+        peer = self.peers.pop(address)
+        del self._by_id[peer.id]
+        del self._ids[bisect_left(self._ids, peer.id)]
         self._wake.pop(address, None)
-        self._sorted = None
 
     def leave(self, address: str) -> None:
         """Let a peer go in good order."""
@@ -142,7 +156,9 @@ class SimulatedRing:
                 self._do(peer, peer.tick(self.now))
             else:
                 assert sender is not None
-                self._do(peer, peer.receive(sender, message, self.now))
+                effects = peer.receive(sender, message, self.now)
+                if effects:  # without effects nothing new is due: most keep-alives end here
+                    self._do(peer, effects)
         self.now = end
 
     def settle(self, limit: float) -> float | None:
@@ -169,10 +185,12 @@ class SimulatedRing:
                     self.counts.false_losses += effect.contact.address in self.peers and not effect.left
                 case JoinFailed():
                     self.counts.joins_failed += 1
-                    others = [other for other, one in self.peers.items() if one.active]
-                    if others:
-                        self._do(peer, peer.join(self.random.choice(others), self.now))
-                case Joined() | PeerFound():
+                    other = self.any_active()
+                    if other is not None:
+                        self._do(peer, peer.join(other, self.now))
+                case Joined():
+                    self._active.append(address)
+                case PeerFound():
                     pass
             for observer in self.observers:
                 observer(peer, effect, self.now)
@@ -204,13 +222,16 @@ class SimulatedRing:
     @property
     def live_ids(self) -> list[RingId]:
         """The ids of all live peers, in order."""
-        if self._sorted is None:
-            self._sorted = sorted(peer.id for peer in self.peers.values())
-        return self._sorted
+        return self._ids
+
+    def root_peer(self, key: RingId) -> RingPeer | None:
+        """Return the live peer closest to the key."""
+        root = self.root_of(key)
+        return None if root is None else self._by_id[root]
 
     def root_of(self, key: RingId) -> RingId | None:
-        """Return the live peer closest to the key."""
-        ids = self.live_ids
+        """Return the id of the live peer closest to the key."""
+        ids = self._ids
         if not ids:
             return None
         place = bisect_left(ids, key)

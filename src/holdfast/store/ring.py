@@ -258,6 +258,8 @@ class RingPeer:
         self._heard[sender.id] = now
         if self._lost:
             self._lost.pop(sender.id, None)
+        if not self._probes and self.leaves.get(sender.id) == sender and not self.leaves.has_room:
+            return []  # a neighbour, known as it is: nearly every message ends here
         self.table.add(sender)
         if not (self.active or as_neighbour):
             return []
