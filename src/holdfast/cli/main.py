@@ -21,6 +21,7 @@ from holdfast.errors import HoldfastError, one_line
         "plan": ("holdfast.cli.plan:plan", "Decide what to keep before a failure, and what to bring back after one."),
         "fidelity": ("holdfast.cli.fidelity:fidelity", "How good the outputs are while some partitions are down."),
         "store": ("holdfast.cli.store:store", "Keep states as coded fragments on a ring of peers."),
+        "simulate": ("holdfast.cli.simulate:simulate", "Clusters of thousands in one process."),
         "experiment": ("holdfast.cli.experiment:experiment", "The papers' figures beside ours."),
         "bench": ("holdfast.cli.bench:bench", "Measure this machine: time, memory, ratios."),
         "demo": ("holdfast.cli.demo:demo", "Run the main job on an embedded Spark cluster."),
