@@ -1,0 +1,76 @@
+"""Jobs pinned to nodes on a real cluster: tasks run where they should, or say that they do not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.errors import BadInput
+from holdfast.spark.pinned import Executor, PinnedSlots, Work, executors_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def executors(spark: SparkSession) -> list[Executor]:
+    deadline = time.monotonic() + 120
+    while len(found := executors_of(spark.sparkContext)) < 3:
+        assert time.monotonic() < deadline, "executors did not register"
+        time.sleep(0.1)
+    return found
+
+
+def works() -> tuple[Work, Work]:
+    """Return what slots do; made in here so that they travel to the nodes by value, not as a module of the tests."""
+
+    def send_skewed(slot: int, blocks: list[bytes]) -> Iterable[tuple[int, bytes]]:
+        # Much to slot 0: the size that tempts Spark to move the next level's task.
+        return [(target, bytes([slot]) * (500_000 if target == 0 else 10)) for target in range(3)]
+
+    def tell(slot: int, blocks: list[bytes]) -> Iterable[tuple[int, bytes]]:
+        from holdfast.spark.pinned import own_host
+
+        senders = sorted(block[0] for block in blocks)
+        return [(slot, f"{own_host()} {senders} {sum(map(len, blocks))}".encode())]
+
+    return send_skewed, tell
+
+
+def test_every_level_stays_where_it_was_pinned(spark: SparkSession, executors: list[Executor]) -> None:
+    send_skewed, tell = works()
+    with PinnedSlots(spark.sparkContext, executors[:3]) as slots:
+        for _ in range(3):
+            outcome = slots.run([send_skewed, send_skewed, tell], name="batch 1")
+            assert outcome.misplaced == ()
+            told = dict(outcome.blocks)
+            for slot, executor in enumerate(executors[:3]):
+                size = 3 * (500_000 if slot == 0 else 10)
+                assert told[slot].decode() == f"{executor.host} [0, 1, 2] {size}"
+
+
+def test_a_node_may_have_several_slots(spark: SparkSession, executors: list[Executor]) -> None:
+    twice = [executors[0], executors[0], executors[1]]
+    _, tell = works()
+    with PinnedSlots(spark.sparkContext, twice) as slots:
+        outcome = slots.run([tell])
+        assert [block.decode().split()[0] for _, block in sorted(outcome.blocks)] == [one.host for one in twice]
+
+
+def test_a_task_on_a_wrong_host_says_so_and_does_nothing(spark: SparkSession, executors: list[Executor]) -> None:
+    gone = Executor("99", "127.0.0.99")
+    _, tell = works()
+    with PinnedSlots(spark.sparkContext, [executors[0], gone]) as slots:
+        outcome = slots.run([tell, tell])
+        assert outcome.misplaced == (1,)
+        assert [slot for slot, _ in outcome.blocks] == [0]
+
+
+def test_nothing_to_pin_to_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(BadInput, match="no executor"):
+        PinnedSlots(spark.sparkContext, [])
