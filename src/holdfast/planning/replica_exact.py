@@ -115,9 +115,9 @@ def _solve(model: LossModel, budget: int, seconds: float, start: Sequence[int], 
         parameters = mathopt.SolveParameters(time_limit=timedelta(seconds=seconds))
     hints = mathopt.ModelSolveParameters()
     if start and whole:
-        chosen = set(start)
-        values = {variable: float(p in chosen) for p, variable in enumerate(replicated)}
-        hints.solution_hints.append(mathopt.SolutionHint(variable_values=values))
+        hints.solution_hints.append(
+            mathopt.SolutionHint(variable_values=_as_solution(model, start, replicated, kept, written))
+        )
     result = mathopt.solve(program, mathopt.SolverType.HIGHS, params=parameters, model_params=hints)
     bound = (
         min(1.0, max(0.0, float(result.best_objective_bound()))) if np.isfinite(result.best_objective_bound()) else 1.0
@@ -131,6 +131,20 @@ def _solve(model: LossModel, budget: int, seconds: float, start: Sequence[int], 
     value = _value(model, found)
     bound = max(bound, value)
     return ExactResult(tuple(sorted(found)), bound, bool(whole and bound - value <= TOLERANCE))
+
+
+def _as_solution(
+    model: LossModel, replicas: Sequence[int], replicated: list[Any], kept: list[Any], written: dict[int, Any]
+) -> dict[Any, float]:
+    """Return the values of all variables for a plan."""
+    alive = np.zeros(len(model.topology), bool)
+    alive[list(replicas)] = True
+    shares = model.sweep(alive)[0]
+    bits = sum(1 << p for p in replicas)
+    values = {variable: float(alive[p]) for p, variable in enumerate(replicated)}
+    values |= {variable: float(shares[p]) for p, variable in enumerate(kept)}
+    values |= {variable: float(term & bits == term) for term, variable in written.items()}
+    return values
 
 
 def _group_value(model: LossModel, mathopt: Any, kept: list[Any], group: int) -> Any:

@@ -18,11 +18,14 @@ import numpy as np
 from holdfast.planning.fidelity import LossModel, Mask
 from holdfast.planning.replica_candidates import Segments
 from holdfast.planning.replica_completion import Completion, Present, present
+from holdfast.planning.replica_exchange import improved
 from holdfast.planning.replica_greedy import greedy
 from holdfast.planning.replica_units import units_of
 
 SHORTLIST = 16
 """So many of the candidates that look best are computed exactly in each step."""
+MOST_EXCHANGED = 1_000
+"""Up to so many partitions a plan is improved by exchanges (replica_exchange)."""
 _LEAST_GAIN = 1e-9
 """Gains below this part of what there is are rounding."""
 _SMALL = 1_000
@@ -33,9 +36,15 @@ _TIDY = 64
 """After so many rankings, segments that are wholly replicated are left out of the ranking."""
 
 
-def structure_aware(model: LossModel, budget: int) -> list[int]:
-    """Return the partitions to replicate, in the order they were chosen: by this planner or greedy, the better."""
-    own = StructureAware(model).extended([], budget)
+def structure_aware(model: LossModel, budget: int, *, exchange: bool = True) -> list[int]:
+    """Return the partitions to replicate, in the order they were chosen: by this planner or greedy, the better.
+
+    `exchange` improves the plan afterwards where the topology is small enough; without it the plan is the paper's.
+    """
+    planner = StructureAware(model)
+    own = planner.extended([], budget)
+    if exchange and own and len(model.topology) <= MOST_EXCHANGED:
+        own = improved(model, own, budget, planner.extended)
     other = greedy(model, budget)
     values = model.values(np.stack([_mask(model, own), _mask(model, other)]))
     return own if values[0] >= values[1] else other
