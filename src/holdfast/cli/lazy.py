@@ -35,8 +35,9 @@ class LazyGroup(click.Group):
             for name in sorted(super().list_commands(ctx))
             if (command := super().get_command(ctx, name)) is not None
         ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
 
 def lazy_group(name: str, text: str, commands: dict[str, tuple[str, str]]) -> LazyGroup:

@@ -1,0 +1,44 @@
+"""Every command there is: its help is written, and what the lists promise can be imported."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from holdfast.cli.lazy import LazyGroup
+from holdfast.cli.main import cli, run
+
+
+def every_command(group: click.Group = cli, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    context = click.Context(group)
+    found = []
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        found.append((*path, name))
+        if isinstance(command, click.Group):
+            found += every_command(command, (*path, name))
+    return found
+
+
+@pytest.mark.parametrize("path", every_command(), ids=" ".join)
+def test_every_command_has_help(path: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*path, "--help"]) == 0
+    printed = capsys.readouterr()
+    assert f"Usage: holdfast {' '.join(path)}" in printed.out
+    assert printed.err == ""
+    command: click.Command = cli
+    for name in path:
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), name)
+        assert found is not None
+        command = found
+    assert command.help, "says what it does"
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{parameter.name} is explained"
+
+
+def test_an_empty_group_still_has_help() -> None:
+    group = LazyGroup(name="empty", lazy={})
+    assert "Usage" in group.get_help(click.Context(group, info_name="empty"))
