@@ -37,7 +37,7 @@ _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
     show_default=True,
     help="Probability that a whole failure domain is down (with --peer-file).",
 )
-@click.option("--prefer", type=click.Choice(PREFERENCES), default="speed", show_default=True)
+@click.option("--prefer", type=click.Choice(PREFERENCES), default="speed", show_default=True, help="What to favour.")
 @json_option
 def fragments(
     state_bytes: float,

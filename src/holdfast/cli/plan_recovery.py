@@ -38,7 +38,9 @@ ALGORITHMS = ("best-density", "dp", "operator-centric", "exact")
 )
 @click.option("--arrivals", help="Seconds after the failure at which each node comes, or uniform:LOW-HIGH.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="For arrivals that are drawn.")
-@click.option("--algorithm", type=click.Choice(ALGORITHMS), default="best-density", show_default=True)
+@click.option(
+    "--algorithm", type=click.Choice(ALGORITHMS), default="best-density", show_default=True, help="How to choose."
+)
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),

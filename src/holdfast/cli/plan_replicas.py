@@ -16,7 +16,9 @@ METRICS = ("fidelity", "completeness")
 @click.command("replicas")
 @click.argument("file")
 @click.option("--budget", type=click.IntRange(min=0), required=True, help="How many replicas there may be.")
-@click.option("--algorithm", type=click.Choice(ALGORITHMS), default="structure-aware", show_default=True)
+@click.option(
+    "--algorithm", type=click.Choice(ALGORITHMS), default="structure-aware", show_default=True, help="How to choose."
+)
 @click.option("--metric", type=click.Choice(METRICS), default="fidelity", show_default=True, help="What to maximise.")
 @click.option(
     "--time-limit",

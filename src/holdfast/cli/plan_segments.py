@@ -41,7 +41,7 @@ ALGORITHMS = ("auto", "chain", "tree", "dag", "one-segment", "n-segments")
     default=None,
     help="Most checkpoints per second of any operator, for every algorithm.  [default: 3.333, 200 a minute]",
 )
-@click.option("--algorithm", type=click.Choice(ALGORITHMS), default="auto", show_default=True)
+@click.option("--algorithm", type=click.Choice(ALGORITHMS), default="auto", show_default=True, help="How to choose.")
 @click.option("--refine", "refined", is_flag=True, help="Let frequencies within a segment differ by whole factors.")
 @json_option
 def segments(

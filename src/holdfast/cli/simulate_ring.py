@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command("ring")
-@click.option("--peers", default=5000, show_default=True, type=click.IntRange(2, 20_000))
+@click.option("--peers", default=5000, show_default=True, type=click.IntRange(2, 20_000), help="Peers.")
 @click.option("--applications", default=1000, show_default=True, type=click.IntRange(1), help="States to keep.")
 @click.option("--data-fragments", default=10, show_default=True, type=click.IntRange(1, 32), help="m.")
 @click.option("--parity-fragments", default=20, show_default=True, type=click.IntRange(0, 31), help="k.")
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--churn", default=0.1, show_default=True, type=float, help="Share of peers that go, and come.")
 @click.option("--churn-seconds", default=300.0, show_default=True, type=click.FloatRange(1), help="In this time.")
 @click.option("--crash", default=0.5, show_default=True, type=float, help="Share that crashes at once, at the end.")
-@click.option("--seed", default=1, show_default=True, type=int)
+@click.option("--seed", default=1, show_default=True, type=int, help="One seed, one run.")
 @click.option(
     "--out",
     default=Path("out/simulate-ring"),
