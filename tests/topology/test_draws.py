@@ -86,3 +86,16 @@ def test_rounding_hides_the_last_bit() -> None:
     assert rounded(value) == rounded(math.nextafter(value, 1)) == rounded(math.nextafter(value, 0))
     assert rounded(0.0) == 0.0
     assert zipf_shares(3, 0) == [1.0, 1.0, 1.0]
+
+
+@settings(derandomize=True, max_examples=30)
+@given(seed=st.integers(0, 2**64 - 1), count=st.integers(0, 50))
+def test_a_shuffle_is_fisher_and_yates_with_whole_numbers(seed: int, count: int) -> None:
+    draws, plain = Draws(seed), Draws(seed)
+    items, other = list(range(count)), list(range(count))
+    draws.shuffle(items)
+    for last in range(count - 1, 0, -1):
+        place = plain.whole(0, last)
+        other[last], other[place] = other[place], other[last]
+    assert items == other
+    assert draws.word() == plain.word(), "and leaves the stream at the same place"

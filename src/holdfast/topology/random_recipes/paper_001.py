@@ -85,8 +85,8 @@ def _graph(count: int, most_inputs: int, extra_consumers: float, draws: Draws) -
     fan_in = [0] * count
     links: set[tuple[int, int]] = set()
     for up in range(count - 2, -1, -1):
-        # The next operator has room unless all later ones are full: then it takes one more than asked for.
-        later = [down for down in range(up + 1, count) if fan_in[down] < most_inputs] or [up + 1]
+        # There is always one: nothing feeds the next operator yet.
+        later = [down for down in range(up + 1, count) if fan_in[down] < most_inputs]
         wanted = 2 if len(later) > 1 and draws.chance(extra_consumers) else 1
         for down in draws.sample(later, wanted):
             fan_in[down] += 1
