@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -23,7 +23,7 @@ from holdfast.erasure.layout import Coding
 from holdfast.ids import BatchId, Epoch
 from holdfast.store.address import Address
 from holdfast.store.connection import ANSWER_SECONDS, CONNECT_SECONDS, ConnectionPool
-from holdfast.store.failures import BadRequest, StateMissing, Unreachable
+from holdfast.store.failures import BadRequest, NotSaved, StateMissing, Unreachable
 from holdfast.store.handshake import key_from_file
 from holdfast.store.local import readable_versions
 from holdfast.store.placement import Placement, choose_holders, rank
@@ -36,12 +36,8 @@ from holdfast.store.scatter import Outcome, scatter
 from holdfast.store.states import Contents, Loaded, LoadedFile, Part, Saved, Version, chain_to
 from holdfast.store.survey import Survey, everyone, locate, survey_state
 from holdfast.store.tls import TlsFiles
-from holdfast.store.tuning import Measurements, default_coding
+from holdfast.store.tuning import CodingTuner, SaveMeasurement, TuningGoals
 from holdfast.store.wire import Bytes, Frame
-
-ChooseCoding = Callable[[int, int, Measurements], Coding]
-"""State bytes, peers that answer, what was measured -> m and k."""
-
 
 Read = TypeVar("Read")
 
@@ -55,7 +51,8 @@ class ClientSettings:
     secret_file: str | None = None
     tls: TlsFiles | None = None
     coding: Coding | None = None
-    """m and k of every save; None: chosen per save from what was measured."""
+    """m and k of every save; None: the tuner chooses, from what this client has measured."""
+    goals: TuningGoals = field(default_factory=TuningGoals)
     tolerate: int | None = None
     """Losses a save must survive from the moment it is acknowledged; None: all k."""
     hedge_seconds: float = HEDGE_SECONDS
@@ -67,15 +64,14 @@ class ClientSettings:
 class PeerStore:
     """States on a ring of peers."""
 
-    def __init__(self, settings: ClientSettings, choose: ChooseCoding = default_coding) -> None:
+    def __init__(self, settings: ClientSettings) -> None:
         """Read the secret; connect when there is something to do."""
         if not settings.peers:
             raise BadRequest("no peer is named", remedy="give HOST:PORT of at least one peer")
         for peer in settings.peers:
             Address.parse(peer)
         self.settings = settings
-        self.measured = Measurements()
-        self._choose = choose
+        self.tuner = CodingTuner(settings.goals)
         self._known: list[str] = []
         self._pool = ConnectionPool(
             key_from_file(settings.secret_file),
@@ -91,7 +87,7 @@ class PeerStore:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PeerStore, (self.settings, self._choose)
+        return PeerStore, (self.settings,)
 
     @property
     def pool(self) -> ConnectionPool:
@@ -113,26 +109,62 @@ class PeerStore:
         """Code and save a version; returns when the quorum has it on disk (see `saving`)."""
         began = time.monotonic()
         candidates = self.candidates(state)
-        chosen = coding or self.settings.coding or self._choose(len(contents), len(candidates), self.measured)
-        header = describe(contents, state, version, epoch, chosen, follows=follows)
-        placement = choose_holders(state_key(state), candidates, chosen)
-        tolerate = chosen.parity if self.settings.tolerate is None else min(self.settings.tolerate, chosen.parity)
+        asked = coding or self.settings.coding
+        try:
+            chosen = asked or self.tuner.choose(len(contents), len(candidates))
+            saved = self._save(state, version, epoch, contents, follows, chosen, candidates)
+        except NotSaved:
+            living = candidates if asked else self._answering(candidates)
+            if len(living) == len(candidates):
+                raise
+            # Some of those the ring named have just gone: a coding for those that are left.
+            chosen = self.tuner.choose(len(contents), len(living))
+            saved = self._save(state, version, epoch, contents, follows, chosen, living)
+        return replace(saved, seconds=time.monotonic() - began)
+
+    def _save(
+        self,
+        state: StateId,
+        version: BatchId,
+        epoch: Epoch,
+        contents: Contents,
+        follows: BatchId | None,
+        coding: Coding,
+        candidates: Sequence[Contact],
+    ) -> Saved:
+        header = describe(contents, state, version, epoch, coding, follows=follows)
+        placement = choose_holders(state_key(state), candidates, coding)
+        tolerate = coding.parity if self.settings.tolerate is None else min(self.settings.tolerate, coding.parity)
         report = save_fragments(
             self._pool,
             header,
             contents,
             [holder.address for holder in placement.holders],
             self._spares(state, candidates, placement),
-            required=chosen.data + tolerate,
+            required=coding.data + tolerate,
             stall_seconds=self.settings.stall_seconds,
             acknowledge_seconds=self.settings.answer_seconds,
         )
-        seconds = time.monotonic() - began
-        self.measured.saved(header, seconds, len(report.refused))
+        self.tuner.saved(
+            header,
+            len(candidates),
+            SaveMeasurement(
+                report.encode_seconds,
+                report.seconds - report.encode_seconds,
+                coding.total,
+                sum(isinstance(one.error, Unreachable) for one in report.refused),
+            ),
+        )
         notes = [f"fragment {one.index} went elsewhere: {one.error}" for one in report.refused]
         if placement.warning is not None:
             notes.append(placement.warning)
-        return Saved(state, version, epoch, len(contents), chosen, len(report.stored), seconds, tuple(notes))
+        return Saved(state, version, epoch, len(contents), coding, len(report.stored), report.seconds, tuple(notes))
+
+    def _answering(self, candidates: Sequence[Contact]) -> list[Contact]:
+        outcomes = scatter(
+            candidates, lambda one: self._pool.request(Address.parse(one.address), "fences", {}), seconds=2.0
+        )
+        return [one.asked for one in outcomes if one.result is not None]
 
     @staticmethod
     def _spares(state: StateId, candidates: Sequence[Contact], placement: Placement) -> list[str]:
@@ -229,7 +261,8 @@ class PeerStore:
                 decoding += time.monotonic() - before
                 yield stripe
             decoder.finish()
-            self.measured.loaded(header, time.monotonic() - began, decoding, len(retrieval.report.lost))
+            lost = len(survey.encodings[header].missing) + len(retrieval.report.lost)
+            self.tuner.loaded(header, len(survey.asked), time.monotonic() - began, decoding, lost)
 
         return decoded(), retrieval.report
 

@@ -13,6 +13,7 @@ have stayed behind, and whoever reads sees that version whole (m or more stayed)
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,9 @@ class SaveReport:
 
     stored: dict[int, str]
     refused: tuple[Refusal, ...]
+    seconds: float
+    encode_seconds: float
+    """Of these, spent in coding."""
 
 
 def save_fragments(
@@ -67,12 +71,13 @@ def save_fragments(
     targets = dict(enumerate(holders))
     stored: dict[int, str] = {}
     refused: list[Refusal] = []
+    began, encoding = time.monotonic(), 0.0
     while targets:
         senders = [
             FragmentSender(pool, FragmentHeader(header, index), address, acknowledge_seconds)
             for index, address in targets.items()
         ]
-        _feed(header, contents, senders, stall_seconds)
+        encoding += _feed(header, contents, senders, stall_seconds)
         deadline = time.monotonic() + acknowledge_seconds
         targets = {}
         for sender in senders:
@@ -91,18 +96,25 @@ def save_fragments(
             f"{header}: {len(stored)} of {needed} required fragments were stored; {why}",
             remedy="start more peers, or ask for fewer fragments",
         )
-    return SaveReport(stored, tuple(refused))
+    return SaveReport(stored, tuple(refused), time.monotonic() - began, encoding)
 
 
 def _feed(
     header: StateHeader, contents: bytes | bytearray | memoryview, senders: list[FragmentSender], stall_seconds: float
-) -> None:
-    """Code the state once and pass every sender its blocks, several stripes to a chunk."""
+) -> float:
+    """Code the state once and pass every sender its blocks, several stripes to a chunk; return seconds of coding."""
     chunk = min(LARGEST_CHUNK, max(header.block_bytes, IN_FLIGHT_BYTES // header.coding.total))
     per_chunk = max(1, chunk // header.block_bytes)
     pieces: list[list[Bytes]] = [[] for _ in senders]
+    encoding = 0.0
     try:
-        for number, blocks in enumerate(encode_stripes(header, contents), start=1):
+        stripes = encode_stripes(header, contents)
+        for number in itertools.count(1):
+            before = time.monotonic()
+            blocks = next(stripes, None)
+            encoding += time.monotonic() - before
+            if blocks is None:
+                break
             for mine, sender in zip(pieces, senders, strict=True):
                 block = blocks[sender.header.index]
                 mine.extend((block.prefix, block.payload))
@@ -119,3 +131,4 @@ def _feed(
     finally:
         for sender in senders:
             sender.feed(None, stall_seconds)
+    return encoding
