@@ -7,5 +7,7 @@ from holdfast.cli.lazy import lazy_group
 experiment = lazy_group(
     "experiment",
     "Run the papers' experiments: their figures beside ours, as tables, CSV and plots.",
-    {},
+    {
+        "ring": ("holdfast.cli.experiment_ring:experiment_ring_command", "The fragment store (paper 002)."),
+    },
 )
