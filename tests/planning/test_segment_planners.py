@@ -81,7 +81,10 @@ def test_sharing_with_a_convex_cost_is_sharing(data) -> None:
         [[min(a[r, c - j] + b[r, j] for j in range(c + 1)) for c in range(size)] for r in range(rows)], float
     )
     assert np.array_equal(min_plus.share(a, b), plain)
-    assert np.array_equal(min_plus._dense(a, b), plain)
+    dense = min_plus.ConvexSharing(rows + 1, size)
+    assert dense.dense
+    assert np.array_equal(dense(a, b), plain)
+    assert np.array_equal(dense(a[:1], b[:1]), plain[:1])
     assert np.array_equal(min_plus._monotone(a, b), plain)
 
 

@@ -9,5 +9,6 @@ experiment = lazy_group(
     "Run the papers' experiments: their figures beside ours, as tables, CSV and plots.",
     {
         "ring": ("holdfast.cli.experiment_ring:experiment_ring_command", "The fragment store (paper 002)."),
+        "segments": ("holdfast.cli.experiment_segments:segments", "Recovery segments (paper 004)."),
     },
 )

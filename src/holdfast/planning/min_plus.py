@@ -1,6 +1,6 @@
 """Sharing a budget between two parties: out[c] = min over j of a[c - j] + b[j], for many pairs at once. Pure.
 
-Costs fall, or stay, as the budget grows, and are infinite below the least budget; all three functions rely on that.
+Costs fall, or stay, as the budget grows, and are infinite below the least budget; everything here relies on that.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from holdfast.topology.model import Floats, Ints
 
-DENSE_CELLS = 40_000
-"""Below this many pairs of budgets a plain table is faster than the search that uses convexity."""
+DENSE_CELLS = 2_000_000
+"""Up to this many pairs of budgets a plain table is faster than the search that uses convexity."""
 
 
 def share(a: Floats, b: Floats) -> Floats:
@@ -38,23 +38,31 @@ def best_split(a: Floats, b: Floats, budget: int) -> int:
     return int(np.argmin(a[budget::-1] + b[: budget + 1]))
 
 
-def share_with_convex(a: Floats, b: Floats) -> Floats:
-    """Combine any cost with a convex one, row by row: O(Z log Z) a row, or a plain table where that is small."""
-    rows, size = a.shape
-    if rows * size * size <= DENSE_CELLS * 8 and size <= 128:
-        return _dense(a, b)
-    return _monotone(a, b)
+class ConvexSharing:
+    """Combines any costs with convex ones, row by row: O(Z log Z) a row, or a plain table where that is small.
 
+    It keeps the table between calls: fresh memory costs more than the additions in it.
+    """
 
-def _dense(a: Floats, b: Floats) -> Floats:
-    rows, size = a.shape
-    padded = np.full((rows, 2 * size - 1), np.inf)
-    padded[:, size - 1 :] = a
-    row, one = padded.strides
-    # Entry (row, j, c) is a[c - j]; budgets last, so that adding and comparing run along memory.
-    shifted = as_strided(padded[:, size - 1 :], (rows, size, size), (row, -one, one), writeable=False)
-    out: Floats = (shifted + b[:, :, None]).min(axis=1)
-    return out
+    def __init__(self, most_rows: int, size: int) -> None:
+        self.dense = most_rows * size * size <= DENSE_CELLS
+        if self.dense:
+            self._padded = np.full((most_rows, 2 * size - 1), np.inf)
+            self._table = np.empty((most_rows, size, size))
+
+    def __call__(self, a: Floats, b: Floats) -> Floats:
+        """Return out[r, c] = min over j of a[r, c - j] + b[r, j]; the rows of b are convex where finite."""
+        if not self.dense:
+            return _monotone(a, b)
+        rows, size = a.shape
+        padded = self._padded[:rows]
+        padded[:, size - 1 :] = a
+        row, one = padded.strides
+        # Entry (row, j, c) is a[c - j]; budgets last, so that adding and comparing run along memory.
+        shifted = as_strided(padded[:, size - 1 :], (rows, size, size), (row, -one, one), writeable=False)
+        table = np.add(shifted, b[:, :, None], out=self._table[:rows])
+        out: Floats = table.min(axis=1)
+        return out
 
 
 def _monotone(a: Floats, b: Floats) -> Floats:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.errors import BadInput
-from holdfast.planning.min_plus import best_split, share_with_convex
+from holdfast.planning.min_plus import ConvexSharing, best_split
 from holdfast.planning.segment_model import (
     MAX_FREQUENCY,
     SegmentModel,
@@ -94,11 +94,12 @@ def plan_chain(
     best = np.full((size + 1, steps + 1), np.inf)
     best[0] = 0.0
     anchor = np.zeros((size + 1, steps + 1), np.int64)
+    share = ConvexSharing(size, steps + 1)
     block = max(1, COST_CELLS // (size * (steps + 1)))
     for last in range(size):
         if last % block == 0:
             costs = segment_costs(sums, slice(0, size), slice(last, last + block), budget, max_frequency)
-        shared = share_with_convex(best[: last + 1], costs[: last + 1, last % block])
+        shared = share(best[: last + 1], costs[: last + 1, last % block])
         anchor[last + 1] = shared.argmin(axis=0)
         best[last + 1] = shared.min(axis=0)
 

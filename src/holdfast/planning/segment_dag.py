@@ -4,8 +4,8 @@ What it minimises is RT_all of the model (segment_model.py) over the anchors alo
 frequencies have a closed form (segment_frequencies.py). Up to `EXHAUSTIVE_FREE` operators that may or may not be
 anchors, every set is tried: the plan is the best there is. Beyond, a search by steps: from several starting sets (the
 sources alone, every operator that can be afforded, and the plan of the chain or tree algorithm where the shape allows
-one), make one operator an anchor or no anchor, whichever gains most, as long as that helps; then try to exchange an
-anchor with another operator. Because it starts from their plans, it is never worse than chain and tree.
+one), make operators anchors or no anchors, those that gain most first, as long as that helps; then try to change two
+at once. Because it starts from their plans, it is never worse than chain and tree.
 """
 
 from __future__ import annotations
@@ -125,21 +125,15 @@ class _Search:
                 return cost, anchors
 
     def _change_some(self, cost: float, anchors: Bools) -> tuple[float, Bools, bool]:
-        """Try every single change; take all that help, best first, each only if it still helps after the others."""
+        """Try every single change; then make the best one, two, three, ... and keep the best of these."""
         trials = np.repeat(anchors[None, :], len(self.free), axis=0)
         trials[np.arange(len(self.free)), self.free] ^= True
         costs = self.costs(trials)
         helpful = [place for place in np.argsort(costs) if costs[place] < cost * (1 - LEAST_GAIN)]
         if not helpful:
             return cost, anchors, False
-        cost, anchors = float(costs[helpful[0]]), trials[helpful[0]]
-        for place in helpful[1:]:
-            trial = anchors.copy()
-            trial[self.free[place]] ^= True
-            found = float(self.costs(trial[None, :])[0])
-            if found < cost * (1 - LEAST_GAIN):
-                cost, anchors = found, trial
-        return cost, anchors, True
+        changes = np.cumsum(trials[helpful] ^ anchors, axis=0).astype(bool)
+        return *self.best_of(anchors ^ changes), True
 
     def _exchange(self, cost: float, anchors: Bools) -> tuple[float, Bools, bool]:
         """Try to change two operators at once, in all ways there are."""

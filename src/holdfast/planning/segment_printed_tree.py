@@ -8,11 +8,15 @@ whatever its failures cost the operators above: that is why its plans are not al
 from __future__ import annotations
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from holdfast.errors import NoPlan
 from holdfast.planning.segment_grid import FrequencyGrid, operator_increments
 from holdfast.planning.segment_model import Bools, SegmentModel, SegmentPlan, plan_of, require_feasible_overhead
 from holdfast.topology.model import Floats, Ints
+
+MERGE_CELLS = 500_000
+"""Pairs of budgets looked at in one go; bounds memory."""
 
 
 def plan_printed_tree(model: SegmentModel, overhead: float, grid: FrequencyGrid) -> SegmentPlan:
@@ -74,14 +78,17 @@ def plan_printed_tree(model: SegmentModel, overhead: float, grid: FrequencyGrid)
 
 def _merge(a: Floats, a_failing: Floats, b: Floats, b_failing: Floats) -> tuple[Floats, Floats, Ints]:
     """Share every budget between a and b; return the cost, the failures that reach the parent, and b's share."""
-    columns = a.shape[1]
-    cost = np.full(a.shape, np.inf)
-    failing = np.zeros(a.shape)
-    given = np.zeros(a.shape, np.int64)
-    for share in range(columns):
-        trial = a[:, : columns - share] + b[:, share : share + 1]
-        better = trial < cost[:, share:]
-        cost[:, share:][better] = trial[better]
-        failing[:, share:][better] = (a_failing[:, : columns - share] + b_failing[:, share : share + 1])[better]
-        given[:, share:][better] = share
+    rows, columns = a.shape
+    padded = np.full((rows, 2 * columns - 1), np.inf)
+    padded[:, columns - 1 :] = a
+    row, one = padded.strides
+    shifted = as_strided(padded[:, columns - 1 :], (rows, columns, columns), (row, -one, one), writeable=False)
+    given = np.empty(a.shape, np.int64)
+    block = max(1, MERGE_CELLS // columns**2)
+    for first in range(0, rows, block):
+        some = slice(first, first + block)
+        given[some] = (shifted[some] + b[some, :, None]).argmin(axis=1)
+    rest = np.arange(columns) - given
+    cost = np.take_along_axis(a, rest, axis=1) + np.take_along_axis(b, given, axis=1)
+    failing = np.take_along_axis(a_failing, rest, axis=1) + np.take_along_axis(b_failing, given, axis=1)
     return cost, failing, given

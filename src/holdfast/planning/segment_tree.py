@@ -67,6 +67,9 @@ class _TreePlanner:
         self.spare = grid.steps - int(self.least.sum())
         """Increments that are left when every operator takes its fewest."""
         self.as_anchor: dict[int, Floats] = {}
+        """A: the least cost of each subtree whose root is an anchor, by budget."""
+        self.best_row: dict[int, Ints] = {}
+        """The frequency of that anchor, by budget."""
 
     def plan(self) -> SegmentPlan:
         root = self.model.order[0]
@@ -74,7 +77,9 @@ class _TreePlanner:
             raise self._nothing()
         for head in reversed(self.model.order):
             rows = self._rows_that_fit(head)
-            self.as_anchor[head] = self._anchor_costs(head, self._below(head, rows), rows).min(axis=0)
+            costs = self._anchor_costs(head, self._below(head, rows), rows)
+            self.as_anchor[head] = costs.min(axis=0)
+            self.best_row[head] = rows[costs.argmin(axis=0)] if len(rows) else rows
         if not np.isfinite(self.as_anchor[root][-1]):
             raise self._nothing()
         return self._walk_back(root)
@@ -148,10 +153,8 @@ class _TreePlanner:
         waiting = [(root, self.spare)]
         while waiting:
             head, budget = waiting.pop()
-            # Tables are kept for one anchor at a time: make this one's again, then only at its best frequency.
-            rows = self._rows_that_fit(head)
-            costs = self._anchor_costs(head, self._below(head, rows), rows)
-            row = rows[[int(np.argmin(costs[:, budget]))]]
+            # Tables were kept for one anchor at a time: make this one's again, only at its best frequency.
+            row = self.best_row[head][[budget]]
             below = self._below(head, row)
             anchors[head] = True
             inside = [(head, budget - int(self.taken[1, head, row[0]] - self.least[head]))]
