@@ -9,6 +9,10 @@ plan = lazy_group(
     "Decide what to keep before a failure, and what to bring back after one.",
     {
         "recovery": ("holdfast.cli.plan_recovery:recovery", "What to bring back first, where, and as nodes arrive."),
+        "backups": (
+            "holdfast.cli.plan_backups:backups",
+            "Which partitions keep their output, for a guaranteed latency.",
+        ),
         "fragments": ("holdfast.cli.plan_fragments:fragments", "How many data and parity fragments a state gets."),
         "replicas": ("holdfast.cli.plan_replicas:replicas", "Which partitions to run twice within a budget."),
         "segments": ("holdfast.cli.plan_segments:segments", "Which operators store inputs, how often all checkpoint."),

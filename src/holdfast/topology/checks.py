@@ -141,6 +141,8 @@ def _check_length(values: Sequence[object], operator: Operator, field: str) -> N
 def _check_per_partition(operator: Operator, field: str) -> None:
     for name in ("priority", "cost", "reprocess_seconds"):
         value = getattr(operator, name)
+        if value is None and name == "reprocess_seconds":
+            continue
         problem_of = whole_problem if name == "priority" else number_problem
         remedy = "give a whole number of 1 or more" if name == "priority" else "give a finite number, zero or more"
         if not isinstance(value, tuple):

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from holdfast.errors import BadInput
 from holdfast.ids import OperatorId, PartitionId
 from holdfast.topology import checks
-from holdfast.topology.operators import DEFAULT_RATE, Operator, Partitioning
+from holdfast.topology.operators import DEFAULT_RATE, DEFAULT_REPROCESS_SECONDS, Operator, Partitioning
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -273,7 +273,7 @@ class Topology:
     @cached_property
     def reprocess_seconds(self) -> Floats:
         """T(v) of each partition."""
-        return _frozen(self._per_partition("reprocess_seconds").astype(float))
+        return _frozen(self._per_partition("reprocess_seconds", DEFAULT_REPROCESS_SECONDS).astype(float))
 
     @cached_property
     def domain_of(self) -> Ints:
@@ -293,10 +293,11 @@ class Topology:
             names += o.domain if isinstance(o.domain, tuple) else [o.domain] * o.parallelism
         return names
 
-    def _per_partition(self, field: str) -> NDArray[Any]:
+    def _per_partition(self, field: str, absent: float | None = None) -> NDArray[Any]:
         pieces = []
         for o in self.operators:
             value = getattr(o, field)
+            value = absent if value is None else value
             pieces.append(np.array(value) if isinstance(value, tuple) else np.full(o.parallelism, value))
         return np.concatenate(pieces)
 

@@ -46,8 +46,8 @@ class Operator:
     """Whether each partition heads a query. None: where nothing consumes the operator."""
     priority: int | tuple[int, ...] = 1
     cost: float | tuple[float, ...] = 1.0
-    reprocess_seconds: float | tuple[float, ...] = 1.0
-    """T(v) of a partition (paper 003): the time to bring its state up to date from its inputs."""
+    reprocess_seconds: float | tuple[float, ...] | None = None
+    """T(v) of a partition (paper 003): the time to bring its state up to date from its inputs. None: 1."""
     tuple_seconds: float = 0.0006
     state_bytes: float = 0.0
     tuple_bytes: float = 1000.0
@@ -62,3 +62,4 @@ class Operator:
 
 
 DEFAULT_RATE = 1.0
+DEFAULT_REPROCESS_SECONDS = 1.0

@@ -1,0 +1,74 @@
+"""A provably fewest set of backups on any DAG (past paper 003, which leaves its optimality open). Runs anywhere.
+
+The problem is reduced to its undecided cores (`backup_reduction`); each core is bounded by its linear relaxation over
+paths (`backup_paths`) and closed by CP-SAT (`backup_hitting`). Equal cores, as parallel lines make them, are solved
+once. When the time is over the best set found comes back with a bound that is proven all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.planning.backup_core import CoreSearch
+from holdfast.planning.backup_hitting import CoreResult, solve_core
+from holdfast.planning.backup_model import BackupProblem, Mask
+from holdfast.planning.backup_reduction import Core, reduce
+from holdfast.topology import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class ExactBackups:
+    """A set, what it costs (its size, unless costs were given), and a proven lower bound on any set's cost."""
+
+    backups: Mask
+    cost: int
+    bound: int
+
+    @property
+    def optimal(self) -> bool:
+        """Whether no set costs less."""
+        return self.cost == self.bound
+
+
+def exact_backups(
+    problem: BackupProblem,
+    clock: Callable[[], float],
+    seconds: float,
+    *,
+    cost: Ints | None = None,
+    workers: int = 1,
+) -> ExactBackups:
+    """Return a fewest (or cheapest) set when partitions fail alone; domains are `backup_domains`' business.
+
+    Costs must agree with sizes: a larger set must never be cheaper. They choose among sets of one size.
+    """
+    until = clock() + seconds
+    reduced = reduce(problem, cost=cost, contract=cost is None)
+    certain = int(reduced.certain.sum() if cost is None else cost[reduced.certain].sum())
+    known: dict[Core, CoreResult] = {}
+    # Small cores first: they are done when a large one takes all the time there is.
+    for core in sorted(reduced.cores, key=lambda core: len(core.nodes)):
+        if core not in known:
+            known[core] = solve_core(CoreSearch(core), clock, until, workers)
+    results = [known[core] for core in reduced.cores]
+    return ExactBackups(
+        backups=reduced.backups([result.answer.tolist() for result in results]),
+        cost=certain + sum(result.cost for result in results),
+        bound=certain + sum(result.bound for result in results),
+    )
+
+
+def quick_bound(problem: BackupProblem) -> int:
+    """Return a lower bound on the number of backups in linear time: what is certain, and late paths that never meet."""
+    reduced = reduce(problem)
+    bound = int(reduced.certain.sum())
+    for core in reduced.cores:
+        search = CoreSearch(core)
+        met: set[int] = set()
+        for path in sorted(search.late_paths(search.nothing()), key=len):
+            nodes = {node for node, _ in path}
+            if not nodes & met:
+                met |= nodes
+                bound += min(core.nodes[node].costs[0] for node in nodes)
+    return bound

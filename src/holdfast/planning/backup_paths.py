@@ -1,0 +1,159 @@
+"""Lower bounds on backups from paths: the linear relaxation over all paths longer than R, by cutting planes.
+
+Runs anywhere. Every path longer than R needs a backup; letting backups be fractions gives a linear programme whose
+value bounds the fewest from below, and bounds it well. It has a row per path, too many to write, so rows are added as
+they are violated: `lightest` finds, for every node and in one sweep, the path longer than R that ends there and holds
+the least backup. Where times are whole numbers up to `_FINEST` that search is exact; else times are rounded to as many
+steps, what is found is measured again with true times, and a bound from fewer rows is still a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from ortools.linear_solver import pywraplp
+
+from holdfast.planning.backup_core import Answer, CoreSearch, Literal
+from holdfast.topology import Floats, Ints
+
+_FINEST = 96
+_ROWS_PER_ROUND = 3000
+_SLACK = 1e-6
+_BRANCHES = 8
+_SURE = (0.99, 0.7, 0.5, 0.34, 0.2, 0.05)
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """What the linear programme said: a bound on the cost, the fractions by literal, and the rows it had."""
+
+    bound: int
+    value: float
+    fractions: Floats
+    paths: list[tuple[Literal, ...]]
+
+
+class PathSearch:
+    """Lightest long paths through a core, for any weights of its literals."""
+
+    def __init__(self, search: CoreSearch) -> None:
+        self.search = search
+        scale = min(1.0, _FINEST / max(1, search.limit))
+        self.steps = round(search.limit * scale)
+        self.ticks: Ints = np.rint(scale * search.ticks).astype(np.int64)
+        self.head: Ints = np.rint(scale * search.head).astype(np.int64)
+        self.tail: Ints = np.rint(scale * search.tail).astype(np.int64)
+
+    def lightest(self, weights: Floats, most: int = _ROWS_PER_ROUND) -> list[tuple[float, tuple[Literal, ...]]]:
+        """Return paths longer than R of weight below 1, some ending at each node, lightest first with their weights."""
+        wide = self.steps + 2
+        count = len(self.search.core.nodes)
+        sums = np.arange(wide)
+        # waiting[c, s]: least weight of what c may wait for when that lasts s steps or more; passing adds c itself.
+        waiting = np.full((count, wide), np.inf)
+        passing = np.full((count, wide), np.inf)
+        node_of = self.search.node_of
+        for number, rank in enumerate(self.search.downwards):
+            nodes, literals = rank.nodes, rank.literals
+            if number:
+                waiting[nodes] = np.minimum.reduceat(passing[rank.neighbours], rank.neighbour_starts)
+            waiting[nodes] = np.where(sums[None, :] <= self.head[nodes][:, None], 0.0, waiting[nodes])
+            before = np.maximum(sums[None, :] - self.ticks[literals][:, None], 0)
+            through = waiting[node_of[literals][:, None], before] + weights[literals][:, None]
+            passing[nodes] = np.minimum.reduceat(through, rank.literal_starts)
+        ends = np.maximum(self.steps + 1 - self.tail, 0)
+        value = passing[np.arange(count), ends]
+        light = np.flatnonzero(value < 1 - _SLACK)
+        found: dict[tuple[Literal, ...], float] = {}
+        for c in light[np.argsort(value[light], kind="stable")].tolist():
+            for path in self._traces(c, int(ends[c]), waiting, passing, weights):
+                if path not in found and self._is_late(path):
+                    found[path] = float(sum(weights[self.search.first[c] + j] for c, j in path))
+            if len(found) >= most:
+                break
+        return sorted(((weight, path) for path, weight in found.items()), key=lambda one: one[0])
+
+    def _traces(
+        self, c: int, s: int, waiting: Floats, passing: Floats, weights: Floats
+    ) -> Iterator[tuple[Literal, ...]]:
+        """Yield light paths that end at c: the lightest, and the lightest through each of some upstream neighbours."""
+        first, levels = int(self.search.first[c]), len(self.search.core.nodes[c].ticks)
+        places = np.maximum(s - self.ticks[first : first + levels], 0)
+        j = int(np.argmin(waiting[c, places] + weights[first : first + levels]))
+        s = int(places[j])
+        if s <= self.head[c]:
+            yield ((c, j),)
+            return
+        feeders = np.array(self.search.up[c])
+        totals = passing[feeders, s] + weights[first + j]
+        light = np.flatnonzero(totals < 1 - _SLACK)
+        for p in feeders[light[np.argsort(totals[light], kind="stable")]][:_BRANCHES].tolist():
+            yield ((c, j), *self._trace(p, s, waiting, passing, weights))
+
+    def _trace(self, c: int, s: int, waiting: Floats, passing: Floats, weights: Floats) -> tuple[Literal, ...]:
+        path: list[Literal] = []
+        while True:
+            first, levels = int(self.search.first[c]), len(self.search.core.nodes[c].ticks)
+            places = np.maximum(s - self.ticks[first : first + levels], 0)
+            j = int(np.argmin(waiting[c, places] + weights[first : first + levels]))
+            path.append((c, j))
+            s = int(places[j])
+            if s <= self.head[c]:
+                return tuple(path)
+            feeders = self.search.up[c]
+            c = feeders[int(np.argmin(passing[feeders, s]))]
+
+    def _is_late(self, path: tuple[Literal, ...]) -> bool:
+        nodes = self.search.core.nodes
+        total = sum(nodes[c].ticks[j] for c, j in path) + nodes[path[0][0]].tail + nodes[path[-1][0]].head
+        return total > self.search.limit
+
+
+def relax(search: CoreSearch, enough: int, late: Callable[[], bool]) -> Relaxation:
+    """Bound the cost of a core from below; stop when `enough` is proven, no row is violated, or it is too late."""
+    finder = PathSearch(search)
+    first = search.first.tolist()
+    solver = pywraplp.Solver.CreateSolver("GLOP")
+    literals = search.literals
+    variables = [solver.NumVar(0.0, 1.0, "") for _ in literals]
+    objective = solver.Objective()
+    for variable, cost, (c, j) in zip(variables, search.costs.tolist(), literals, strict=True):
+        objective.SetCoefficient(variable, float(cost))
+        if j:
+            row = solver.Constraint(0.0, solver.infinity())
+            row.SetCoefficient(variables[first[c] + j - 1], 1.0)
+            row.SetCoefficient(variable, -1.0)
+    objective.SetMinimization()
+    known: set[tuple[Literal, ...]] = set()
+    fractions = np.zeros(len(literals))
+    value = 0.0
+    fresh = search.late_paths(search.nothing())
+    while True:
+        fresh = [path for path in dict.fromkeys(fresh) if path not in known][:_ROWS_PER_ROUND]
+        if not fresh:
+            break
+        for path in fresh:
+            row = solver.Constraint(1.0, solver.infinity())
+            for c, j in path:
+                row.SetCoefficient(variables[first[c] + j], 1.0)
+        known.update(fresh)
+        if late() or solver.Solve() != pywraplp.Solver.OPTIMAL:
+            break
+        value = objective.Value()
+        fractions = np.array([variable.solution_value() for variable in variables])
+        if value > enough - 1 + _SLACK or late():
+            break
+        fresh = [path for _, path in finder.lightest(fractions)]
+    return Relaxation(int(np.ceil(value - 1e-6)), value, fractions, list(known))
+
+
+def rounded(search: CoreSearch, relaxation: Relaxation) -> Answer:
+    """Return the best answer that keeps what the relaxation is sure of, by several readings of `sure`."""
+    found = []
+    for sure in _SURE:
+        # Levels of a node fall in fraction, so what is sure comes first.
+        kept = np.add.reduceat((relaxation.fractions >= sure).astype(np.int64), search.first)
+        found.append(search.completed(kept))
+    return min(found, key=search.cost)
