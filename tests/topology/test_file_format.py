@@ -143,18 +143,21 @@ def test_schema_and_reader_know_the_same_fields_and_defaults() -> None:
             assert entry["default"] == known[name], name
 
 
-plain_values = st.recursive(
-    st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(-(10**25), 10**25),
-        st.floats(),
-        st.text(max_size=8),
-        st.sampled_from(["S1", "S2", "O3", "full", "merge", "split", "one-to-one", 1, 2, 0, -1]),
-    ),
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=6), inner, max_size=4)),
-    max_leaves=8,
+leaves = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**25), 10**25),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(["S1", "S2", "O3", "full", "merge", "split", "one-to-one", 1, 2, 0, -1]),
 )
+
+
+def nested(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.one_of(inner, st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=6), inner, max_size=4))
+
+
+plain_values = nested(nested(leaves))
 field_names = st.sampled_from([field.name for field in fields(Operator)])
 operator_like = st.dictionaries(field_names, plain_values, max_size=5)
 document_like = st.fixed_dictionaries(

@@ -152,7 +152,8 @@ def print_for_people(found: Topology) -> None:
     trees = count_mc_trees(found)
     summary = f"{len(found.operators)} operators, {len(found):,} partitions, {found.task_edges:,} edges"
     counted = f"{trees:,}" if trees < 10**12 else f"about 10^{len(str(trees)) - 1}"
-    click.echo(f"{found.name}: {summary}, {len(queries):,} queries, {counted} MC-trees")
+    asked = f"{len(queries):,} {'query' if len(queries) == 1 else 'queries'}"
+    click.echo(f"{found.name}: {summary}, {asked}, {counted} MC-trees")
     click.echo(f"shapes: {', '.join(shapes_of(found).names())}")
     rows = []
     for number, operator in enumerate(found.operators[:MOST_ROWS]):
