@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--state-mb", default=128, show_default=True, type=click.IntRange(1, 4096), help="The state of Fig. 11.")
 @click.option("--repeat", default=5, show_default=True, type=click.IntRange(1, 100), help="Runs of each measurement.")
 @click.option("--only", multiple=True, metavar="PART", help="Only this part or group, like balance; repeatable.")
-@click.option("--seed", default=1, show_default=True, type=int)
+@click.option("--seed", default=1, show_default=True, type=int, help="One seed, one run.")
 @click.option(
     "--out",
     default=Path("out/ring"),

@@ -25,7 +25,7 @@ _MOST_ROWS = 40
 @click.option(
     "--previous", help="A plan in use (what --json printed): of all fewest sets, change as little as possible."
 )
-@click.option("--algorithm", type=click.Choice(ALGORITHMS), default="auto", show_default=True)
+@click.option("--algorithm", type=click.Choice(ALGORITHMS), default="auto", show_default=True, help="How to choose.")
 @click.option(
     "--checkpoint-seconds",
     type=float,
