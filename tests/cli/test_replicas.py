@@ -74,3 +74,16 @@ def test_bad_usage_ends_with_one_line_and_status_2(
     assert captured.out == ""
     assert len(captured.err.strip().splitlines()) == 1
     assert said in captured.err
+
+
+def test_what_a_solver_prints_does_not_reach_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+    import os
+
+    from holdfast.cli.solver_output import solver_messages_on_stderr
+
+    with solver_messages_on_stderr():
+        os.write(1, b"from the solver\n")
+    os.write(1, b"the document\n")
+    captured = capfd.readouterr()
+    assert captured.out == "the document\n"
+    assert captured.err == "from the solver\n"

@@ -10,5 +10,6 @@ experiment = lazy_group(
     {
         "ring": ("holdfast.cli.experiment_ring:experiment_ring_command", "The fragment store (paper 002)."),
         "segments": ("holdfast.cli.experiment_segments:segments", "Recovery segments (paper 004)."),
+        "replication": ("holdfast.cli.experiment_replication:replication", "Replica plans: paper 001, Fig. 13 and 14."),
     },
 )

@@ -44,6 +44,7 @@ def replicas(file: str, budget: int, algorithm: str, metric: str, time_limit: fl
     Example:
       holdfast plan replicas incidents --budget 8
     """
+    from holdfast.cli.solver_output import solver_messages_on_stderr
     from holdfast.cli.topology_files import read_topology
     from holdfast.errors import HoldfastError
     from holdfast.planning.fidelity import Metric
@@ -53,14 +54,15 @@ def replicas(file: str, budget: int, algorithm: str, metric: str, time_limit: fl
     topology = read_topology(file)
     begin = time.perf_counter()
     try:
-        plan = plan_replicas(
-            topology,
-            budget,
-            clock=time.perf_counter,
-            algorithm=ReplicaAlgorithm(algorithm),
-            metric=Metric(metric),
-            seconds=time_limit,
-        )
+        with solver_messages_on_stderr():
+            plan = plan_replicas(
+                topology,
+                budget,
+                clock=time.perf_counter,
+                algorithm=ReplicaAlgorithm(algorithm),
+                metric=Metric(metric),
+                seconds=time_limit,
+            )
     except HoldfastError as error:
         raise error.placed(file) from None
     document: dict[str, Any] = {

@@ -17,6 +17,8 @@ from holdfast.planning.replica_completion import present
 
 _SWINGS = (1.15, 0.8, 1.4, 0.5, 2.0)
 """How far beyond or below the budget a round goes, as a factor of it."""
+_FEW = 120
+"""Beyond so many partitions only the first two swings are made: the others take long and rarely bring more there."""
 _ROUNDS = 3
 _REAL = 1e-9
 
@@ -27,9 +29,10 @@ Extend = Callable[[Sequence[int], int], list[int]]
 def improved(model: LossModel, replicas: list[int], budget: int, extend: Extend) -> list[int]:
     """Return a plan within the budget that is at least as good."""
     best, value = replicas, _value(model, replicas)
+    swings = _SWINGS if len(model.topology) <= _FEW else _SWINGS[:2]
     for _ in range(_ROUNDS):
         before = value
-        for swing in _SWINGS:
+        for swing in swings:
             to = min(len(model.topology), max(round(budget * swing), budget + 1 if swing > 1 else 0))
             swung = extend(best, to) if swing > 1 else best
             other = extend(pruned(model, swung, min(to, budget if swing > 1 else budget - 1)), budget)
