@@ -59,6 +59,8 @@ class ClientSettings:
     stall_seconds: float = STALL_SECONDS
     connect_seconds: float = CONNECT_SECONDS
     answer_seconds: float = ANSWER_SECONDS
+    bandwidth: float | None = None
+    """Bytes per second this client may move, each direction on its own; None: no limit."""
 
 
 class PeerStore:
@@ -78,6 +80,7 @@ class PeerStore:
             settings.tls,
             connect_seconds=settings.connect_seconds,
             answer_seconds=settings.answer_seconds,
+            bandwidth=settings.bandwidth,
         )
 
     def __enter__(self) -> Self:
@@ -207,16 +210,18 @@ class PeerStore:
 
         def read(survey: Survey, chain: list[StateHeader]) -> LoadedFile:
             lost: list[str] = []
-            used = 0
+            used, decoding = 0, 0.0
             with published(path) as file:
                 for header in chain:
                     stripes, report = self._stripes(survey, header)
                     for stripe in stripes:
                         file.write(stripe)
                     used += len(report.used)
+                    decoding += report.decode_seconds
                     lost += self._lost(survey, header, report)
             sizes = tuple(one.state_bytes for one in chain)
-            return LoadedFile(state, chain[-1].version, path, sizes, used, tuple(lost), time.monotonic() - began)
+            seconds = time.monotonic() - began
+            return LoadedFile(state, chain[-1].version, path, sizes, used, tuple(lost), seconds, decoding)
 
         return self._reading(state, version, read)
 
@@ -253,16 +258,17 @@ class PeerStore:
         )
 
         def decoded() -> Iterator[Contents]:
-            began, decoding = time.monotonic(), 0.0
+            began = time.monotonic()
             decoder = StateDecoder(header)
             for blocks in retrieval.stripes():
                 before = time.monotonic()
                 stripe = decoder.stripe(blocks)
-                decoding += time.monotonic() - before
+                retrieval.report.decode_seconds += time.monotonic() - before
                 yield stripe
             decoder.finish()
             lost = len(survey.encodings[header].missing) + len(retrieval.report.lost)
-            self.tuner.loaded(header, len(survey.asked), time.monotonic() - began, decoding, lost)
+            seconds, decoding = time.monotonic() - began, retrieval.report.decode_seconds
+            self.tuner.loaded(header, len(survey.asked), seconds, decoding, lost)
 
         return decoded(), retrieval.report
 

@@ -12,10 +12,12 @@ import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.store.address import Address
+from holdfast.store.bandwidth import Bandwidth
 from holdfast.store.failures import Unreachable, raised_again
 from holdfast.store.handshake import ClientHandshake, ClusterKey, SessionSeals
 from holdfast.store.tls import TlsFiles
@@ -25,6 +27,29 @@ CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 30.0
 MOST_BUFFERS = 512
 """Buffers given to the kernel at once; it takes up to 1024."""
+
+
+class SharedBandwidth:
+    """One limit for all connections of a client, each direction on its own; those who exceed it sleep. Thread-safe."""
+
+    def __init__(self, rate: float | None) -> None:
+        """Limit to `rate` bytes per second; None: no limit."""
+        self._lock = threading.Lock()
+        self._incoming, self._outgoing = Bandwidth(rate), Bandwidth(rate)
+
+    def received(self, amount: int) -> None:
+        """Account for received bytes."""
+        self._spend(self._incoming, amount)
+
+    def sent(self, amount: int) -> None:
+        """Account for sent bytes."""
+        self._spend(self._outgoing, amount)
+
+    def _spend(self, bandwidth: Bandwidth, amount: int) -> None:
+        with self._lock:
+            wait = bandwidth.delay(amount, time.monotonic())
+        if wait > 0:
+            time.sleep(wait)
 
 
 class Connection:
@@ -38,8 +63,10 @@ class Connection:
         tls: ssl.SSLContext | None = None,
         connect_seconds: float = CONNECT_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
+        bandwidth: SharedBandwidth | None = None,
     ) -> None:
         """Connect and shake hands."""
+        self._bandwidth = bandwidth
         self.address = address
         self.closed = False
         self.reused = False
@@ -86,6 +113,8 @@ class Connection:
         try:
             self._socket.settimeout(self.answer_seconds)
             self._send_all(parts)
+            if self._bandwidth is not None:
+                self._bandwidth.sent(sum(map(len, parts)))
         except OSError as error:
             self.close()
             raise Unreachable(f"lost while sending: {_reason(error)}", where=str(self.address)) from None
@@ -141,6 +170,8 @@ class Connection:
             if count == 0:
                 raise ConnectionResetError("closed by the peer")
             filled += count
+            if self._bandwidth is not None:
+                self._bandwidth.received(count)
         self.bytes_in += size
         return buffer
 
@@ -162,9 +193,11 @@ class ConnectionPool:
         *,
         connect_seconds: float = CONNECT_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
+        bandwidth: float | None = None,
         idle: int = 4,
     ) -> None:
-        """Keep at most `idle` unused connections to a peer."""
+        """Keep at most `idle` unused connections to a peer; all together keep within `bandwidth` bytes per second."""
+        self._bandwidth = SharedBandwidth(bandwidth) if bandwidth is not None else None
         self._key = key
         self._tls = tls.context(serving=False) if tls is not None else None
         self._connect_seconds = connect_seconds
@@ -199,6 +232,7 @@ class ConnectionPool:
             tls=self._tls,
             connect_seconds=self._connect_seconds,
             answer_seconds=self._answer_seconds,
+            bandwidth=self._bandwidth,
         )
 
     def give_back(self, connection: Connection) -> None:

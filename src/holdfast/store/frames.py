@@ -32,6 +32,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         unread_bytes: int,
         on_ready: Callable[[FrameProtocol], None] | None = None,
         on_end: Callable[[], None] | None = None,
+        on_note: Callable[[Frame], None] | None = None,
     ) -> None:
         """Start with the greeting's seals; `trust` changes them for the session's."""
         self.seals = seals
@@ -45,6 +46,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._unread_limit = unread_bytes
         self._on_ready = on_ready
         self._on_end = on_end
+        self._on_note = on_note
         self._head = memoryview(bytearray(PREFIX.size))
         self._prefix: Prefix | None = None
         self._rest = memoryview(b"")
@@ -141,6 +143,18 @@ class FrameProtocol(asyncio.BufferedProtocol):
     async def send(self, kind: Kind, header: Mapping[str, Any], body: Sequence[Bytes] = ()) -> None:
         """Send a frame when there is room and the bandwidth allows."""
         await self._room.wait()
+        wait = self._out.delay(self._write(kind, header, body), self._loop.time())
+        if wait > 0.001:
+            await asyncio.sleep(wait)
+
+    def send_note(self, body: Bytes) -> bool:
+        """Send a note at once, or not at all when the other side does not keep up; False when it was dropped."""
+        if not self._room.is_set():
+            return False
+        self._out.delay(self._write(Kind.NOTE, {}, [body]), self._loop.time())
+        return True
+
+    def _write(self, kind: Kind, header: Mapping[str, Any], body: Sequence[Bytes]) -> int:
         if self._ended or self._transport is None:
             raise ConnectionEnded(self.fault or "closed")
         parts = pack(kind, header, body, self.seals.outgoing)
@@ -150,9 +164,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         else:
             for part in parts:
                 self._transport.write(part)
-        wait = self._out.delay(size, self._loop.time())
-        if wait > 0.001:
-            await asyncio.sleep(wait)
+        return size
 
     def end(self, fault: str | None = None, *, at_once: bool = True) -> None:
         """Close the connection; what was received but not read is dropped when it ends by a fault."""
@@ -170,6 +182,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def _keep(self, frame: Frame) -> None:
         self.last_frame = self._loop.time()
+        if frame.kind is Kind.NOTE and self._on_note is not None:
+            # Notes answer to nobody and wait for nobody: they are heard here, without waking the conversation.
+            self._on_note(frame)
+            return
         self._frames.append(frame)
         self._unread += len(frame.body)
         if self._unread > self._unread_limit and self._transport is not None:

@@ -19,6 +19,8 @@ class Limits:
     """A connection without a frame for so long is closed."""
     requests_per_second: float = 2000.0
     """Of one connection; more are delayed, not refused."""
+    notes_per_second: float = 20_000.0
+    """Ring messages from all others together; more are dropped."""
     unread_bytes: int = 4 << 20
     """Received but not yet handled, of one connection; beyond it the peer stops reading."""
     fragment_bytes: int = 64 << 30

@@ -58,6 +58,7 @@ class Listener:
         self._trusted: set[FrameProtocol] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._notes = Bandwidth(limits.notes_per_second, burst=limits.notes_per_second)
         self._log_room = 20.0
         self._logged_at = 0.0
 
@@ -102,7 +103,12 @@ class Listener:
             task.add_done_callback(self._tasks.discard)
 
         return FrameProtocol(
-            seals, self.incoming, self.outgoing, unread_bytes=self._limits.unread_bytes, on_ready=ready
+            seals,
+            self.incoming,
+            self.outgoing,
+            unread_bytes=self._limits.unread_bytes,
+            on_ready=ready,
+            on_note=self._hear,
         )
 
     async def _converse(self, protocol: FrameProtocol, handshake: PeerHandshake) -> None:
@@ -151,12 +157,16 @@ class Listener:
             if wait > 0.001:
                 self.counts["delayed requests"] += 1
                 await asyncio.sleep(wait)
-            if frame.kind is Kind.NOTE:
-                self._on_note(frame)
-                continue
             if frame.kind is not Kind.REQUEST:
                 raise BadFrame(f"{frame.kind.name} where a request was due")
             await self._answer(protocol, frame)
+
+    def _hear(self, note: Frame) -> None:
+        """Pass a note on; more of them than the limit are dropped: those who send notes expect some to get lost."""
+        if self._notes.delay(1, asyncio.get_running_loop().time()) > 0.5:
+            self.counts["dropped notes"] += 1
+            return
+        self._on_note(note)
 
     async def _answer(self, protocol: FrameProtocol, frame: Frame) -> None:
         protocol.serving = True

@@ -69,12 +69,13 @@ class Membership:
         self._on_found, self._on_lost = on_found, on_lost
         self._links: dict[str, _Link] = {}
         self._lookups: dict[int, asyncio.Future[LookupDone]] = {}
-        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._left = False
+        self._loop = asyncio.get_running_loop()
         self._entrance: str | None = None
         self._written: tuple[Message, bytes] | None = None
         self._read: dict[bytes, tuple[Contact, Message]] = {}
-        self._clock = asyncio.get_running_loop().time
-        self._ticking = asyncio.create_task(self._tick())
+        self._clock = self._loop.time
 
     def start(self) -> None:
         """Be the first peer."""
@@ -109,7 +110,7 @@ class Membership:
 
     async def leave(self) -> None:
         """Say goodbye and stop."""
-        self._ticking.cancel()
+        self._left = True
         self._carry_out(self.ring.leave(self._clock()))
         await asyncio.sleep(0)
         await asyncio.gather(*(link.close() for link in self._links.values()))
@@ -158,19 +159,25 @@ class Membership:
             self._join_failed.set()
         self._carry_out(self.ring.unreachable(address, self._clock()))
 
-    async def _tick(self) -> None:
-        while True:
-            due = self.ring.next_tick
-            wait = None if due == float("inf") else max(0.0, due - self._clock())
-            self._wake.clear()
-            try:
-                await asyncio.wait_for(self._wake.wait(), wait)
-            except TimeoutError:
-                try:
-                    self._carry_out(self.ring.tick(self._clock()))
-                except Exception:
-                    # Without ticks this peer would stop to answer for itself: say why, and go on.
-                    log.exception("the ring machine failed in a tick")
+    def _tick(self) -> None:
+        self._timer = None
+        try:
+            self._carry_out(self.ring.tick(self._clock()))
+        except Exception:
+            # Without ticks this peer would stop to answer for itself: say why, and go on.
+            log.exception("the ring machine failed in a tick")
+            self._wait_for_tick()
+
+    def _wait_for_tick(self) -> None:
+        """Have `tick` called when it is due; a timer that comes too early only looks again."""
+        due = self.ring.next_tick
+        if self._timer is not None:
+            if self._timer.when() <= due:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if due != float("inf") and not self._left:
+            self._timer = self._loop.call_at(max(due, self._clock() + 0.001), self._tick)
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -190,7 +197,7 @@ class Membership:
                     self._answer(effect.token, effect)
                 case LookupFailed():
                     self._answer(effect.token, StateMissing("no peer answers for this key; the ring is being mended"))
-        self._wake.set()
+        self._wait_for_tick()
 
     def _answer(self, token: int, result: LookupDone | HoldfastError) -> None:
         future = self._lookups.get(token)
@@ -220,52 +227,54 @@ class _Link:
     ) -> None:
         self._address, self._key, self._tls, self._on_broken = address, key, tls, on_broken
         self._waiting: deque[bytes] = deque(maxlen=MOST_WAITING)
-        self._something = asyncio.Event()
+        self._protocol: FrameProtocol | None = None
+        self._connecting: asyncio.Task[None] | None = None
         self._closing = False
-        self._task = asyncio.create_task(self._run())
 
     def send(self, note: bytes) -> None:
-        """Send soon, or not at all."""
+        """Send now, or as soon as there is a connection, or not at all."""
+        if self._protocol is not None and not self._protocol.ended:
+            self._protocol.send_note(note)
+            return
         self._waiting.append(note)
-        self._something.set()
+        if self._connecting is None and not self._closing:
+            self._connecting = asyncio.create_task(self._open())
 
     async def close(self) -> None:
         """Send what waits, then close."""
         self._closing = True
-        self._something.set()
-        with contextlib.suppress(TimeoutError, asyncio.CancelledError):  # Nobody there to say goodbye to.
-            await asyncio.wait_for(self._task, 1.0)
+        if self._connecting is not None:
+            with contextlib.suppress(TimeoutError, asyncio.CancelledError):  # Nobody there to say goodbye to.
+                await asyncio.wait_for(self._connecting, 1.0)
+        if self._protocol is not None:
+            self._protocol.end()
 
-    async def _run(self) -> None:
-        protocol: FrameProtocol | None = None
-        while True:
-            if not self._waiting:
-                if self._closing:
-                    break
-                self._something.clear()
-                await self._something.wait()
-                if protocol is not None and protocol.ended:
-                    protocol = None
-                    if not self._closing:
-                        self._on_broken(self._address)
-                continue
-            try:
-                if protocol is None or protocol.ended:
-                    protocol = await asyncio.wait_for(self._connect(), CONNECT_SECONDS)
-                while self._waiting:
-                    await protocol.send(Kind.NOTE, {}, [self._waiting.popleft()])
-            except (OSError, TimeoutError, ConnectionEnded, HoldfastError) as error:
-                known = isinstance(error, HoldfastError)
-                log.log(logging.WARNING if known else logging.INFO, "no link to %s: %r", self._address, error)
-                self._waiting.clear()
-                if protocol is not None:
-                    protocol.end()
-                protocol = None
-                # A connection that is refused or breaks is a sign; one that is slow is not: the probes will tell.
-                if not self._closing and not isinstance(error, TimeoutError):
-                    self._on_broken(self._address)
-        if protocol is not None:
-            protocol.end()
+    async def _open(self) -> None:
+        broken = False
+        try:
+            protocol = await asyncio.wait_for(self._connect(), CONNECT_SECONDS)
+            while self._waiting:
+                protocol.send_note(self._waiting.popleft())
+            self._protocol = protocol
+        except (OSError, TimeoutError, ConnectionEnded, HoldfastError) as error:
+            known = isinstance(error, HoldfastError)
+            log.log(logging.WARNING if known else logging.INFO, "no link to %s: %r", self._address, error)
+            self._waiting.clear()
+            # A connection that is refused or breaks is a sign; one that is slow is not: the probes will tell.
+            broken = not isinstance(error, TimeoutError)
+        finally:
+            self._connecting = None
+        if broken:
+            self._broken()
+
+    def _broken(self) -> None:
+        self._protocol = None
+        if not self._closing:
+            self._on_broken(self._address)
+
+    def _ended(self) -> None:
+        if self._protocol is not None:
+            self._broken()
 
     async def _connect(self) -> FrameProtocol:
         address = Address.parse(self._address)
@@ -273,7 +282,7 @@ class _Link:
         greeting = SessionSeals(handshake.greeting.incoming, handshake.greeting.outgoing)
         unlimited = Bandwidth(None)
         _, protocol = await asyncio.get_running_loop().create_connection(
-            lambda: FrameProtocol(greeting, unlimited, unlimited, unread_bytes=1 << 16, on_end=self._something.set),
+            lambda: FrameProtocol(greeting, unlimited, unlimited, unread_bytes=1 << 16, on_end=self._ended),
             address.host,
             address.port,
             ssl=self._tls,

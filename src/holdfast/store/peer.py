@@ -241,7 +241,8 @@ class Peer:
         from holdfast.store.client import ClientSettings, PeerStore
 
         own = self._membership.ring.contact.address
-        return PeerStore(ClientSettings((own,), self.settings.secret_file, self.settings.tls))
+        limit = self.settings.limits.bandwidth
+        return PeerStore(ClientSettings((own,), self.settings.secret_file, self.settings.tls, bandwidth=limit))
 
 
 def _peer_name(folder: Path) -> str:

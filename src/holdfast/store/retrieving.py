@@ -59,6 +59,8 @@ class RetrieveReport:
     lost: list[LostFragment] = field(default_factory=list)
     hedged: int = 0
     bytes: int = 0
+    decode_seconds: float = 0.0
+    """Spent by whoever rebuilds the state from the blocks."""
 
 
 @dataclass(slots=True)

@@ -96,6 +96,8 @@ class LoadedFile:
     used: int
     lost: tuple[str, ...] = ()
     seconds: float = 0.0
+    decode_seconds: float = 0.0
+    """Of these, spent in checking and rebuilding rather than in waiting for peers."""
 
     @property
     def bytes(self) -> int:
