@@ -8,7 +8,9 @@ from typing import Any
 
 from matplotlib.ticker import PercentFormatter
 
+from holdfast.erasure.layout import Coding
 from holdfast.pictures.style import BLUE, FAINT, RED, bars, figure, legend, save, seconds, series
+from holdfast.planning.fragments import success_probability
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -43,7 +45,6 @@ def draw_routing(part: Mapping[str, Any], path: Path) -> None:
     legend(times)
     for axes in (hops, times):
         axes.set_xlabel("peers")
-        axes.set_xlim(left=0)
     save(fig, path)
 
 
@@ -55,7 +56,8 @@ def draw_balance(part: Mapping[str, Any], path: Path) -> None:
     counts.bar(held, [row["peers"] for row in rows], **bars(0))
     counts.set_xlabel("fragments on a peer")
     counts.set_ylabel("peers")
-    shares.step(held, [row["share_at_most"] for row in rows], where="post", color=BLUE, linewidth=1.8, label="ours")
+    at_most = [row["share_at_most"] for row in rows]
+    shares.step(held, at_most, where="post", color=BLUE, linewidth=1.8, marker="none", label="ours")
     shares.plot([24], [0.95], linestyle="none", label="paper: 95 % below 25", **_point(RED))
     shares.axhline(0.95, color=FAINT, linewidth=0.8, linestyle=(0, (4, 2)))
     shares.set_xlabel("fragments on a peer, at most")
@@ -84,7 +86,7 @@ def draw_retrieval(part: Mapping[str, Any], path: Path) -> None:
     axes.set_xlabel("peers")
     axes.set_ylabel("time per fragment")
     seconds(axes.yaxis)
-    axes.set_xlim(left=0)
+    axes.margins(x=0.04, y=0.12)
     axes.set_ylim(bottom=0)
     legend(axes, title="data + parity", columns=2)
     save(fig, path)
@@ -119,7 +121,7 @@ def draw_encoding(part: Mapping[str, Any], path: Path) -> None:
     parity = [row["parity"] for row in rows]
     axes.plot(parity, [row["encode_seconds"] for row in rows], label="ours, least", **series(0))
     axes.plot(parity, [row["encode_median"] for row in rows], label="ours, median", **series(5))
-    axes.axhspan(1.5, 2.0, color=RED, alpha=0.15, linewidth=0, label="paper: 1.5 to 2 s")
+    axes.axhspan(1.5, 2.0, color=RED, alpha=0.15, linewidth=0, label="paper, 128 MB: 1.5 to 2 s")
     axes.set_xlabel("parity fragments k")
     axes.set_ylabel("time to encode")
     axes.set_ylim(bottom=0)
@@ -148,12 +150,13 @@ def draw_correlated(part: Mapping[str, Any], path: Path) -> None:
     fig, (axes,) = figure(part["title"], subtitle="simulated; lines are eq. 3 of paper 002")
     for number, code in enumerate(dict.fromkeys(row["coding"] for row in rows)):
         mine = [row for row in rows if row["coding"] == code]
-        failed = [row["share"] for row in mine]
         look = series(number)
-        axes.plot(failed, [row["predicted"] for row in mine], color=look["color"], linewidth=1.4)
-        axes.plot(
-            failed, [row["survived"] / row["states"] for row in mine], label=code, **{**look, "linestyle": "none"}
-        )
+        coding = Coding(*map(int, code.split("+")))
+        grid = [step / 200 for step in range(151)]
+        expected = [success_probability(coding, share) for share in grid]
+        axes.plot(grid, expected, color=look["color"], linewidth=1.4, marker="none")
+        survived = [row["survived"] / row["states"] for row in mine]
+        axes.plot([row["share"] for row in mine], survived, label=code, **{**look, "linestyle": "none"})
     axes.set_xlabel("peers that fail at once")
     axes.set_ylabel("states that survive")
     for axis in (axes.xaxis, axes.yaxis):

@@ -161,6 +161,12 @@ class SimulatedRing:
                     self._do(peer, effects)
         self.now = end
 
+    def answer_all(self) -> None:
+        """Run until every lookup asked for has been answered or given up."""
+        limit = self.now + self.settings.lookups * self.settings.lookup_within
+        while self._asked and self.now < limit:
+            self.run(0.1)
+
     def settle(self, limit: float) -> float | None:
         """Run until all leaf sets are right; return the seconds it took, or None after `limit`."""
         began = self.now
@@ -203,7 +209,7 @@ class SimulatedRing:
     def _send(self, sender: Contact, effect: Send) -> None:
         self.counts.messages += 1
         message = effect.message
-        kind = message.call.value if isinstance(message, KeepAlive) else type(message).__name__
+        kind = message.call if isinstance(message, KeepAlive) else type(message).__name__
         self.counts.by_kind[kind] = self.counts.by_kind.get(kind, 0) + 1
         network = self.network
         cut = self.reachable is not None and not self.reachable(sender.address, effect.address)

@@ -50,7 +50,7 @@ class SimulatedStates:
     """All states of one ring."""
 
     def __init__(
-        self, ring: SimulatedRing, coding: Coding, *, repair_seconds: float = 10.0, audit: float = 300.0
+        self, ring: SimulatedRing, coding: Coding, *, repair_seconds: float = 10.0, audit: float = 120.0
     ) -> None:
         """Begin with no states; listens to the ring's losses."""
         self.ring = ring

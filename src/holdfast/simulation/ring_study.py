@@ -159,7 +159,7 @@ def measure_routing(
         ring.run(spread / lookups)
         if number % 500 == 0:
             progress("lookups", number, lookups)
-    ring.run(ring.settings.lookups * ring.settings.lookup_within)
+    ring.answer_all()
     return routing_of(ring, ring.lookups[before:])
 
 
@@ -205,7 +205,7 @@ def place_states(
         ring.run(0.01)
         if number % 100 == 0:
             progress("states are saved", number, count)
-    ring.run(ring.settings.lookups * ring.settings.lookup_within)
+    ring.answer_all()
     ring.observers.remove(place)
     return states, balance_of(states)
 

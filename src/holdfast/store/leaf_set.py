@@ -66,6 +66,11 @@ class LeafSet:
         """Return a member's contact."""
         return self._contacts.get(peer)
 
+    def holds(self, contact: Contact) -> bool:
+        """Say whether this contact is a member just so, and no half has room: adding it would change nothing."""
+        known = self._contacts.get(contact.id)
+        return (known is contact or known == contact) and not self.has_room
+
     def fitting(self, contacts: Iterable[Contact], limits: Limits = NO_LIMITS) -> list[Contact]:
         """Return those that would be members if they were alive and are not yet.
 

@@ -46,6 +46,7 @@ from holdfast.store.ring_messages import (
 )
 from holdfast.store.routing_table import RoutingTable
 
+_PERIODIC, _PROBE, _GREETING = Call.PERIODIC, Call.PROBE, Call.GREETING
 MOST_HOPS = 64
 """A route this long goes in circles: it ends where it is."""
 MOST_REMEMBERED = 64
@@ -180,7 +181,7 @@ class RingPeer:
 
     def receive(self, sender: Contact, message: Message, now: float) -> list[Effect]:
         """Take a message in."""
-        if sender.id == self.id:
+        if sender.id == self.contact.id:
             return []
         match message:
             case KeepAlive():
@@ -237,15 +238,16 @@ class RingPeer:
     # Keep-alives, probes, losses -----------------------------------------------------------------------------------
 
     def _on_keep_alive(self, sender: Contact, message: KeepAlive, now: float) -> list[Effect]:
-        effects = self._hear(sender, now, as_neighbour=message.call is not Call.GREETING)
-        if message.call is not Call.GREETING and self._said.get(sender.id) != message.members:
+        call = message.call
+        effects = self._hear(sender, now, as_neighbour=call is not _GREETING)
+        if call is not _GREETING and self._said.get(sender.id) != message.members:
             limits = self._limits()
             if limits == NO_LIMITS:
                 self._said[sender.id] = message.members  # nothing was left out: the same list need not be read again
             for contact in self.leaves.fitting(message.members, limits):
                 if contact.id not in self._lost:
                     self._probe(contact, now, effects)
-        if message.call is Call.PROBE or (message.call is Call.PERIODIC and sender.id not in self.leaves):
+        if call is _PROBE or (call is _PERIODIC and sender.id not in self.leaves):
             effects.append(Send(sender.address, KeepAlive(Call.ANSWER, self.leaves.members)))
         self._perhaps_joined(effects, now)
         return effects
@@ -258,8 +260,8 @@ class RingPeer:
         self._heard[sender.id] = now
         if self._lost:
             self._lost.pop(sender.id, None)
-        if not self._probes and self.leaves.get(sender.id) == sender and not self.leaves.has_room:
-            return []  # a neighbour, known as it is: nearly every message ends here
+        if not self._probes and self.leaves.holds(sender):
+            return []  # a neighbour, known as it is, and no room for more: nearly every message ends here
         self.table.add(sender)
         if not (self.active or as_neighbour):
             return []
