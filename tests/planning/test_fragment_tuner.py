@@ -61,9 +61,9 @@ def started(**changes: object) -> FragmentTuner:
 @pytest.mark.parametrize("prefer", list(Preference))
 @pytest.mark.parametrize("seed", range(2))
 def test_steady_in_a_noisy_world_that_does_not_change(prefer: Preference, seed: int) -> None:
-    tuner, moves = run(started(prefer=prefer), 150, random.Random(seed), bandwidth=1e9, down=0.01, noise=0.3)
+    tuner, moves = run(started(prefer=prefer), 80, random.Random(seed), bandwidth=1e9, down=0.01, noise=0.3)
     assert len(moves) <= 2, moves
-    _, later = run(tuner, 150, random.Random(seed + 100), bandwidth=1e9, down=0.01, noise=0.3)
+    _, later = run(tuner, 80, random.Random(seed + 100), bandwidth=1e9, down=0.01, noise=0.3)
     assert len(later) <= 1, later
 
 
@@ -90,8 +90,9 @@ def test_more_parity_at_once_when_nodes_begin_to_fail_and_less_when_they_stop(se
     assert moves
     assert moves[0] <= 4
     assert tuner.coding.parity > calm.parity
-    tuner, moves = run(tuner, 120, rng, bandwidth=1e9, down=0.005)
-    assert tuner.coding.parity / tuner.coding.data < 0.6
+    stormy = tuner.coding
+    tuner, moves = run(tuner, 100, rng, bandwidth=1e9, down=0.005)
+    assert tuner.coding.parity < stormy.parity
     assert len(moves) <= 6
 
 
@@ -112,14 +113,14 @@ def test_a_coding_the_table_flatters_is_left_once_and_not_gone_back_to() -> None
 
     def disappointing(coding: Coding) -> CodeRate:
         honest = true_rates(coding)
-        return honest if coding == favourite else CodeRate(honest.encode / 50, honest.decode / 50)
+        return honest if coding == favourite else CodeRate(honest.encode / 3, honest.decode / 3)
 
     moves = 0
     for bandwidth in (1e9, 1e8, 1e9, 1e8):
-        tuner, moved = run(tuner, 40, rng, bandwidth=bandwidth, down=0.01, rate=disappointing)
+        tuner, moved = run(tuner, 25, rng, bandwidth=bandwidth, down=0.01, rate=disappointing)
         moves += len(moved)
     assert moves <= 12
-    _, moved = run(tuner, 60, rng, bandwidth=1e8, down=0.01, rate=disappointing)
+    _, moved = run(tuner, 40, rng, bandwidth=1e8, down=0.01, rate=disappointing)
     assert len(moved) <= 3
 
 

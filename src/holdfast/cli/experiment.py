@@ -11,5 +11,7 @@ experiment = lazy_group(
         "ring": ("holdfast.cli.experiment_ring:experiment_ring_command", "The fragment store (paper 002)."),
         "segments": ("holdfast.cli.experiment_segments:segments", "Recovery segments (paper 004)."),
         "replication": ("holdfast.cli.experiment_replication:replication", "Replica plans: paper 001, Fig. 13 and 14."),
+        "scheduling": ("holdfast.cli.experiment_scheduling:scheduling", "Recovery plans (paper 000, Fig. 15, 2, 6)."),
+        "fragments": ("holdfast.cli.experiment_fragments:fragments", "Fragments (paper 002, Fig. 7, 8, 10, 11)."),
     },
 )

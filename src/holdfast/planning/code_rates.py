@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -88,15 +89,18 @@ class CodeRates:
 def _correction(own: Mapping[Coding, float], coding: Coding) -> float:
     if not own or coding in own:
         return own.get(coding, 1.0)
-    total = weights = 0.0
-    for other, factor in own.items():
-        distance = (
-            math.log(coding.data / other.data) ** 2 + math.log(max(coding.parity, 0.5) / max(other.parity, 0.5)) ** 2
-        )
-        weight = 1.0 / max(distance, 1e-6)
-        total += weight * math.log(factor)
-        weights += weight
-    return math.exp(total / weights)
+    near = [(_nearness(coding, other), factor) for other, factor in own.items() if factor != 1.0]
+    if not near:
+        return 1.0
+    weights = sum(weight for weight, _ in near) + sum(_nearness(coding, other) for other in own if own[other] == 1.0)
+    return math.exp(sum(weight * math.log(factor) for weight, factor in near) / weights)
+
+
+@lru_cache(maxsize=1 << 16)
+def _nearness(one: Coding, other: Coding) -> float:
+    data = math.log(one.data / other.data)
+    parity = math.log(max(one.parity, 0.5) / max(other.parity, 0.5))
+    return 1.0 / max(data * data + parity * parity, 1e-6)
 
 
 Plane = tuple[float, float, float, float]

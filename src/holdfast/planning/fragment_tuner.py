@@ -9,7 +9,8 @@ returns the next tuner, whose `decision` says which coding the next round uses a
 
 Steady under noise: rates and losses are filtered (`measurement_filters`); a coding that meets the limits is left only
 for one that is better by a tenth at least, several rounds running; and a coding is only chosen when it would meet the
-reliability with half again as many losses, so that an estimate that wavers does not carry the coding with it.
+reliability with half again as many losses (two and a half times as many, when nothing forces the move), so that an
+estimate that wavers does not carry the coding with it.
 Quick after a change: a coding that no longer meets the limits is left at once, and so is one that became clearly worse
 when the filters find a change.
 
@@ -54,7 +55,9 @@ class TunerGoals:
     bandwidth: float = 100e6
     """First guess, until a bandwidth is measured."""
     loss_margin: float = 1.5
-    """A new coding must hold with this many times the estimated losses, where one exists."""
+    """A coding taken because the old one failed the limits must hold with this many times the estimated losses."""
+    calm_margin: float = 2.5
+    """A coding taken because it is better must hold with this many times the estimated losses."""
     least_gain: float = 0.1
     """A coding that is good enough is left only for one better by this part."""
     patience: int = 3
@@ -101,6 +104,8 @@ class TunerDecision:
 
 
 _LEARNING_ROUNDS = 3
+_OWN_DIFFERENCE = 0.3
+"""Difference from the table (logarithm) from which it is taken for the coding's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +196,12 @@ class FragmentTuner:
         seen = (*self.learning, ratio / (self.speed.rate or 1.0))
         if len(seen) < _LEARNING_ROUNDS:
             return replace(self, learning=seen, speed=replace(self.speed, changed=False))
+        # Less than that is noise; believed, it would add up from coding to coding.
+        factor = median(seen)
+        own = factor if abs(math.log(factor)) > _OWN_DIFFERENCE else 1.0
         return replace(
             self,
-            corrections={**self.corrections, coding: median(seen)},
+            corrections={**self.corrections, coding: own},
             learning=(),
             speed=replace(self.speed, changed=False),
         )
@@ -204,13 +212,16 @@ class FragmentTuner:
         request = self.request()
         current = evaluate(request, self.coding)
         broken = problems_of(request, current)
-        best = self._best()
         if broken:
+            best = self._best()
             met = not problems_of(request, evaluate(request, best.coding))
             reason = f"no longer within the limits: {broken[0]}" if met else f"nothing meets the limits: {broken[0]}"
             return self._moved_to(best.coding, reason, met)
+        best = self._best(self.goals.calm_margin)
         if best.coding == self.coding:
             return self._stayed(0, "still the best")
+        if problems_of(self.request(self.goals.calm_margin), best):
+            return self._stayed(0, "nothing else holds with a margin")
         there = evaluate(request, best.coding)
         gain = _gain(self.goals.prefer, current, there)
         if gain < self.goals.least_gain:
@@ -222,9 +233,9 @@ class FragmentTuner:
             return self._moved_to(best.coding, f"better by {gain:.0%} {why}", True)
         return self._stayed(streak, f"{best.coding} is better by {gain:.0%}, for {streak} rounds so far")
 
-    def _best(self) -> FragmentPlan:
+    def _best(self, *margins: float) -> FragmentPlan:
         """Return the coding to move to: with a margin where there is one, else without, else the most reliable."""
-        for margin in (self.goals.loss_margin, 1.0):
+        for margin in (*margins, self.goals.loss_margin, 1.0):
             try:
                 return choose_coding(self.request(margin))
             except NoPlan:

@@ -213,15 +213,25 @@ def rank(prefer: Preference, plan: FragmentPlan) -> tuple[float, ...]:
     return (plan.spread_seconds, plan.storage_overhead, plan.loss, size)
 
 
-def all_codings(peers: int) -> list[Coding]:
+def all_codings(peers: int) -> tuple[Coding, ...]:
     """Return every (m, k) with a data and a parity fragment that the code and the peers allow."""
-    most = min(MOST_FRAGMENTS, peers)
-    return [Coding(data, total - data) for total in range(2, most + 1) for data in range(1, total)]
+    return _codings(min(MOST_FRAGMENTS, peers))
+
+
+@lru_cache(maxsize=MOST_FRAGMENTS)
+def _codings(most: int) -> tuple[Coding, ...]:
+    return tuple(Coding(data, total - data) for total in range(2, most + 1) for data in range(1, total))
 
 
 def allowed_plans(request: FragmentRequest) -> list[FragmentPlan]:
     """Return all codings that meet the limits, best first."""
-    plans = [evaluate(request, coding) for coding in all_codings(request.peers)]
+    # The loss is quick to know and settles most codings: only the others are looked at in full.
+    reliable = [
+        coding
+        for coding in all_codings(request.peers)
+        if loss_probability(coding, request.node_failure) <= 1.0 - request.reliability
+    ]
+    plans = [evaluate(request, coding) for coding in reliable]
     allowed = [plan for plan in plans if not problems_of(request, plan)]
     if request.max_overhead is None and request.prefer is not Preference.STORAGE:
         usual = [plan for plan in allowed if plan.storage_overhead <= USUAL_OVERHEAD]

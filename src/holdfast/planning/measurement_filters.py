@@ -65,14 +65,14 @@ class RateFilter:
         )
 
 
-MEMORY = 0.98
+MEMORY = 0.99
 """How much of the older counts is kept per round."""
 PRIOR_HOLDERS = 200.0
 """The first guess counts as much as this many holders asked."""
 LEFT_OF_PRIOR = 5.0
 """What was believed before a change counts as much as this many holders after it."""
-EVIDENCE = 6.0
-"""Log-likelihood ratio of the latest rounds against the estimate that is a change (about one in 400 by chance)."""
+EVIDENCE = 9.0
+"""Log-likelihood ratio of the latest rounds against the estimate that is a change (about one in 40,000 by chance)."""
 WINDOWS = (1, 2, 4, 8, 16)
 """Latest rounds that are tested, together."""
 
