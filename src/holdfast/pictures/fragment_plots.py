@@ -85,6 +85,8 @@ def plot_recovery(
     axes[2].plot(sizes, [a + b for a, b in zip(retrieval, measured, strict=True)], label="with our recomputing",
                  **series(0))  # fmt: skip
     axes[2].set_title("(c) both")
+    for ax in (axes[0], axes[2]):
+        ax.set_ylim(bottom=0)
     for ax in axes:
         ax.set_xlabel("state, MB")
         ax.set_ylabel("seconds")
@@ -97,6 +99,7 @@ def plot_parameters(panels: Sequence[tuple[str, str, Line, Line | None]], subtit
     fig, axes = figure("Fragments and the time of coding", subtitle=subtitle, rows=2, columns=2, width=11.0, height=7.6)
     for ax, (title, label, (x, y), formula) in zip(axes, panels, strict=True):
         ax.plot(x, [1000 * one for one in y], label="measured here", **series(0))
+        scale = 0.0
         if formula is not None:
             scale = 1000 * (sum(y) / len(y)) / (sum(formula[1]) / len(formula[1]))
             ax.plot(formula[0], [scale * one for one in formula[1]], label="shape of m B / (m + k - 1), B given",
@@ -105,7 +108,7 @@ def plot_parameters(panels: Sequence[tuple[str, str, Line, Line | None]], subtit
         ax.set_title(title)
         ax.set_xlabel(label)
         ax.set_ylabel("milliseconds")
-        ax.set_ylim(bottom=0)
+        ax.set_ylim(0, 1100 * max(*y, *([] if formula is None else [scale * one / 1000 for one in formula[1]])))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     save(fig, path)
 
