@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -173,3 +174,29 @@ def test_fragments_that_do_not_exist_cannot_be_recomputed(index: int) -> None:
     fragments = fragments_of(b"abc" * 100, 3, 2)
     with pytest.raises(BadInput, match="fragment"):
         recompute(fragments, [index])
+
+
+def test_coding_a_state_needs_memory_for_a_few_stripes_only() -> None:
+    data, block = 4, 1 << 16
+    state = bytes(range(256)) * (1 << 15)  # 8 MB: 32 stripes of 256 kB
+    header = describe(state, STATE, BatchId(1), Epoch(1), Coding(data, 2), block_bytes=block)
+    fragments = [bytearray(FragmentHeader(header, index).pack()) for index in range(6)]
+    for stripe in encode_stripes(header, state):
+        for index, one in enumerate(stripe):
+            fragments[index] += one.prefix + bytes(one.payload)
+    gathered = gather(fragments[2:])
+    stripe_bytes = data * block
+    tracemalloc.start()
+    try:
+        for _ in encode_stripes(header, state):
+            pass
+        assert tracemalloc.get_traced_memory()[1] < 3 * stripe_bytes
+        tracemalloc.reset_peak()
+        place = 0
+        for piece in decode_stream(gathered):
+            assert piece == state[place : place + len(piece)]
+            place += len(piece)
+        assert place == len(state)
+        assert tracemalloc.get_traced_memory()[1] < 5 * stripe_bytes
+    finally:
+        tracemalloc.stop()

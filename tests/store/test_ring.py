@@ -263,3 +263,30 @@ def test_messages_from_itself_and_from_strangers_do_no_harm() -> None:
     assert peer.receive(peer.contact, KeepAlive(Call.PROBE, (peer.contact,)), 1.0) == []
     assert peer.receive(Contact(RingId(9), "stranger"), Leave(), 1.0) == []
     assert len(peer.leaves) == 0
+
+
+def test_a_lookup_asked_for_too_early_waits_until_the_peer_has_joined() -> None:
+    ring = grown(20, seed=13)
+    late = ring.add(ring.new_contact())
+    ring.lookup(late.contact.address, RingId(12345))
+    assert ring.lookups == []
+    ring.run(SETTINGS.lookup_within + 1)
+    (found,) = ring.lookups
+    assert found.root == found.expected
+
+
+def test_nothing_is_kept_for_ever_about_peers_that_are_gone() -> None:
+    ring = SimulatedRing(SETTINGS, seed=14)
+    for number in range(120):
+        ring.add(ring.new_contact())
+        if number > 15:
+            ring.leave(sorted(ring.peers)[number % 16])
+        ring.run(5)
+    ring.run(3 * SETTINGS.table_period)
+    for peer in ring.peers.values():
+        around = peer._around
+        assert len(around._heard) <= SETTINGS.leaf_size + 16
+        assert len(around._said) <= SETTINGS.leaf_size + 16
+        assert len(around.probes) <= 1  # one lost peer at a time is asked whether it is back
+        assert not peer._hops
+        assert not peer._lookups
