@@ -121,7 +121,7 @@ def _print(result: Result) -> None:
 
 
 def _share(value: float) -> str:
-    return "" if isnan(value) else f"{value:.1%}"
+    return "" if isnan(value) else f"{round(value, 4) + 0.0:.1%}"
 
 
 def _number(value: float) -> str:

@@ -138,8 +138,10 @@ def _print(name: str, document: dict[str, Any]) -> None:
     )
     click.echo(
         f"expected recovery time {document['recovery_time']:.6g} s per second, overhead {document['overhead']:.6g}, "
-        f"{len(document['segments'])} segments, {len(document['anchors'])} anchors; "
+        f"segments: {len(document['segments'])}, anchors: {len(document['anchors'])}; "
         f"planned in {document['seconds']:.3f} s"
     )
+    if document["recovery_time"] > 1:
+        click.echo("failures come faster than recoveries end: allow more overhead or give a higher bandwidth")
     if document["never_fail"]:
         click.echo(f"taken to never fail (failure_rate 0): {', '.join(document['never_fail'])}")

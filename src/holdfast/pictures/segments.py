@@ -111,7 +111,8 @@ def _comparison(sweeps: dict[str, Document], shape: str, title: str, path: Path)
     count = found[0]["points"][0]["topologies"]
     fig, panels = figure(
         title,
-        subtitle=f"means over {count} random topologies a point; grey: share of them that NSegments has no plan for",
+        subtitle=f"means over {count} random topologies, where a plan exists; grey: share without NSegments plan"
+        + ("; FastRecover lies under NSegments" if shape == "tree" else ""),
         rows=2,
         columns=2,
         width=11,
@@ -274,7 +275,7 @@ def _left_by_the_paper(sweeps: dict[str, Document], path: Path) -> Path | None:
         axes.set_ylabel(_TIME)
         _set_axis(axes, sweep)
         _infeasible(axes, sweep)
-    legend(panels[0])
+    legend(panels[3])
     save(fig, path)
     return path
 

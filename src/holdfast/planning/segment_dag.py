@@ -5,12 +5,13 @@ frequencies have a closed form (segment_frequencies.py). Up to `EXHAUSTIVE_FREE`
 anchors, every set is tried: the plan is the best there is. Beyond, a search by steps: from several starting sets (the
 sources alone, every operator that can be afforded, and the plan of the chain or tree algorithm where the shape allows
 one), make operators anchors or no anchors, those that gain most first, as long as that helps; then try to change two
-at once. Because it starts from their plans, it is never worse than chain and tree.
+and three at once. Because it starts from their plans, it is never worse than chain and tree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import combinations
 
 import numpy as np
 
@@ -34,8 +35,9 @@ EXHAUSTIVE_FREE = 12
 BATCH_CELLS = 4_000_000
 """How many (set, operator, operator) entries are computed at once; bounds memory."""
 
-EXCHANGES_UP_TO = 120
-"""Up to this many operators, exchanging two is tried where changing one no longer helps."""
+PAIRS_UP_TO = 120
+TRIPLES_UP_TO = 24
+"""Up to so many operators, changing two and three at once is tried where changing one no longer helps."""
 
 LEAST_GAIN = 1e-12
 
@@ -114,13 +116,13 @@ class _Search:
         return anchors
 
     def descend(self, start: Bools) -> tuple[float, Bools]:
-        """Change one operator at a time, the best change first, then exchange two; until neither helps."""
+        """Change one operator at a time, the best change first, then several at once; until neither helps."""
         anchors = start.copy()
         cost = float(self.costs(anchors[None, :])[0])
         while True:
             cost, anchors, helped = self._change_some(cost, anchors)
             if not helped:
-                cost, anchors, helped = self._exchange(cost, anchors)
+                cost, anchors, helped = self._change_together(cost, anchors)
             if not helped:
                 return cost, anchors
 
@@ -135,18 +137,17 @@ class _Search:
         changes = np.cumsum(trials[helpful] ^ anchors, axis=0).astype(bool)
         return *self.best_of(anchors ^ changes), True
 
-    def _exchange(self, cost: float, anchors: Bools) -> tuple[float, Bools, bool]:
-        """Try to change two operators at once, in all ways there are."""
-        if len(self.free) > EXCHANGES_UP_TO:
-            return cost, anchors, False
-        first, second = np.triu_indices(len(self.free), 1)
-        for begin in range(0, len(first), self.batch):
-            one, two = self.free[first[begin : begin + self.batch]], self.free[second[begin : begin + self.batch]]
-            trials = np.repeat(anchors[None, :], len(one), axis=0)
-            row = np.arange(len(one))
-            trials[row, one] ^= True
-            trials[row, two] ^= True
-            found, best = self.best_of(trials)
-            if found < cost * (1 - LEAST_GAIN):
-                return found, best, True
+    def _change_together(self, cost: float, anchors: Bools) -> tuple[float, Bools, bool]:
+        """Try to change two operators at once, then three, in all ways there are; take the first batch that helps."""
+        for together, most in ((2, PAIRS_UP_TO), (3, TRIPLES_UP_TO)):
+            if len(self.free) > most:
+                continue
+            ways = np.array(list(combinations(self.free.tolist(), together)), np.int64).reshape(-1, together)
+            for begin in range(0, len(ways), self.batch):
+                changed = ways[begin : begin + self.batch]
+                trials = np.repeat(anchors[None, :], len(changed), axis=0)
+                trials[np.arange(len(changed))[:, None], changed] ^= True
+                found, best = self.best_of(trials)
+                if found < cost * (1 - LEAST_GAIN):
+                    return found, best, True
         return cost, anchors, False

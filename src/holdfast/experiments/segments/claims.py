@@ -13,6 +13,9 @@ import numpy as np
 from holdfast.experiments.segments.comparison import Point
 from holdfast.experiments.segments.running_times import Timing, growth
 
+MOST_INFEASIBLE = 0.5
+"""Spreads are compared only where most topologies have an NSegments plan."""
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -94,6 +97,8 @@ def _spread(points: list[Point]) -> list[Claim]:
     def ratio(plan: str, of: str) -> str:
         found = []
         for point in points:
+            if point.n_infeasible > MOST_INFEASIBLE:
+                continue
             ours, theirs = point.spread["fast_recover"], point.spread[plan]
             width = {
                 "box": (ours.three_quarters - ours.quarter, theirs.three_quarters - theirs.quarter),
@@ -172,7 +177,8 @@ def _growth(timings: list[Timing]) -> list[Claim]:
 
 def _range(values: list[float]) -> str:
     there = [value for value in values if isfinite(value)]
-    return f"{min(there):.0%} to {max(there):.0%}" if there else "no plans"
+    # Rounded first: a difference of floats that is nothing must not be shown as -0 %.
+    return f"{round(min(there), 6) + 0.0:.0%} to {round(max(there), 6) + 0.0:.0%}" if there else "no plans"
 
 
 def _rate(bandwidth: float | None) -> str:

@@ -17,7 +17,7 @@ from holdfast.planning.segment_model import SegmentModel, model_of
 from holdfast.topology.model import Topology
 from holdfast.topology.operators import Input, Partitioning
 
-SIZES = (6, 8, 10, 12)
+SIZES = (8, 10, 12, 15)
 BANDWIDTHS = (1.5e5, 2.5e5, 5e5, 2e6)
 EXTRA_INPUT = 0.4
 """Chance that an operator reads one more."""
