@@ -110,7 +110,7 @@ def test_a_filter_keeps_the_key_and_a_map_does_not() -> None:
 def test_every_kind_of_operator() -> None:
     app = Application("all")
     tweets = app.source("tweets", schema={"text": "string", "n": "int64", "at": "timestamp"}, event_time="at")
-    tags = tweets.flat_map(lambda t: t, schema={"tag": "string", "n": "int64"}, selectivity=1.5)
+    tags = tweets.flat_map(lambda t: t, schema={"tag": "string", "n": "int64", "at": "timestamp"}, selectivity=1.5)
     by_tag = tags.key_by("tag").window(session(gap="5 minutes"))
     stats = by_tag.aggregate(
         n=count(),
@@ -162,6 +162,44 @@ def test_every_kind_of_operator() -> None:
     assert {str(app.topology().partition(p)) for p in app.topology().outputs} == {"top[0]", "distinct[0]", "own[0]"}
 
 
+def test_event_time_is_followed_through_the_operators() -> None:
+    app = Application("x")
+    source = app.source("s", schema=LOCATIONS, event_time="at")
+    assert source.filter(lambda t: t["speed"]).event_time == "at"
+    assert source.map(lambda t: t).event_time == "at", "where columns are unknown, they are taken to stay"
+    assert source.map(lambda t: t, schema={"segment": "string"}).event_time is None
+    assert source.flat_map(lambda t: t, schema={"then": "timestamp"}, event_time="then").event_time == "then"
+    assert source.window(tumbling(1)).count().event_time == "window_end"
+    assert source.window(rows(3)).count().event_time is None
+    assert source.window(rows(3)).top(1, by="speed").event_time == "at"
+    own = source.apply(lambda s, i, w: (s, i[0]), state={"a": "int64"}, schema={"at": "timestamp"})
+    assert own.event_time == "at"
+
+
+def test_a_join_names_its_window_and_loses_no_column() -> None:
+    app = traffic()
+    assert app.columns["O5"] == {  # type: ignore[index]
+        "segment": "string",
+        "left_window_start": "timestamp[us]",
+        "left_window_end": "timestamp[us]",
+        "speed": "double",
+        "right_window_start": "timestamp[us]",
+        "right_window_end": "timestamp[us]",
+        "count": "int64",
+        "window_start": "timestamp[us]",
+        "window_end": "timestamp[us]",
+    }
+
+
+def test_equal_rows_of_a_distinct_meet_in_one_partition() -> None:
+    app = Application("x")
+    source = app.source("s", schema=LOCATIONS, event_time="at", parallelism=2)
+    source.key_by("segment", "speed").window(tumbling(1)).distinct("segment", id="d")
+    assert app.keys["d"] == (("segment",),)  # type: ignore[index]
+    source.key_by("segment").window(tumbling(1)).distinct("segment", "speed", id="e")
+    assert app.keys["e"] == (("segment",),)  # type: ignore[index]
+
+
 def test_an_arrow_schema_is_taken() -> None:
     app = Application("x")
     schema = pa.schema([("tag", pa.string()), ("at", pa.timestamp("us"))])
@@ -206,6 +244,19 @@ def mistakes() -> list[tuple[str, object]]:
         bad("priority", lambda app, s: s.output(priority=[1, 2])),
         bad("priority", lambda app, s: s.output(priority=0)),
         bad("no event time", lambda app, s: app.source("t", schema=LOCATIONS).window(tumbling(1))),
+        bad("have no event time", lambda app, s: s.window(rows(2)).count().window(tumbling(1))),
+        bad("have no event time", lambda app, s: s.map(lambda t: t, schema={"a": "int64"}).window(tumbling(1))),
+        bad("not a time", lambda app, s: s.map(lambda t: t, schema={"a": "string"}, event_time="a")),
+        bad(
+            "window's own column",
+            lambda app, s: s.window(tumbling(1)).count().window(tumbling(2)).distinct("window_end"),
+        ),
+        bad(
+            "on one side",
+            lambda app, s: s.join(
+                s.map(lambda t: t, schema={"segment": "int64", "at": "timestamp"}), on="segment", window=tumbling(1)
+            ),
+        ),
         bad("counts rows", lambda app, s: s.join(s.map(lambda t: t), on="segment", window=rows(2))),
         bad("twice", lambda app, s: s.join(s, on="segment", window=tumbling(1))),
         bad("the same application", lambda app, s: s.join(traffic(), on="segment", window=tumbling(1))),

@@ -45,6 +45,9 @@ class Application:
         """For each operator, per input, the columns rows are spread over its partitions by (none: as they come)."""
         self.columns: dict[OperatorId, Schema | None] = {}
         """The columns each operator gives, where they are known."""
+        self.event_times: dict[OperatorId, str | None] = {}
+        """The column with the event time of each operator's rows. For a window's result that is `window_end`: it counts
+        as happening in the last microsecond before, so results fall into the larger window that holds their own."""
         self.sinks: dict[OperatorId, object] = {}
         """Where the rows of each output go; None: the runner decides."""
 
@@ -81,7 +84,9 @@ class Application:
         placed = () if key is None else ((key,) if isinstance(key, str) else tuple(key))
         step = steps.Source(frame, event_time, late)
         need_columns(columns, placed, field=f"{id}.key")
-        return self.add(step, "source", (), columns, id, parallelism, hints, rate=rate, placed_by=placed)
+        return self.add(
+            step, "source", (), columns, id, parallelism, hints, rate=rate, placed_by=placed, event_time=event_time
+        )
 
     def operator(self, name: str) -> Operator:
         """Return an operator as it stands so far."""
@@ -109,6 +114,7 @@ class Application:
         rate: float | None = None,
         joins: bool = False,
         placed_by: tuple[str, ...] = (),
+        event_time: str | None = None,
     ) -> Stream:
         """Add one operator; streams call this, users call the methods of streams."""
         own = self._own_id(kind, name)
@@ -140,6 +146,7 @@ class Application:
         self.steps[own] = step
         self.keys[own] = tuple(feed.keys for feed in feeds) if feeds else (placed_by,)
         self.columns[own] = columns
+        self.event_times[own] = event_time
         return Stream(self, own, columns, (), placed_by)
 
     def mark_output(self, name: OperatorId, priority: int | Sequence[int], sink: object) -> None:
@@ -154,7 +161,7 @@ class Application:
         self.sinks[name] = sink
 
     def need_event_time(self, name: OperatorId) -> None:
-        """Refuse an event-time window over a stream one of whose sources has no event time."""
+        """Refuse an event-time window over rows without an event time, or over a source that has none."""
         waiting, seen = [name], {name}
         while waiting:
             at = waiting.pop()
@@ -169,6 +176,13 @@ class Application:
             fresh = [one.source for one in self._operators[at].inputs if one.source not in seen]
             seen.update(fresh)
             waiting += fresh
+        if self.event_times[name] is None:
+            raise BadInput(
+                f"the rows of {name} have no event time, and a window over time needs one",
+                where=f"application {self.name}",
+                field=f"{name}.event_time",
+                remedy='keep the column in its schema, or name another there: event_time="at"',
+            )
 
     def _own_id(self, kind: str, name: str | None) -> OperatorId:
         if name is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.application import steps
 from holdfast.application.aggregates import Aggregate, Function, count
-from holdfast.application.columns import NUMBERS, Schema, need_columns, need_kind, read_schema
+from holdfast.application.columns import NUMBERS, TIMES, Schema, need_columns, need_kind, read_schema
 from holdfast.application.hints import Hints
 from holdfast.application.windows import Rows, Window
 from holdfast.errors import BadInput
@@ -40,6 +40,11 @@ class Stream:
     placed_by: tuple[str, ...] = ()
     """The columns by which rows are already spread over this operator's partitions."""
 
+    @property
+    def event_time(self) -> str | None:
+        """The column that event-time windows over this stream go by; None where there is none."""
+        return self.app.event_times[self.id]
+
     # -- row by row -----------------------------------------------------------------------------------------------
 
     def map(
@@ -47,16 +52,20 @@ class Stream:
         function: steps.TableFunction,
         *,
         schema: Mapping[str, str] | None = None,
+        event_time: str | None = None,
         id: str | None = None,  # noqa: A002
         parallelism: int | None = None,
         **hints: Unpack[Hints],
     ) -> Stream:
         """Turn each row into one row: `function` takes an Arrow table and gives one with as many rows.
 
+        Event time stays in its column; where the rows have it in another one, `event_time` names it.
+
         Example: `speeds.map(lambda rows: rows.append_column("kmh", pc.multiply(rows["speed"], 3.6)))`.
         """
         columns = None if schema is None else read_schema(schema, field="schema")
-        return self._next(steps.Map(function), "map", columns, id, parallelism, hints)
+        time = self._time_of(columns, event_time, f"{self.id}.map")
+        return self._next(steps.Map(function), "map", columns, id, parallelism, hints, time)
 
     def filter(
         self,
@@ -70,7 +79,7 @@ class Stream:
 
         Example: `speeds.filter(pc.field("speed") > 0)`.
         """
-        kept = self._next(steps.Filter(condition), "filter", self.columns, id, parallelism, hints)
+        kept = self._next(steps.Filter(condition), "filter", self.columns, id, parallelism, hints, self.event_time)
         stays = kept.app.operator(kept.id).inputs[0].partitioning is Partitioning.ONE_TO_ONE
         return replace(kept, keys=self.keys, placed_by=self.keys or (self.placed_by if stays else ()))
 
@@ -79,13 +88,19 @@ class Stream:
         function: steps.TableFunction,
         *,
         schema: Mapping[str, str] | None = None,
+        event_time: str | None = None,
         id: str | None = None,  # noqa: A002
         parallelism: int | None = None,
         **hints: Unpack[Hints],
     ) -> Stream:
-        """Turn the rows of a batch into any number of rows: a tweet into its hashtags, say. It keeps no memory."""
+        """Turn the rows of a batch into any number of rows: a tweet into its hashtags, say. It keeps no memory.
+
+        Event time stays in its column, which the new rows must have too where windows over time follow; where they
+        have it in another one, `event_time` names it.
+        """
         columns = None if schema is None else read_schema(schema, field="schema")
-        return self._next(steps.FlatMap(function), "flat-map", columns, id, parallelism, hints)
+        time = self._time_of(columns, event_time, f"{self.id}.flat_map")
+        return self._next(steps.FlatMap(function), "flat-map", columns, id, parallelism, hints, time)
 
     # -- by key and window ----------------------------------------------------------------------------------------
 
@@ -115,7 +130,9 @@ class Stream:
     ) -> Stream:
         """Pair the rows of two streams that agree on columns and fall into the same event-time window.
 
-        Columns of the other stream that this one has too, apart from the keys, come out as `right_…`.
+        A pair comes out once for every window it shares, with `window_start` and `window_end`; where the streams have
+        columns of these names, they come out as `left_…` and `right_…`. Other columns that both have, apart from the
+        keys, come out as they are from this stream and as `right_…` from the other. Null keys pair with nothing.
 
         Example: `speeds.join(reports, on="segment", window=tumbling("10 seconds"), parallelism=2)`.
         """
@@ -134,12 +151,38 @@ class Stream:
             self.app.need_event_time(side.id)
         columns: Schema | None = None
         if self.columns is not None and other.columns is not None:
-            columns = dict(self.columns)
-            for name, kind in other.columns.items():
-                if name not in keys:
-                    columns[f"right_{name}" if name in columns else name] = kind
+            for key in keys:
+                if (self.columns[key] in NUMBERS) != (other.columns[key] in NUMBERS) or (
+                    self.columns[key] not in NUMBERS and self.columns[key] != other.columns[key]
+                ):
+                    raise BadInput(
+                        f"column {key!r} is {self.columns[key]} on one side and {other.columns[key]} on the other",
+                        field=f"{self.id}.join.on",
+                        remedy="map one of them to the other's type",
+                    )
+            mine, theirs = joined_names(tuple(self.columns), tuple(other.columns), keys)
+            columns = {mine[name]: kind for name, kind in self.columns.items()}
+            columns.update({theirs[name]: kind for name, kind in other.columns.items() if name in theirs})
+            columns.update(WINDOW_COLUMNS)
+            if len(columns) < len(mine) + len(theirs) + len(WINDOW_COLUMNS):
+                raise BadInput(
+                    "two columns of the result would have one name",
+                    field=f"{self.id}.join",
+                    remedy="rename the columns that begin with left_ or right_",
+                )
         step = steps.WindowJoin(keys, window)
-        return self.app.add(step, "join", (left, right), columns, id, parallelism, hints, joins=True, placed_by=keys)
+        return self.app.add(
+            step,
+            "join",
+            (left, right),
+            columns,
+            id,
+            parallelism,
+            hints,
+            joins=True,
+            placed_by=keys,
+            event_time="window_end",
+        )
 
     def apply(
         self,
@@ -147,6 +190,7 @@ class Stream:
         *others: Stream,
         state: Mapping[str, str],
         schema: Mapping[str, str],
+        event_time: str | None = None,
         deterministic: bool = True,
         joins: bool = False,
         id: str | None = None,  # noqa: A002
@@ -156,13 +200,17 @@ class Stream:
         """Run your own operator with memory: `function(state, inputs, watermark) -> (new state, output rows)`.
 
         `state` and what comes out are Arrow tables with the schemas declared here; `inputs` has one table per input
-        stream, this one first, rows in a fixed order. State must depend only on the arguments (else say
-        `deterministic=False`). Where it needs rows of one key together, call it on a stream after `key_by`, and split
+        stream, this one first, rows in a fixed order; `watermark` is in seconds. It is called once in every batch, with
+        empty tables where nothing came. Event time is in the column `event_time`, or in this stream's own.
+        State must depend only on the arguments (else say `deterministic=False`). Where it needs rows of one key together, call it on a stream after `key_by`, and split
         state by the same key. `joins=True` says that without one of its inputs the others are useless.
         """
         step = steps.Custom(function, read_schema(state, field="state"), deterministic)
         columns = read_schema(schema, field="schema")
-        return self.app.add(step, "apply", (self, *others), columns, id, parallelism, hints, joins=joins)
+        time = self._time_of(columns, event_time, f"{self.id}.apply")
+        return self.app.add(
+            step, "apply", (self, *others), columns, id, parallelism, hints, joins=joins, event_time=time
+        )
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -183,8 +231,17 @@ class Stream:
         name: str | None,
         parallelism: int | None,
         hints: Hints,
+        event_time: str | None,
     ) -> Stream:
-        return self.app.add(step, kind, (self,), columns, name, parallelism, hints)
+        return self.app.add(step, kind, (self,), columns, name, parallelism, hints, event_time=event_time)
+
+    def _time_of(self, columns: Schema | None, given: str | None, field: str) -> str | None:
+        """Return the event time of rows made from this stream's: in the column given, or where it was."""
+        if given is not None:
+            need_kind(columns, given, TIMES, "a time or a number of seconds", field=f"{field}.event_time")
+            return given
+        mine = self.event_time
+        return mine if columns is None or (mine in columns and columns[mine] in TIMES) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +280,7 @@ class Windowed:
             if columns is not None:
                 columns[name] = _aggregate_type(one, schema)
         step = steps.WindowAggregate(self.stream.keys, self.over, tuple(aggregates.items()))
-        return self._add(step, "aggregate", columns, id, parallelism, hints or {})
+        return self._add(step, "aggregate", columns, id, parallelism, hints or {}, None)
 
     def count(
         self,
@@ -245,14 +302,17 @@ class Windowed:
         parallelism: int | None = None,
         **hints: Unpack[Hints],
     ) -> Stream:
-        """Keep the k rows of each key and window with the greatest value of a column (the least: `largest=False`)."""
+        """Keep the k rows of each key and window with the greatest value of a column (the least: `largest=False`).
+
+        `window_start` and `window_end` are those of this window; columns of these names in the rows give way.
+        """
         field = f"{self.stream.id}.top"
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise BadInput(f"{k!r} is not a number of rows", field=field, remedy="give a whole number of 1 or more")
         need_columns(self.stream.columns, [by], field=field)
         columns = None if self.stream.columns is None else {**self.stream.columns, **self._window_columns()}
         step = steps.TopK(self.stream.keys, self.over, k, by, largest)
-        return self._add(step, "top", columns, id, parallelism, hints)
+        return self._add(step, "top", columns, id, parallelism, hints, self.stream.event_time)
 
     def distinct(
         self,
@@ -268,8 +328,15 @@ class Windowed:
         need_columns(self.stream.columns, columns, field=field)
         known = self.stream.columns
         kept = None if known is None else {**{c: known[c] for c in columns}, **self._window_columns()}
-        keyed = self if set(self.stream.keys) & set(columns) else Windowed(self.stream.key_by(*columns), self.over)
-        return keyed._add(steps.Distinct(columns, self.over), "distinct", kept, id, parallelism, hints)
+        if not isinstance(self.over, Rows) and (taken := set(columns) & set(WINDOW_COLUMNS)):
+            raise BadInput(
+                f"{min(taken)!r} is the window's own column", field=field, remedy="leave it out or rename it"
+            )
+        # Equal rows must meet in one partition, so the stream's own key will do only where it is among the columns.
+        own = self.stream.keys and set(self.stream.keys) <= set(columns)
+        keyed = self if own else Windowed(self.stream.key_by(*columns), self.over)
+        time = self.stream.event_time if self.stream.event_time in columns else None
+        return keyed._add(steps.Distinct(columns, self.over), "distinct", kept, id, parallelism, hints, time)
 
     def _window_columns(self) -> Schema:
         return {} if isinstance(self.over, Rows) else dict(WINDOW_COLUMNS)
@@ -286,9 +353,24 @@ class Windowed:
         name: str | None,
         parallelism: int | None,
         hints: Hints,
+        row_time: str | None,
     ) -> Stream:
+        """Add the operator; rows of count windows have the event time they came with, others their window's end."""
         keys = self.stream.keys
-        return self.stream.app.add(step, kind, (self.stream,), columns, name, parallelism, hints, placed_by=keys)
+        time = row_time if isinstance(self.over, Rows) else "window_end"
+        return self.stream.app.add(
+            step, kind, (self.stream,), columns, name, parallelism, hints, placed_by=keys, event_time=time
+        )
+
+
+def joined_names(
+    left: Sequence[str], right: Sequence[str], keys: Sequence[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what the columns of each side of a join are called in its result; the keys come from the left."""
+    mine = {name: f"left_{name}" if name in WINDOW_COLUMNS else name for name in left}
+    taken = {*mine.values(), *WINDOW_COLUMNS}
+    theirs = {name: f"right_{name}" if name in taken else name for name in right if name not in keys}
+    return mine, theirs
 
 
 def _need_window(window: object, field: str) -> None:
