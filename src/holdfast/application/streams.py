@@ -202,7 +202,8 @@ class Stream:
         `state` and what comes out are Arrow tables with the schemas declared here; `inputs` has one table per input
         stream, this one first, rows in a fixed order; `watermark` is in seconds. It is called once in every batch, with
         empty tables where nothing came. Event time is in the column `event_time`, or in this stream's own.
-        State must depend only on the arguments (else say `deterministic=False`). Where it needs rows of one key together, call it on a stream after `key_by`, and split
+        State must depend only on the arguments (else say `deterministic=False`).
+        Where it needs rows of one key together, call it on a stream after `key_by`, and split
         state by the same key. `joins=True` says that without one of its inputs the others are useless.
         """
         step = steps.Custom(function, read_schema(state, field="state"), deterministic)

@@ -1,0 +1,15 @@
+"""Batches and state on a node, without Spark: blocks, operators on Arrow tables, state files, the partition host."""
+
+from holdfast.runtime.in_process import InProcess, run_in_process
+from holdfast.runtime.sinks import ConsoleSink, FunctionSink, MemorySink, OutputKey, ParquetSink, TransactionalSink
+
+__all__ = [
+    "ConsoleSink",
+    "FunctionSink",
+    "InProcess",
+    "MemorySink",
+    "OutputKey",
+    "ParquetSink",
+    "TransactionalSink",
+    "run_in_process",
+]

@@ -1,0 +1,119 @@
+"""What a partition host answers: values, never exceptions, so that a task always ends well and says what happened.
+
+Runs anywhere; crosses from nodes to the driver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from holdfast.errors import HoldfastError, one_line
+from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
+from holdfast.runtime.times import Watermark
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """That a partition is to run on a node: the driver's log says its frontier and the epoch."""
+
+    partition: PartitionId
+    node: NodeId
+    frontier: BatchId
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The partition is here, with everything up to its frontier, which may be past the logged one."""
+
+    partition: PartitionId
+    frontier: BatchId
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """The host is right, but the state at this batch is not here, or damaged: the partition has failed."""
+
+    partition: PartitionId
+    batch: BatchId
+
+
+@dataclass(frozen=True, slots=True)
+class Misplaced:
+    """The task ran on another node than the order names: the cycle is to run again, nothing was lost."""
+
+    partition: PartitionId
+    asked: NodeId
+    here: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The order is of an epoch that is over."""
+
+    partition: PartitionId
+    epoch: Epoch
+    current: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What one partition's batch took."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    late_rows: int = 0
+    """Rows kept aside: late, or without an event time."""
+    seconds: float = 0.0
+    state_bytes: int = 0
+    written_bytes: int = 0
+    """Bytes of state that this batch added or wrote again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The partition has completed a batch."""
+
+    partition: PartitionId
+    batch: BatchId
+    watermark: Watermark
+    measures: Measures = field(default_factory=Measures)
+    tentative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A batch could not be processed: nothing was written, the partition stands where it stood."""
+
+    partition: PartitionId
+    batch: BatchId
+    problem: str
+
+    @property
+    def operator(self) -> OperatorId:
+        """The operator that failed."""
+        return self.partition.operator
+
+    def __str__(self) -> str:
+        return one_line(f"operator {self.operator}, partition {self.partition}, batch {self.batch}: {self.problem}")
+
+
+Answer: TypeAlias = Ready | Missing | Misplaced | Refused | Done | Failed
+
+
+class OperatorFailed(HoldfastError):
+    """A partition could not process a batch, and the run stops there; nothing before it is lost."""
+
+    def __init__(self, failed: Failed) -> None:
+        """Name operator, partition and batch."""
+        self.failed = failed
+        super().__init__(
+            failed.problem,
+            where=f"operator {failed.operator}",
+            field=f"partition {failed.partition}, batch {failed.batch}",
+        )
+
+    def placed(self, where: str) -> HoldfastError:
+        """Return the error as it is: it names its place."""
+        return self

@@ -1,0 +1,442 @@
+"""The partition host: it runs the partitions that are placed on a node, and knows nothing of who moves their blocks.
+
+Runs on a node, in a Spark task, in one process for tests, or under the simulator. For each partition it takes the next
+batch whose barriers are all in (paper 000, Alg. 1), runs the operator, commits state and output at once, and hands over
+what consumers have not acknowledged. What it keeps in memory is a cache: inboxes, acknowledgements and positions that
+the next order brings again. It answers with values: an operator that raises, a state that is not there, an order for
+another node are answers, and the partition stands where it stood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from holdfast.errors import BadInput, CheckFailed, HoldfastError
+from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.runtime.answers import Done, Failed, Measures, Misplaced, Missing, Order, Ready, Refused
+from holdfast.runtime.blocks import LATE, Block, Edge
+from holdfast.runtime.images import Image, assemble, take_image
+from holdfast.runtime.inbox import Delivery, Inbox
+from holdfast.runtime.outbox import Outbox, Retention
+from holdfast.runtime.program import Program
+from holdfast.runtime.stepping import Batch, barrier, process
+from holdfast.runtime.stores import FRESH, Addition, StaleEpoch, VersionStore
+from holdfast.runtime.versions import GONE, NO_BATCH, Commit, FileName, Line, Pointer, RunRef, VersionId
+
+DEFAULT_VERSIONS = 4
+"""How many of the last versions of a state stay on the node, beside the last checkpoint's."""
+_REWRITE_EVERY = 16
+
+
+@dataclass(slots=True)
+class _Placed:
+    """A partition that is on this host."""
+
+    partition: PartitionId
+    inbox: Inbox
+    outbox: Outbox
+    pointer: Pointer
+    commits: dict[BatchId, Commit]
+    handed: dict[PartitionId, BatchId] = field(default_factory=dict)
+    """The last batch handed to each consumer on this host."""
+    checkpoint: VersionId | None = None
+    trimmed_at: BatchId = NO_BATCH
+    measures: Measures = field(default_factory=Measures)
+
+    @property
+    def frontier(self) -> BatchId:
+        return max(self.commits, default=NO_BATCH)
+
+
+class PartitionHost:
+    """The partitions of one node."""
+
+    def __init__(
+        self,
+        program: Program,
+        store: VersionStore,
+        *,
+        node: NodeId,
+        epoch: Epoch,
+        clock: Callable[[], float],
+        retention: Mapping[PartitionId, Retention] = MappingProxyType({}),
+        versions: int = DEFAULT_VERSIONS,
+    ) -> None:
+        """Run a program's partitions from a store; outboxes not named in `retention` are kept nowhere."""
+        self._program, self._store, self._clock = program, store, clock
+        self.node, self.epoch = node, epoch
+        self._retention = dict(retention)
+        self._versions = versions
+        self._placed: dict[PartitionId, _Placed] = {}
+        self._edges = {
+            (partition, PartitionId(route.edge.target, target)): route.edge
+            for partition in program.partitions
+            for route in program.operators[partition.operator].outputs
+            for target in route.targets(partition.index)
+        }
+
+    # -- placing ----------------------------------------------------------------------------------------------------
+
+    def take(self, order: Order) -> Ready | Missing | Misplaced | Refused:
+        """Place a partition, or say why it cannot be: see the answers."""
+        if order.node != self.node:
+            return Misplaced(order.partition, order.node, self.node)
+        if order.epoch < self.epoch:
+            return Refused(order.partition, order.epoch, self.epoch)
+        self.epoch = order.epoch
+        partition = order.partition
+        line = self._store.line(partition)
+        if line is not None and line.pointer.epoch > order.epoch:
+            return Refused(partition, order.epoch, line.pointer.epoch)
+        if line is None or line.frontier < order.frontier:
+            if line is not None or order.frontier != NO_BATCH:
+                return Missing(partition, order.frontier)
+            self._store.point(partition, Pointer(order.epoch, None))
+        elif line.pointer.epoch < order.epoch:
+            last = line.last
+            self._store.point(partition, Pointer(order.epoch, None if last is None else last.id))
+        line = self._store.line(partition)
+        if line is None or (line.last is not None and self._store.load(line.last) is None):
+            return Missing(partition, order.frontier)
+        self._place(partition, line)
+        return Ready(partition, line.frontier)
+
+    def go_back(self, partition: PartitionId, batch: BatchId) -> Ready | Missing:
+        """Return to an earlier batch by changing a pointer; needs an epoch of its own."""
+        placed = self._need(partition)
+        commit = placed.commits.get(batch)
+        if batch < placed.frontier and placed.pointer.epoch >= self.epoch:
+            raise CheckFailed(
+                f"{partition} cannot go back to batch {batch} within epoch {self.epoch}",
+                remedy="take a new epoch first",
+            )
+        if batch != NO_BATCH and (commit is None or self._store.load(commit) is None):
+            return Missing(partition, batch)
+        self._store.point(partition, Pointer(self.epoch, None if commit is None else commit.id))
+        line = self._store.line(partition)
+        assert line is not None
+        self._place(partition, line, again=True)
+        return Ready(partition, batch)
+
+    def enter(self, epoch: Epoch) -> None:
+        """Begin an epoch: every partition goes on from its frontier, and the writes of earlier epochs are refused."""
+        if epoch < self.epoch:
+            raise StaleEpoch(f"epoch {epoch} is over: this host is in {self.epoch}", remedy="take a new epoch")
+        self.epoch = epoch
+
+    def release(self, partition: PartitionId) -> None:
+        """Stop running a partition; its files stay."""
+        self._placed.pop(partition, None)
+
+    def lose(self, partition: PartitionId) -> None:
+        """Forget a partition and delete its files."""
+        self._placed.pop(partition, None)
+        self._store.drop(partition)
+
+    @property
+    def partitions(self) -> tuple[PartitionId, ...]:
+        """The partitions placed here, inputs before consumers."""
+        return tuple(partition for partition in self._program.partitions if partition in self._placed)
+
+    def frontier(self, partition: PartitionId) -> BatchId:
+        """The last batch a partition has completed."""
+        return self._need(partition).frontier
+
+    def watermark(self, partition: PartitionId) -> int | None:
+        """The watermark after the last batch."""
+        placed = self._need(partition)
+        return placed.commits[placed.frontier].watermark if placed.commits else None
+
+    def measures(self, partition: PartitionId) -> Measures:
+        """What a partition has taken since it was placed here: sums, and the present size of its state."""
+        return self._need(partition).measures
+
+    def missing(self, partition: PartitionId) -> list[tuple[Edge, PartitionId]]:
+        """The input streams whose barrier for the next batch has not come."""
+        placed = self._need(partition)
+        return placed.inbox.missing(BatchId(placed.frontier + 1))
+
+    # -- batches ----------------------------------------------------------------------------------------------------
+
+    def deliver(self, blocks: Iterable[Block]) -> list[Delivery]:
+        """Take blocks in, in any order and any number of copies; say what became of each."""
+        found = []
+        for block in blocks:
+            placed = self._placed.get(block.header.receiver)
+            if placed is None:
+                found.append(Delivery.NOT_HERE)
+            elif block.header.epoch < self.epoch:
+                found.append(Delivery.STALE)
+            else:
+                found.append(placed.inbox.put(block, placed.frontier))
+        return found
+
+    def run(self, most: int | None = None) -> list[Done | Failed | Missing | Refused]:
+        """Process every batch that is complete, at most so many per partition.
+
+        Rows go from one partition here to the next at once. One that failed is not tried again before the next call.
+        """
+        answers: list[Done | Failed | Missing | Refused] = []
+        counts: dict[PartitionId, int] = {}
+        stopped: set[PartitionId] = set()
+        moved = True
+        while moved:
+            moved = False
+            for partition in self.partitions:
+                placed = self._placed[partition]
+                self._hand_over(placed)
+                while partition not in stopped and (most is None or counts.get(partition, 0) < most):
+                    blocks = placed.inbox.complete(BatchId(placed.frontier + 1))
+                    if blocks is None:
+                        break
+                    answer = self._step(placed, blocks)
+                    answers.append(answer)
+                    if not isinstance(answer, Done):
+                        stopped.add(partition)
+                        break
+                    moved = True
+                    counts[partition] = counts.get(partition, 0) + 1
+                self._hand_over(placed)
+        for placed in self._placed.values():
+            self._trim(placed)
+        return answers
+
+    def _step(self, placed: _Placed, blocks: Sequence[Block]) -> Done | Failed | Missing | Refused:
+        partition, batch = placed.partition, BatchId(placed.frontier + 1)
+        started = self._clock()
+        before = placed.commits.get(placed.frontier)
+        try:
+            state = {} if before is None else self._store.load(before)
+            if state is None:
+                return Missing(partition, placed.frontier)
+            if placed.pointer.epoch < self.epoch:
+                placed.pointer = Pointer(self.epoch, None if before is None else before.id)
+                self._store.point(partition, placed.pointer)
+            rewritten: set[FileName] = set()
+            if before is not None and batch % _REWRITE_EVERY == 0:
+                rewritten = self._store.rewrite(before)
+            given = Batch(partition, batch, self.epoch, blocks, before, state)
+            commit, added = process(self._program.operators[partition.operator], given, rewritten)
+            kept = self._store.commit(commit, added)
+        except StaleEpoch:
+            line = self._store.line(partition)
+            return Refused(partition, self.epoch, self.epoch if line is None else line.pointer.epoch)
+        except HoldfastError as error:
+            return Failed(partition, batch, str(error))
+        except Exception as error:  # a user's function may raise anything; it is an answer, not the end of the task
+            return Failed(partition, batch, f"{type(error).__name__}: {error}")
+        placed.commits[batch] = kept
+        placed.inbox.done(batch)
+        measures = Measures(
+            rows_in=kept.rows_in - (0 if before is None else before.rows_in),
+            rows_out=kept.rows_out - (0 if before is None else before.rows_out),
+            late_rows=kept.late_rows - (0 if before is None else before.late_rows),
+            seconds=self._clock() - started,
+            state_bytes=kept.state_bytes,
+            written_bytes=sum(run.nbytes for runs in added.runs.values() for run in runs),
+        )
+        placed.measures = _sum(placed.measures, measures)
+        for stream in {sender for _, sender in placed.inbox.streams}:
+            if (near := self._placed.get(stream)) is not None:
+                near.outbox.acknowledge(partition, batch)
+        return Done(partition, batch, kept.watermark, measures, kept.tentative)
+
+    # -- what goes out ----------------------------------------------------------------------------------------------
+
+    def outgoing(self) -> list[Block]:
+        """Return what consumers that are not here have not acknowledged: blocks, barriers, and rows kept aside.
+
+        A consumer that needs what is kept no more is passed over: `replay` says so, and the sender has to go back.
+        """
+        found: list[Block] = []
+        for partition in self.partitions:
+            placed = self._placed[partition]
+            for consumer in placed.outbox.consumers:
+                if consumer not in self._placed:
+                    found += self.replay(partition, consumer, placed.outbox.acknowledged(consumer)) or []
+        return found
+
+    def replay(self, sender: PartitionId, consumer: PartitionId, after: BatchId) -> list[Block] | None:
+        """Return what a partition sent to a consumer after a batch; None where not all of it is kept."""
+        placed = self._need(sender)
+        found: list[Block] = []
+        for number in range(after + 1, placed.frontier + 1):
+            commit = placed.commits.get(BatchId(number))
+            blocks = None if commit is None else self._store.blocks(commit)
+            if commit is None or blocks is None:
+                return None
+            mine = [block.stamped(self.epoch) for block in blocks if block.header.receiver == consumer]
+            if not mine and consumer.operator != LATE:
+                mine = [barrier(self._edges[sender, consumer], sender, consumer, commit, self.epoch)]
+            found += mine
+        return found
+
+    def kept_from(self, partition: PartitionId) -> BatchId:
+        """The first batch whose output is still here, with all after it."""
+        placed = self._need(partition)
+        number = placed.frontier
+        while (commit := placed.commits.get(number)) is not None and self._store.blocks(commit) is not None:
+            number = BatchId(number - 1)
+        return BatchId(number + 1)
+
+    def acknowledge(self, sender: PartitionId, consumer: PartitionId, frontier: BatchId) -> None:
+        """Hear that a consumer (a partition, or a sink) has completed a batch of what a partition here sends."""
+        if sender in self._placed:
+            self._placed[sender].outbox.acknowledge(consumer, frontier)
+
+    def consumer_went_back(self, consumer: PartitionId, frontier: BatchId) -> None:
+        """Hear that a consumer went back to a batch: it must get what follows again."""
+        for placed in self._placed.values():
+            placed.outbox.went_back(consumer, frontier)
+            if consumer in placed.handed:
+                placed.handed[consumer] = min(placed.handed[consumer], frontier)
+
+    def checkpointed(self, partition: PartitionId, batch: BatchId) -> None:
+        """Hear that a partition's state at a batch is safe: outboxes need not reach back further for it."""
+        for placed in self._placed.values():
+            placed.outbox.checkpointed(partition, batch)
+        own = self._placed.get(partition)
+        if own is not None and batch in own.commits:
+            own.checkpoint = own.commits[batch].id
+
+    def retain(self, retention: Mapping[PartitionId, Retention]) -> None:
+        """Take a new policy: outboxes not named are kept nowhere."""
+        self._retention = dict(retention)
+        for partition, placed in self._placed.items():
+            placed.outbox.retention = self._retention.get(partition, Retention.NOWHERE)
+
+    # -- checkpoints ------------------------------------------------------------------------------------------------
+
+    def snapshot(
+        self, partition: PartitionId, batch: BatchId, *, since: VersionId | None = None, with_outbox: bool = False
+    ) -> Image | Missing:
+        """Return a partition's state at a batch: the changes since a version that is on its line, else all of it."""
+        placed = self._need(partition)
+        commit = placed.commits.get(batch)
+        state = None if commit is None else self._store.load(commit)
+        if commit is None or state is None:
+            return Missing(partition, batch)
+        if commit.tentative:
+            raise CheckFailed(f"{partition} at batch {batch} is tentative", remedy="checkpoint its clean line")
+        earlier = None if since is None else placed.commits.get(since.batch)
+        outbox: list[Block] = []
+        if with_outbox:
+            first = BatchId(max(self.kept_from(partition), placed.outbox.needed_from()) - 1)
+            for consumer in placed.outbox.consumers:
+                kept = self.replay(partition, consumer, first) or []
+                outbox += [block for block in kept if block.header.batch <= batch]
+        return take_image(commit, state, earlier if earlier is not None and earlier.id == since else None, outbox)
+
+    def restore(self, images: Sequence[Image]) -> Ready:
+        """Put a partition here from a base and the changes since, in this host's epoch."""
+        image = images[-1]
+        partition, batch = image.commit.partition, image.commit.id.batch
+        state = assemble(images)
+        self._placed.pop(partition, None)
+        self._store.drop(partition)
+        self._store.point(partition, Pointer(self.epoch, None))
+        parent = self._restore_outbox(image)
+        number, refs = 0, {}
+        for name in sorted(state):
+            refs[name] = tuple(RunRef(FRESH, number + place) for place in range(len(state[name])))
+            number += len(state[name])
+        blocks = [block for block in image.outbox if block.header.batch == batch]
+        # Without its outbox an image does not know what the batch sent, which is not the same as barriers alone.
+        sent = None if blocks else FileName(GONE)
+        blocks = [block for block in blocks if block.row_count]
+        commit = replace(image.commit, id=VersionId(batch, self.epoch), parent=parent, runs=refs, blocks=sent)
+        self._store.commit(commit, Addition({name: list(state[name]) for name in sorted(state)}, blocks))
+        self._store.point(partition, Pointer(self.epoch, commit.id))
+        line = self._store.line(partition)
+        assert line is not None
+        self._place(partition, line)
+        return Ready(partition, batch)
+
+    def _restore_outbox(self, image: Image) -> VersionId | None:
+        """Commit the batches before the image's, of which only the output is known; return the last of them."""
+        parent = None
+        batches = sorted({block.header.batch for block in image.outbox} - {image.commit.id.batch})
+        for batch in batches:
+            blocks = [block for block in image.outbox if block.header.batch == batch]
+            commit = Commit(
+                image.commit.partition,
+                VersionId(batch, self.epoch),
+                parent,
+                blocks[0].header.watermark,
+                {GONE: (RunRef(FileName(GONE), 0),)},
+            )
+            self._store.commit(commit, Addition(blocks=[block for block in blocks if block.row_count]))
+            parent = commit.id
+        return parent
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _need(self, partition: PartitionId) -> _Placed:
+        placed = self._placed.get(partition)
+        if placed is None:
+            raise BadInput(f"{partition} is not on node {self.node}", remedy="place it there first")
+        return placed
+
+    def _place(self, partition: PartitionId, line: Line, *, again: bool = False) -> None:
+        placed = self._placed.get(partition)
+        if placed is None:
+            retention = self._retention.get(partition, Retention.NOWHERE)
+            placed = _Placed(
+                partition,
+                Inbox(self._program.streams(partition)),
+                Outbox(self._program.consumers(partition), retention),
+                line.pointer,
+                dict(line.commits),
+            )
+            self._placed[partition] = placed
+            # Output is dropped only once all consumers have it, so what is not here any more they have.
+            for consumer in placed.outbox.consumers:
+                placed.outbox.acknowledge(consumer, BatchId(self.kept_from(partition) - 1))
+        else:
+            placed.pointer, placed.commits = line.pointer, dict(line.commits)
+        if again:
+            placed.inbox.clear()
+            self.consumer_went_back(partition, placed.frontier)
+            placed.handed = {consumer: min(batch, placed.frontier) for consumer, batch in placed.handed.items()}
+        else:
+            placed.inbox.done(placed.frontier)
+
+    def _hand_over(self, placed: _Placed) -> None:
+        """Give consumers on this host what they have not got yet."""
+        for consumer in placed.outbox.consumers:
+            near = self._placed.get(consumer)
+            if near is None:
+                continue
+            after = max(near.frontier, placed.handed.get(consumer, NO_BATCH))
+            if after >= placed.frontier:
+                continue
+            for block in self.replay(placed.partition, consumer, after) or []:
+                near.inbox.put(block, near.frontier)
+                placed.handed[consumer] = block.header.batch
+
+    def _trim(self, placed: _Placed) -> None:
+        """Drop what nobody needs: now and then, for looking costs as well."""
+        if placed.frontier - placed.trimmed_at < self._versions:
+            return
+        placed.trimmed_at = placed.frontier
+        recent = sorted(placed.commits)[-self._versions :]
+        states = {placed.commits[batch].id for batch in recent}
+        if placed.checkpoint is not None:
+            states.add(placed.checkpoint)
+        self._store.forget(placed.partition, states, placed.outbox.needed_from())
+        line = self._store.line(placed.partition)
+        if line is not None:
+            placed.pointer, placed.commits = line.pointer, dict(line.commits)
+
+
+def _sum(so_far: Measures, more: Measures) -> Measures:
+    return Measures(
+        so_far.rows_in + more.rows_in,
+        so_far.rows_out + more.rows_out,
+        so_far.late_rows + more.late_rows,
+        so_far.seconds + more.seconds,
+        more.state_bytes,
+        so_far.written_bytes + more.written_bytes,
+    )

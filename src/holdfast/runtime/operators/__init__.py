@@ -1,0 +1,1 @@
+"""What operators do, on Arrow tables: pure functions of state, inputs and watermarks. Single-threaded, vectorised."""

@@ -1,0 +1,63 @@
+"""What every operator is to the partition host: one step from a state, a batch's inputs and watermarks to the next.
+
+Runs anywhere. A state is named tables, each a tuple of runs (small tables that never change). A step returns the runs
+that make the new state; a run that is the very object it was given has not changed, so what a step adds to the state
+files, its delta, is known without comparing rows. A step must be a pure function: the same arguments give the same
+bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.runtime.times import Ints, Watermark
+
+Runs: TypeAlias = Mapping[str, tuple[pa.Table, ...]]
+"""The runs of each state table, oldest first."""
+
+LATE_REASON = "late_reason"
+MISSED_WINDOWS = "missed_windows"
+LATE = "late"
+NO_EVENT_TIME = "no event time"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stepped:
+    """What a step gives: the new state, the output's rows, and rows kept aside, per input."""
+
+    state: Runs
+    output: pa.Table | None = None
+    late: Mapping[int, pa.Table] = field(default_factory=dict)
+    """Rows that missed a window, or have no event time, with why and how many windows they missed."""
+
+
+class Kernel(Protocol):
+    """One operator's work. Inputs are None where a batch has no rows on that input."""
+
+    def step(self, state: Runs, inputs: Sequence[pa.Table | None], before: Watermark, now: Watermark) -> Stepped:
+        """Take one batch: `before` is the watermark after the previous batch, `now` that of this batch's barriers."""
+        ...
+
+
+def set_aside(table: pa.Table, rows: Ints, missed: Ints, reason: str) -> pa.Table:
+    """Return some rows of an input, with why they are kept aside."""
+    kept = table.take(pa.array(rows))
+    kept = kept.append_column(LATE_REASON, pa.array([reason] * len(rows), pa.string()))
+    return kept.append_column(MISSED_WINDOWS, pa.array(missed, pa.int64()))
+
+
+def take_rows(table: pa.Table, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Table:
+    """Keep the rows where a mask holds; the same table where it always does."""
+    return table if mask.all() else table.filter(pa.array(mask))
+
+
+def one_chunk(tables: Sequence[pa.Table]) -> pa.Table:
+    """Put tables of one schema together, in order, in one piece."""
+    if len(tables) == 1 and all(column.num_chunks <= 1 for column in tables[0].columns):
+        return tables[0]
+    return pa.concat_tables(tables).combine_chunks()

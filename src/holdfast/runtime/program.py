@@ -1,0 +1,194 @@
+"""An application made ready to run: per operator its kernel, its inputs in fixed order and its routes. Runs anywhere.
+
+Pure: the same application gives the same program on the driver and on every node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from holdfast.application import Application, steps
+from holdfast.application.windows import Rows, Session, Sliding, Window
+from holdfast.errors import BadInput
+from holdfast.ids import OperatorId, PartitionId
+from holdfast.runtime.blocks import LATE, OUTSIDE, SINK, Edge
+from holdfast.runtime.operators.counted import CountWindows
+from holdfast.runtime.operators.kernel import Kernel
+from holdfast.runtime.operators.panes import PaneWindows
+from holdfast.runtime.operators.rowwise import Condition, CustomOperator, PassOn, TableFunctionOnRows
+from holdfast.runtime.operators.sessions import SessionWindows
+from holdfast.runtime.operators.summaries import Aggregates, DistinctRows, Pairs, Summary, TopRows
+from holdfast.runtime.routing import Route
+from holdfast.runtime.schemas import arrow_schema
+from holdfast.topology import Partitioning, Topology
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatorProgram:
+    """What running one operator takes."""
+
+    id: OperatorId
+    parallelism: int
+    kernel: Kernel
+    inputs: tuple[Route, ...]
+    """Where its rows come from, in the order in which they are processed."""
+    outputs: tuple[Route, ...]
+    """Where its rows go; an output operator's go to the sink too."""
+    schema: pa.Schema | None
+    """The declared columns of its rows; None where a user's function decides."""
+    deterministic: bool
+    """Whether it, and all it reads, gives the same outputs for the same inputs."""
+    sets_aside: bool
+    """Whether it may find rows late and keep them aside."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceProgram:
+    """What ingesting a source takes."""
+
+    id: OperatorId
+    parallelism: int
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    event_time: str | None
+    lateness: float
+
+
+class Program:
+    """A whole application, ready to run."""
+
+    def __init__(self, app: Application) -> None:
+        self.name = app.name
+        self.topology: Topology = app.topology()
+        self.operators: Mapping[OperatorId, OperatorProgram] = _operators(app, self.topology)
+        self.sources: Mapping[OperatorId, SourceProgram] = {
+            name: _source(app, name, step) for name, step in app.steps.items() if isinstance(step, steps.Source)
+        }
+        self.sinks: Mapping[OperatorId, object] = dict(app.sinks)
+        order = self.topology.operator_order
+        self.order: tuple[OperatorId, ...] = tuple(self.topology.operators[number].id for number in order)
+        """The operators, inputs before consumers."""
+
+    @cached_property
+    def partitions(self) -> tuple[PartitionId, ...]:
+        """All partitions, inputs before consumers: the order in which a host works."""
+        return tuple(PartitionId(name, i) for name in self.order for i in range(self.operators[name].parallelism))
+
+    @cached_property
+    def outputs(self) -> tuple[PartitionId, ...]:
+        """The output partitions."""
+        return tuple(self.topology.partition(index) for index in self.topology.outputs)
+
+    def streams(self, partition: PartitionId) -> tuple[tuple[Edge, PartitionId], ...]:
+        """Return a partition's input streams in the fixed order in which their rows are processed."""
+        operator = self.operators[partition.operator]
+        found: list[tuple[Edge, PartitionId]] = []
+        for route in operator.inputs:
+            found += [
+                (route.edge, PartitionId(route.edge.source, sender))
+                for sender in range(route.senders)
+                if partition.index in route.targets(sender)
+            ]
+        return tuple(found)
+
+    def consumers(self, partition: PartitionId) -> tuple[PartitionId, ...]:
+        """Return who takes what a partition sends: other partitions, a sink, and who takes its late rows."""
+        operator = self.operators[partition.operator]
+        found = [PartitionId(r.edge.target, index) for r in operator.outputs for index in r.targets(partition.index)]
+        return (*found, *([PartitionId(LATE, partition.index)] if operator.sets_aside else []))
+
+
+def _operators(app: Application, topology: Topology) -> dict[OperatorId, OperatorProgram]:
+    routes_in: dict[OperatorId, list[Route]] = {name: [] for name in app.steps}
+    routes_out: dict[OperatorId, list[Route]] = {name: [] for name in app.steps}
+    outputs = {topology.partition(index).operator for index in topology.outputs}
+    for operator in topology.operators:
+        name = operator.id
+        for number, feed in enumerate(operator.inputs):
+            senders = topology.operator(feed.source).parallelism
+            keys = app.keys[name][number]
+            route = Route(Edge(feed.source, name), feed.partitioning, senders, operator.parallelism, keys)
+            routes_in[name].append(route)
+            routes_out[feed.source].append(route)
+        if operator.is_source:
+            many = operator.parallelism
+            routes_in[name].append(Route(Edge(OUTSIDE, name), Partitioning.ONE_TO_ONE, many, many, ()))
+    found: dict[OperatorId, OperatorProgram] = {}
+    for number in topology.operator_order:
+        operator = topology.operators[number]
+        name, many = operator.id, operator.parallelism
+        if name in outputs:
+            routes_out[name].append(Route(Edge(name, SINK), Partitioning.ONE_TO_ONE, many, many, ()))
+        step, kernel = app.steps[name], _kernel(app, name)
+        sure = not isinstance(step, steps.Custom) or step.deterministic
+        found[name] = OperatorProgram(
+            name,
+            many,
+            kernel,
+            tuple(routes_in[name]),
+            tuple(routes_out[name]),
+            arrow_schema(app.columns[name]),
+            sure and all(found[feed.source].deterministic for feed in operator.inputs),
+            isinstance(kernel, PaneWindows | SessionWindows),
+        )
+    return found
+
+
+def _source(app: Application, name: OperatorId, step: steps.Source) -> SourceProgram:
+    schema = arrow_schema(app.columns[name])
+    assert schema is not None, "a source declares its columns"
+    return SourceProgram(
+        name, app.operator(name).parallelism, schema, app.keys[name][0], step.event_time, step.lateness
+    )
+
+
+def _kernel(app: Application, name: OperatorId) -> Kernel:
+    step = app.steps[name]
+    feeds = [feed.source for feed in app.operator(name).inputs]
+    if isinstance(step, steps.Source):
+        return PassOn()
+    if isinstance(step, steps.Map | steps.FlatMap):
+        return TableFunctionOnRows(step.function, one_for_one=isinstance(step, steps.Map))
+    if isinstance(step, steps.Filter):
+        return Condition(step.condition)
+    if isinstance(step, steps.Custom):
+        return CustomOperator(step, [arrow_schema(app.columns[feed]) for feed in feeds])
+    summary, keys = _summary(step, app.keys[name][0])
+    if isinstance(step.window, Rows):
+        return CountWindows(step.window, keys, summary)
+    return _over_time(step.window, summary, keys, [_event_time(app, name, feed) for feed in feeds])
+
+
+def _summary(
+    step: steps.WindowAggregate | steps.TopK | steps.Distinct | steps.WindowJoin, keys: tuple[str, ...]
+) -> tuple[Summary, tuple[str, ...]]:
+    if isinstance(step, steps.WindowAggregate):
+        return Aggregates(step.keys, step.aggregates), step.keys
+    if isinstance(step, steps.TopK):
+        return TopRows(step.keys, step.k, step.by, step.largest), step.keys
+    if isinstance(step, steps.Distinct):
+        return DistinctRows(step.columns), keys
+    return Pairs(step.keys), step.keys
+
+
+def _over_time(window: Window, summary: Summary, keys: tuple[str, ...], times: list[str]) -> Kernel:
+    if isinstance(window, Sliding):
+        return PaneWindows(window, summary, times)
+    assert isinstance(window, Session)
+    return SessionWindows(window, keys, summary, times)
+
+
+def _event_time(app: Application, name: OperatorId, feed: OperatorId) -> str:
+    column = app.event_times[feed]
+    if column is None:
+        raise BadInput(
+            f"the rows of {feed} have no event time, and the window of {name} needs one",
+            where=f"application {app.name}",
+            field=f"{feed}.event_time",
+            remedy='keep the column in its schema, or name another there: event_time="at"',
+        )
+    return column

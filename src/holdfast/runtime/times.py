@@ -1,0 +1,90 @@
+"""Event time and watermarks as whole microseconds. Runs anywhere.
+
+A watermark w says: no row with an event time before w is expected any more. A barrier carries one, or None from a
+source that has no event time; where barriers meet, the smallest of those there are holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from holdfast.errors import BadInput
+
+Ints: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
+Watermark: TypeAlias = int | None
+
+MICROSECONDS = 1_000_000
+NOT_YET = -(2**62)
+"""The watermark of a source with event time before its first row."""
+END_OF_TIME = 2**62
+"""The watermark of a source that has ended: every window closes."""
+WINDOW_END = "window_end"
+"""The event-time column of what windows give: the row happened in the last microsecond before it."""
+
+_UNITS = {"s": MICROSECONDS, "ms": 1000, "us": 1, "ns": 1}
+
+
+def microseconds(length: float) -> int:
+    """Turn a length of time in seconds into whole microseconds, at least one."""
+    return max(1, round(length * MICROSECONDS))
+
+
+def event_times(table: pa.Table, column: str) -> tuple[Ints, Mask]:
+    """Return the event time of every row, and whether it has one (null, NaN and infinity are none)."""
+    if column not in table.column_names:
+        raise BadInput(
+            f"the rows have no event-time column {column!r}",
+            remedy=f"they have {', '.join(table.column_names) or 'none'}",
+        )
+    values = table[column]
+    kind = values.type
+    if pa.types.is_timestamp(kind):
+        known = np.asarray(values.is_valid())
+        whole = np.asarray(values.cast(pa.int64()).fill_null(0), dtype=np.int64)
+        times = whole // 1000 if kind.unit == "ns" else whole * _UNITS[kind.unit]
+    elif pa.types.is_integer(kind):
+        known = np.asarray(values.is_valid())
+        times = np.asarray(values.fill_null(0)).astype(np.int64) * MICROSECONDS
+    elif pa.types.is_floating(kind):
+        seconds = np.asarray(values.cast(pa.float64()).fill_null(np.nan), dtype=np.float64)
+        known = np.isfinite(seconds)
+        times = np.rint(np.where(known, seconds, 0.0) * MICROSECONDS).astype(np.int64)
+    else:
+        raise BadInput(
+            f"the event-time column {column!r} is {kind}",
+            remedy="give a timestamp, or a number of seconds",
+        )
+    known = np.asarray(known, dtype=bool) & (times > NOT_YET) & (times < END_OF_TIME)
+    if column == WINDOW_END:
+        times = times - 1
+    return times, known
+
+
+def lowest(watermarks: Iterable[Watermark]) -> Watermark:
+    """Combine the watermarks of barriers that meet."""
+    known = [one for one in watermarks if one is not None]
+    return min(known) if known else None
+
+
+def highest(*watermarks: Watermark) -> Watermark:
+    """Return the watermark furthest on: one never goes back."""
+    known = [one for one in watermarks if one is not None]
+    return max(known) if known else None
+
+
+def in_seconds(watermark: Watermark) -> float:
+    """Return a watermark as seconds, for people and for custom operators; before any it is minus infinity."""
+    if watermark is None or watermark <= NOT_YET:
+        return float("-inf")
+    return float("inf") if watermark >= END_OF_TIME else watermark / MICROSECONDS
+
+
+def as_timestamps(times: Any) -> pa.Array:
+    """Return microseconds as the timestamps that window columns hold."""
+    return pa.array(times, pa.int64()).cast(pa.timestamp("us"))
