@@ -66,8 +66,9 @@ class SessionWindows:
         closed: dict[str, list[pa.Table]] = {}
         open_: dict[str, list[pa.Table]] = {}
         for part, (first, last) in zip(parts, sessions, strict=True):
-            rows = part.rows.drop_columns(_PLACE)
-            rows = rows.append_column(FIRST, pa.array(first)).append_column(LAST, pa.array(last))
+            rows = part.rows
+            for name, moments in ((FIRST, first), (LAST, last)):
+                rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(moments))
             ends = last + self._gap
             if part.side is not None and (ends <= ended).any():
                 behind = np.flatnonzero(ends <= ended)

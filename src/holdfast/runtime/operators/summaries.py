@@ -159,7 +159,7 @@ class TopRows:
         codes, _ = codes_of(rows, [*place, *self._keys])
         direction = "descending" if self._largest else "ascending"
         values = rows[self._by].combine_chunks()
-        rank = np.asarray(pc.rank(values, sort_keys=direction, null_placement="at_end", tiebreaker="dense"))
+        rank = np.asarray(pc.rank(values, sort_keys=direction, tiebreaker="dense"))
         rank = rank.astype(np.int64)
         order = np.lexsort((rank, codes))
         place_in = places_in_group(codes, order)
@@ -182,7 +182,7 @@ class TopRows:
         renamed = candidates.select(names).rename_columns([str(number) for number in range(len(names))])
         renamed = renamed.append_column("rank", pa.array(rank[chosen])).append_column("group", pa.array(codes[chosen]))
         keys = [("group", "ascending"), ("rank", "ascending"), *((str(n), "ascending") for n in range(len(names)))]
-        return chosen[np.asarray(pc.sort_indices(renamed, sort_keys=keys, null_placement="at_end"))]
+        return chosen[np.asarray(pc.sort_indices(renamed, sort_keys=keys))]
 
 
 def _have_ties(codes: Any, rank: Any) -> bool:

@@ -1,0 +1,105 @@
+"""Blocks come back as they were written or not at all; every row goes to the one partition the model says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import CheckFailed
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
+from holdfast.runtime.blocks import Block, Edge, Header, decode_block, decode_blocks, encode_block, encode_blocks
+from holdfast.runtime.hashing import hash_rows, partition_of
+from holdfast.runtime.routing import Route, spread
+from holdfast.topology import Input, Operator, Partitioning, Topology
+
+EDGE = Edge(OperatorId("O3"), OperatorId("O5"))
+HEADER = Header(EDGE, PartitionId.parse("O3[1]"), PartitionId.parse("O5[0]"), BatchId(7), Epoch(2), -5, tentative=True)
+ROWS = pa.table({"segment": ["é", None, ""], "n": [1, None, 3]})
+
+
+def test_blocks_are_read_as_they_were_written() -> None:
+    both = [Block(HEADER, ROWS), Block(HEADER)]
+    again = decode_blocks(encode_blocks(both))
+    assert [block.header for block in again] == [HEADER, HEADER]
+    assert again[0].rows.equals(ROWS)
+    assert again[1].rows is None, "a block without rows is the barrier alone"
+    assert encode_block(again[0]) == encode_block(both[0]), "the same block, the same bytes"
+    assert decode_block(encode_block(both[1])).header == HEADER
+    assert Block(HEADER).stamped(Epoch(3)).header.epoch == 3
+
+
+def test_a_torn_or_changed_block_is_refused() -> None:
+    data = encode_block(Block(HEADER, ROWS))
+    for length in range(1, len(data), 7):
+        with pytest.raises(CheckFailed):
+            decode_block(data[:length])
+    accepted = []
+    for place in range(len(data)):
+        changed = bytearray(data)
+        changed[place] ^= 0x10
+        try:
+            decode_block(bytes(changed))
+            accepted.append(place)
+        except CheckFailed:
+            pass
+    assert len(accepted) < 8, "only the zeros between header and rows mean nothing"
+    assert all(data[place] == 0 for place in accepted)
+
+
+def routes() -> list[tuple[Partitioning, int, int]]:
+    return [
+        (Partitioning.ONE_TO_ONE, 3, 3),
+        (Partitioning.SPLIT, 2, 6),
+        (Partitioning.SPLIT, 2, 5),
+        (Partitioning.SPLIT, 1, 4),
+        (Partitioning.MERGE, 6, 2),
+        (Partitioning.MERGE, 5, 3),
+        (Partitioning.FULL, 3, 4),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "senders", "receivers"), routes())
+def test_targets_are_the_topologys_edges(kind: Partitioning, senders: int, receivers: int) -> None:
+    a, b = OperatorId("a"), OperatorId("b")
+    topology = Topology("t", [Operator(a, senders), Operator(b, receivers, (Input(a, kind),))])
+    route = Route(Edge(a, b), kind, senders, receivers, ())
+    for sender in range(senders):
+        expected = {topology.partition(index).index for index in topology.downstream(sender)}
+        assert set(route.targets(sender)) == expected
+
+
+@pytest.mark.parametrize(("kind", "senders", "receivers"), routes())
+@given(keys=st.lists(st.one_of(st.none(), st.text(max_size=4)), max_size=60))
+def test_every_row_goes_to_one_target_in_its_order(
+    kind: Partitioning, senders: int, receivers: int, keys: list[str | None]
+) -> None:
+    rows = pa.table({"key": pa.array(keys, pa.string()), "at": pa.array(range(len(keys)), pa.int64())})
+    keyed = kind is Partitioning.FULL or receivers % senders == 0 or senders % receivers == 0
+    route = Route(Edge(OperatorId("a"), OperatorId("b")), kind, senders, receivers, ("key",) if keyed else ())
+    for sender in range(senders):
+        given_rows = rows
+        if keyed and kind is not Partitioning.FULL:  # nested: the sender holds its own part of the keys
+            given_rows = rows.filter(pa.array(partition_of(hash_rows(rows, ["key"]), senders) == sender))
+        parts = spread(given_rows, route, sender)
+        assert len(parts) == len(route.targets(sender))
+        kept = [part["at"].to_pylist() for part in parts if part is not None]
+        assert all(part == sorted(part) for part in kept)
+        assert sorted(at for part in kept for at in part) == given_rows["at"].to_pylist()
+        for target, part in zip(route.targets(sender), parts, strict=True):
+            if keyed and part is not None:
+                assert (partition_of(hash_rows(part, ["key"]), receivers) == target).all()
+
+
+def test_rows_without_a_key_are_cut_evenly() -> None:
+    route = Route(EDGE, Partitioning.SPLIT, 1, 4, ())
+    parts = spread(pa.table({"n": np.arange(10)}), route, 0)
+    assert [part.num_rows for part in parts if part is not None] == [2, 3, 2, 3]
+
+
+def test_a_key_that_does_not_belong_to_the_edge_is_refused() -> None:
+    route = Route(EDGE, Partitioning.SPLIT, 2, 4, ("n",))
+    with pytest.raises(CheckFailed, match="which this edge does not reach"):
+        spread(pa.table({"n": np.arange(100)}), route, 0)

@@ -1,0 +1,221 @@
+"""One suite for both stores: the first attempt wins, nothing changes in place, old epochs and torn files do not count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import CheckFailed
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
+from holdfast.runtime.blocks import Block, Edge, Header
+from holdfast.runtime.directory_store import DirectoryStore
+from holdfast.runtime.images import assemble, decode_image, encode_image, take_image
+from holdfast.runtime.run_files import decode_runs, encode_runs
+from holdfast.runtime.stores import FRESH, Addition, MemoryStore, StaleEpoch, VersionStore
+from holdfast.runtime.versions import Commit, Pointer, RunRef, VersionId
+
+P = PartitionId.parse("O3[0]")
+Q = PartitionId.parse("O5[1]")
+
+
+def version(batch: int, epoch: int = 1) -> VersionId:
+    return VersionId(BatchId(batch), Epoch(epoch))
+
+
+def run(*values: int) -> pa.Table:
+    return pa.table({"n": list(values)})
+
+
+def block(batch: int, *values: int) -> Block:
+    edge = Edge(OperatorId("O3"), OperatorId("O5"))
+    return Block(Header(edge, P, Q, BatchId(batch), Epoch(1), batch), run(*values))
+
+
+def commit(store: VersionStore, batch: int, *values: int, epoch: int = 1, keep: Commit | None = None) -> Commit:
+    """Commit a batch that adds one run to the state of the one before."""
+    before = () if keep is None else keep.runs["t"]
+    made = Commit(
+        P,
+        version(batch, epoch),
+        None if keep is None else keep.id,
+        batch * 10,
+        {"t": (*before, RunRef(FRESH, 0))},
+    )
+    return store.commit(made, Addition({"t": [run(*values)]}, [block(batch, *values)]))
+
+
+def values(store: VersionStore, one: Commit) -> list[list[int]] | None:
+    state = store.load(one)
+    return None if state is None else [found["n"].to_pylist() for found in state["t"]]
+
+
+@pytest.fixture(params=["memory", "directory", "directory without a cache", "directory read anew"])
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], VersionStore]:
+    """A function that gives the store; `read anew` gives a new object over the same files each time."""
+    if request.param == "memory":
+        memory = MemoryStore()
+        return lambda: memory
+    bytes_ = 0 if "without" in request.param else 2**20
+    one = DirectoryStore(tmp_path, cache_bytes=bytes_)
+    return (lambda: DirectoryStore(tmp_path)) if "anew" in request.param else (lambda: one)
+
+
+def test_a_state_is_the_runs_of_its_commits(stores: Callable[[], VersionStore]) -> None:
+    assert stores().line(P) is None
+    stores().point(P, Pointer(Epoch(1), None))
+    first = commit(stores(), 0, 1, 2)
+    second = commit(stores(), 1, 3, keep=first)
+    line = stores().line(P)
+    assert line is not None
+    assert line.frontier == 1
+    assert line.last == second
+    assert values(stores(), second) == [[1, 2], [3]]
+    assert values(stores(), first) == [[1, 2]], "nothing changed in place"
+    found = stores().blocks(second)
+    assert found is not None
+    assert found[0].rows.equals(run(3))
+    assert stores().line(Q) is None
+
+
+def test_of_two_attempts_the_first_wins(stores: Callable[[], VersionStore]) -> None:
+    stores().point(P, Pointer(Epoch(1), None))
+    first = commit(stores(), 0, 1)
+    assert commit(stores(), 0, 99) == first
+    assert values(stores(), first) == [[1]]
+    found = stores().blocks(first)
+    assert found is not None
+    assert found[0].rows.equals(run(1)), "state and output are of one attempt"
+
+
+def test_going_back_is_a_pointer_and_old_lines_do_not_count(stores: Callable[[], VersionStore]) -> None:
+    stores().point(P, Pointer(Epoch(1), None))
+    line = [commit(stores(), 0, 0)]
+    for batch in range(1, 4):
+        line.append(commit(stores(), batch, batch, keep=line[-1]))
+    stores().point(P, Pointer(Epoch(2), version(1)))
+    found = stores().line(P)
+    assert found is not None
+    assert found.frontier == 1
+    again = commit(stores(), 2, 22, epoch=2, keep=line[1])
+    found = stores().line(P)
+    assert found is not None
+    assert found.frontier == 2, "batch 3 of epoch 1 is not on the line"
+    assert values(stores(), again) == [[0], [1], [22]]
+
+
+def test_an_old_epoch_writes_nothing(stores: Callable[[], VersionStore]) -> None:
+    stores().point(P, Pointer(Epoch(2), None))
+    with pytest.raises(StaleEpoch, match="epoch 1 is over: O3\\[0\\] is in epoch 2"):
+        commit(stores(), 0, 1)
+    with pytest.raises(StaleEpoch):
+        stores().point(P, Pointer(Epoch(1), None))
+    found = stores().line(P)
+    assert found is not None
+    assert not found.commits
+    with pytest.raises(CheckFailed, match="no version"):
+        stores().point(P, Pointer(Epoch(3), version(5)))
+
+
+def test_what_nobody_needs_is_forgotten(stores: Callable[[], VersionStore], tmp_path: Path) -> None:
+    stores().point(P, Pointer(Epoch(1), None))
+    line = [commit(stores(), 0, 0)]
+    for batch in range(1, 10):
+        # Each state has the run of the batch before and its own.
+        before = Commit(P, line[-1].id, None, 0, {"t": line[-1].runs["t"][-1:]})
+        line.append(commit(stores(), batch, batch, keep=before))
+    stores().forget(P, {version(4)}, BatchId(7))
+    found = stores().line(P)
+    assert found is not None
+    assert found.frontier == 9
+    assert values(stores(), line[9]) == [[8], [9]]
+    assert values(stores(), line[4]) == [[3], [4]], "a checkpoint's state stays"
+    assert values(stores(), line[6]) is None
+    assert stores().blocks(line[6]) is None
+    assert all(stores().blocks(line[batch]) is not None for batch in (7, 8, 9))
+    after = commit(stores(), 10, 10, keep=Commit(P, version(9), None, 0, {"t": line[9].runs["t"][-1:]}))
+    assert values(stores(), after) == [[9], [10]]
+    stores().drop(P)
+    assert stores().line(P) is None
+    assert stores().load(line[9]) is None
+    assert not list(tmp_path.glob("*/*"))
+
+
+@pytest.mark.parametrize("kind", ["runs", "blocks", "commit", "pointer"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "gone"])
+def test_a_damaged_file_counts_as_lost(kind: str, damage: str, tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    store.point(P, Pointer(Epoch(1), None))
+    made = commit(store, 0, 1, 2, 3)
+    path = next(path for path in tmp_path.glob("*/*") if path.name.endswith(kind))
+    data = bytearray(path.read_bytes())
+    if damage == "gone":
+        path.unlink()
+    else:
+        data[len(data) // 2] ^= 1
+        path.write_bytes(bytes(data[: len(data) // 2] if damage == "cut" else data))
+    anew = DirectoryStore(tmp_path)
+    line = anew.line(P)
+    if kind == "pointer":
+        assert line is None
+    elif kind == "commit":
+        assert line is not None
+        assert not line.commits
+    else:
+        found = anew.load(made) if kind == "runs" else anew.blocks(made)
+        assert found is None
+
+
+def test_memory_stays_within_its_bound(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path, cache_bytes=10_000)
+    store.point(P, Pointer(Epoch(1), None))
+    made = commit(store, 0, *range(500))
+    for batch in range(1, 10):
+        made = commit(store, batch, *range(500), keep=made)
+        assert store.cached_bytes <= 10_000
+    found = values(store, made)
+    assert found == [list(range(500))] * 10, "what fell out of the cache is mapped again"
+
+
+def test_thin_files_are_written_again(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    store.point(P, Pointer(Epoch(1), None))
+    large = pa.table({"n": list(range(200_000))})
+    made = Commit(P, version(0), None, 0, {"t": (RunRef(FRESH, 0), RunRef(FRESH, 1))})
+    kept = store.commit(made, Addition({"t": [large, run(1)]}))
+    assert store.rewrite(kept) == set()
+    thin = Commit(P, version(1), version(0), 0, {"t": kept.runs["t"][1:]})
+    assert store.rewrite(thin) == kept.files
+
+
+def test_runs_of_one_table_must_have_one_schema() -> None:
+    data = encode_runs({"t": [run(1), run(2, 3)], "u": [pa.table({"x": ["é", None]})]})
+    assert [found.num_rows for found in decode_runs(pa.py_buffer(data))] == [1, 2, 2]
+    assert encode_runs({"t": [run(1), run(2, 3)], "u": [pa.table({"x": ["é", None]})]}) == data
+    with pytest.raises(Exception, match="state table 't' changed from n int64 to n string"):
+        encode_runs({"t": [run(1), pa.table({"n": ["a"]})]})
+
+
+def test_an_image_is_a_base_and_changes() -> None:
+    store = MemoryStore()
+    store.point(P, Pointer(Epoch(1), None))
+    first = commit(store, 0, 1, 2)
+    second = commit(store, 1, 3, keep=first)
+    third = Commit(P, version(2), second.id, 0, {"t": second.runs["t"][1:]})
+    states = [store.load(one) or {} for one in (first, second, third)]
+    base = take_image(first, states[0], None, [block(0, 1), block(0)])
+    change = take_image(second, states[1], first)
+    last = take_image(third, states[2], second)
+    assert [len(image.runs) for image in (base, change, last)] == [1, 1, 0]
+    again = [decode_image(encode_image(image)) for image in (base, change, last)]
+    assert [found["n"].to_pylist() for found in assemble(again)["t"]] == [[3]]
+    assert [found["n"].to_pylist() for found in assemble(again[:2])["t"]] == [[1, 2], [3]]
+    assert [one.row_count for one in again[0].outbox] == [1, 0]
+    with pytest.raises(CheckFailed, match="does not follow"):
+        assemble([again[0], again[2]])
+    data = encode_image(base)
+    for cut in (0, 10, len(data) // 2, len(data) - 1):
+        with pytest.raises(CheckFailed):
+            decode_image(data[:cut])
