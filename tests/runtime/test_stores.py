@@ -1,4 +1,4 @@
-"""One suite for both stores: the first attempt wins, nothing changes in place, old epochs and torn files do not count."""
+"""One suite for both stores: the first attempt wins, nothing changes in place, old epochs and torn files are out."""
 
 from __future__ import annotations
 
