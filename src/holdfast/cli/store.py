@@ -22,5 +22,6 @@ store = lazy_group(
         "get": ("holdfast.cli.store_get:get", "Read a state back into a file, bit-exact or not at all."),
         "status": ("holdfast.cli.store_status:status", "Show peers, states and the redundancy they have left."),
         "repair": ("holdfast.cli.store_repair:repair", "Rebuild lost fragments now."),
+        "soak": ("holdfast.cli.store_soak:soak", "Kill peers of a ring of its own and check every promise."),
     },
 )

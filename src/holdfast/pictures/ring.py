@@ -166,6 +166,52 @@ def draw_correlated(part: Mapping[str, Any], path: Path) -> None:
     save(fig, path)
 
 
+def draw_applications(part: Mapping[str, Any], path: Path) -> None:
+    """Recovery time of fragments and of checkpoints by the number of applications."""
+    rows: Rows = part["rows"]
+    fig, (times, less) = figure(part["title"], subtitle="paper 002, Fig. 9b; measured on 30 peers", columns=2)
+    counts = [row["applications"] for row in rows]
+    times.plot(counts, [row["file_seconds"] for row in rows], label="one remote file peer", **series(1))
+    times.plot(counts, [row["fragments_seconds"] for row in rows], label="fragments, 10+20", **series(0))
+    times.set_ylabel("until all are restored")
+    times.set_ylim(bottom=0)
+    seconds(times.yaxis)
+    legend(times)
+    less.axhspan(0.438, 0.544, color=RED, alpha=0.15, linewidth=0, label="paper: 43.8 to 54.4 %")
+    less.plot(counts, [row["less"] for row in rows], label="ours", **series(0))
+    less.set_ylabel("less than the file")
+    less.yaxis.set_major_formatter(PercentFormatter(1.0))
+    less.set_ylim(min(0.0, *(row["less"] for row in rows)) - 0.03, 1.0)
+    legend(less)
+    for axes in (times, less):
+        axes.set_xlabel("applications of 10 operators, 1 % of them failing")
+        axes.set_xlim(left=0)
+    save(fig, path)
+
+
+def draw_model(part: Mapping[str, Any], path: Path) -> None:
+    """Measured and modelled: retrieving, recomputing, both."""
+    rows: Rows = part["rows"]
+    fig, panels = figure(
+        part["title"], subtitle="paper 002, Fig. 10; measured on 30 peers, ten of them killed", columns=3, width=12.5
+    )
+    sizes = [row["state_mb"] for row in rows]
+    for axes, title, measured, modelled in (
+        (panels[0], "retrieving", "retrieve_seconds", "model_retrieve"),
+        (panels[1], "recomputing", "recompute_seconds", "model_recompute"),
+        (panels[2], "both", "total_seconds", "model_total"),
+    ):
+        axes.plot(sizes, [row[measured] for row in rows], label="measured", **{**series(0), "linestyle": "none"})
+        axes.plot(sizes, [row[modelled] for row in rows], label="eq. 2", **series(1, dashed=True))
+        axes.set_title(title)
+        axes.set_xlabel("state, MB")
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+        seconds(axes.yaxis)
+    legend(panels[0])
+    save(fig, path)
+
+
 def _point(colour: str) -> dict[str, Any]:
     return {"color": colour, "marker": "s", "markersize": 7}
 
@@ -183,4 +229,6 @@ _PLOTS: dict[str, Callable[[Mapping[str, Any], Path], None]] = {
     "encoding": draw_encoding,
     "lost-blocks": draw_lost_blocks,
     "correlated": draw_correlated,
+    "applications": draw_applications,
+    "model": draw_model,
 }

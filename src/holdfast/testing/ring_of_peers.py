@@ -85,7 +85,11 @@ class RingOfPeers:
             assert self._nursery.stdin is not None
             assert self._nursery.stdout is not None
             self._nursery.stdin.close()
-            self._nursery.wait(10)
+            try:
+                self._nursery.wait(10)
+            except subprocess.TimeoutExpired:  # A machine too busy to let it end by itself.
+                self._nursery.kill()
+                self._nursery.wait()
             self._nursery.stdout.close()
 
     def start(self, peers: Iterable[int], *, wait: bool = True) -> None:

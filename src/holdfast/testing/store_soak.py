@@ -20,8 +20,10 @@ from holdfast.erasure.fragment import StateId
 from holdfast.erasure.layout import Coding
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchId, Epoch
+from holdfast.store.address import Address
 from holdfast.store.client import connect
 from holdfast.store.failures import StateMissing
+from holdfast.store.scatter import scatter
 from holdfast.testing.ring_of_peers import RingOfPeers
 
 
@@ -47,6 +49,15 @@ class SoakResult:
 def version_contents(state: int, version: int, size: int) -> bytes:
     """Return what a version holds: made from its number, so that every read can be checked."""
     return Random(state * 1_000_003 + version).randbytes(size + version % 97)
+
+
+def rebuilt_fragments(ring: RingOfPeers) -> int:
+    """Return how many fragments the living peers have rebuilt since they started."""
+    with connect(ring.addresses) as store:
+        outcomes = scatter(
+            ring.addresses, lambda peer: store.pool.request(Address.parse(peer), "status", {}).header, seconds=10.0
+        )
+    return sum(int(one.result["repair"]["rebuilt"]) for one in outcomes if one.result is not None)
 
 
 def soak(
@@ -174,5 +185,6 @@ def soak(
         if not result.problems:
             read(state, last=True)
     ring.start(down)
+    result.rebuilt = rebuilt_fragments(ring)
     result.seconds = time.monotonic() - began
     return result

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from holdfast.errors import BadInput
-from holdfast.experiments.ring import coding_costs, simulated
+from holdfast.experiments.ring import coding_costs, measured, simulated
 from holdfast.experiments.ring.part import Group, Part, Progress, RingExperiment
 
 GROUPS: tuple[Group, ...] = (
     Group("simulated", ("routing", "retrieval", "balance", "upkeep", "churn", "correlated"), simulated.run),
     Group("coding", ("recompute", "encoding", "lost-blocks"), coding_costs.run),
+    Group("measured", ("applications", "model", "overhead"), measured.run),
 )
 
 
