@@ -20,7 +20,7 @@ from holdfast.planning.fidelity import LossModel
 from holdfast.planning.replica_dp import dp
 from holdfast.planning.replica_exact import exact
 from holdfast.planning.replica_greedy import greedy
-from holdfast.planning.replica_structure import structure_aware
+from holdfast.planning.replica_structure import StructureAware, better_of
 from holdfast.topology.library import named_topology
 from holdfast.topology.random_recipes import generate
 
@@ -129,10 +129,13 @@ def plan_topology(job: tuple[Setting, int, bool]) -> list[RandomPoint]:
 
 
 def _plans(model: LossModel, budget: int) -> dict[str, list[int]]:
+    """Plan with every algorithm; structure-aware starts from where the printed one ends, so that is planned once."""
+    planner = StructureAware(model)
+    grown, other = planner.extended([], budget), greedy(model, budget)
     return {
-        "structure-aware": structure_aware(model, budget),
-        "printed": structure_aware(model, budget, exchange=False),
-        "greedy": greedy(model, budget),
+        "structure-aware": better_of(model, planner.exchanged(grown, budget), other),
+        "printed": better_of(model, grown, other),
+        "greedy": other,
     }
 
 

@@ -19,8 +19,8 @@ from holdfast.errors import BadInput
 from holdfast.ids import PartitionId
 from holdfast.planning.fidelity import LossModel, Metric
 from holdfast.planning.replica_change import cheapest_change
-from holdfast.planning.replica_exchange import improved, pruned
-from holdfast.planning.replica_structure import MOST_EXCHANGED, StructureAware, structure_aware
+from holdfast.planning.replica_exchange import pruned
+from holdfast.planning.replica_structure import StructureAware, better_of, structure_aware
 from holdfast.topology import Floats, Topology
 
 
@@ -99,10 +99,8 @@ def adapt(
     fitting = pruned(model, standing, budget) if len(standing) > budget else standing
     before = _value(model, fitting)
     fresh = structure_aware(model, budget)
-    if fitting and len(topology) <= MOST_EXCHANGED:
-        # The plan in place may be the better start.
-        other = improved(model, fitting, budget, StructureAware(model).extended)
-        fresh = max(fresh, other, key=lambda plan: _value(model, plan))
+    # The plan in place may be the better start.
+    fresh = better_of(model, fresh, StructureAware(model).exchanged(fitting, budget))
     reachable = max(before, _value(model, fresh))
 
     forced = "partitions are gone" if gone else "the budget is smaller" if len(fitting) < len(standing) else ""

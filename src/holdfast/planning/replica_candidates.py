@@ -46,10 +46,11 @@ class Segments:
         self._members: Ints = np.full((len(self.segments), longest), -1, np.int64)
         for number, segment in enumerate(self.segments):
             self._members[number, : len(segment)] = segment
-        self._steps = [self._step(position) for position in range(longest)]
+        places = [{p: place for place, p in enumerate(segment)} for segment in segments]
+        self._steps = [self._step(position, places) for position in range(longest)]
         self._last: Ints = self._members[np.arange(len(self.segments)), (self._members >= 0).sum(axis=1) - 1]
 
-    def _step(self, position: int) -> _Step:
+    def _step(self, position: int, places_of: list[dict[int, int]]) -> _Step:
         segment = np.flatnonzero(self._members[:, position] >= 0)
         partition = self._members[segment, position]
         places, earlier, shares = [], [], []
@@ -57,12 +58,11 @@ class Segments:
             into = self._shares.get(p)
             if into is None:
                 continue
-            for before, u in enumerate(self.segments[number][:position]):
-                share = into.get(u)
-                if share is not None:
-                    places.append(place)
-                    earlier.append(before)
-                    shares.append(share)
+            among = places_of[number]
+            for u in into.keys() & among.keys():
+                places.append(place)
+                earlier.append(among[u])
+                shares.append(into[u])
         fed = np.zeros(len(segment), bool)
         fed[places] = True
         return _Step(

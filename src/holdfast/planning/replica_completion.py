@@ -162,17 +162,23 @@ class Completion:
     def feed(self, partition: int, added: set[int]) -> None:
         """Add to a set what gives a partition input and makes it work."""
         now, topology = self.now, self.model.topology
-        if partition in added or now.kept[partition] > 0:
-            return
-        if not now.alive[partition]:
-            added.add(partition)
-        if topology.is_source[partition]:
-            return
-        if self.model.joins[partition]:
-            for stream in range(int(topology.stream_start[partition]), int(topology.stream_start[partition + 1])):
-                self.feed_stream(stream, added)
-        elif now.brought[partition] <= 0:
-            self.feed_stream(int(self._stream_choice[partition]), added)
+        waiting = [partition]
+        while waiting:
+            p = waiting.pop()
+            if p in added or now.kept[p] > 0:
+                continue
+            if not now.alive[p]:
+                added.add(p)
+            if topology.is_source[p]:
+                continue
+            if self.model.joins[p]:
+                streams = range(int(topology.stream_start[p]), int(topology.stream_start[p + 1]))
+            elif now.brought[p] <= 0:
+                streams = range(int(self._stream_choice[p]), int(self._stream_choice[p]) + 1)
+            else:
+                continue
+            groups = (int(self.model.stream_group[stream]) for stream in streams)
+            waiting += [int(self._group_choice[group]) for group in groups if now.group_kept[group] <= 0]
 
     def feed_stream(self, stream: int, added: set[int]) -> None:
         """Add to a set what makes an input stream carry something."""

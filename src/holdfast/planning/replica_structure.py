@@ -43,11 +43,13 @@ def structure_aware(model: LossModel, budget: int, *, exchange: bool = True) -> 
     """
     planner = StructureAware(model)
     own = planner.extended([], budget)
-    if exchange and own and len(model.topology) <= MOST_EXCHANGED:
-        own = improved(model, own, budget, planner.extended)
-    other = greedy(model, budget)
-    values = model.values(np.stack([_mask(model, own), _mask(model, other)]))
-    return own if values[0] >= values[1] else other
+    return better_of(model, planner.exchanged(own, budget) if exchange else own, greedy(model, budget))
+
+
+def better_of(model: LossModel, *plans: list[int]) -> list[int]:
+    """Return the plan with most of the metric; the first of equals."""
+    values = model.values(np.stack([_mask(model, plan) for plan in plans]))
+    return plans[int(np.argmax(values))]
 
 
 class StructureAware:
@@ -78,6 +80,12 @@ class StructureAware:
             if rankings % _TIDY == 0:
                 segments = segments.unfinished(alive)
         return chosen
+
+    def exchanged(self, replicas: list[int], budget: int) -> list[int]:
+        """Improve a plan by exchanges where the topology is small enough for that."""
+        if not replicas or len(self.model.topology) > MOST_EXCHANGED:
+            return replicas
+        return improved(self.model, replicas, budget, self.extended)
 
 
 def _best_steps(segments: Segments, now: Present, left: int, most: int) -> list[frozenset[int]]:
