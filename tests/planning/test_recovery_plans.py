@@ -180,6 +180,24 @@ def test_growing_many_candidates_is_growing_each() -> None:
     assert values == sorted(values, reverse=True)
 
 
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(problem=problems())
+def test_exchanges_never_make_a_plan_worse_and_without_them_the_guarantee_holds(problem: RecoveryProblem) -> None:
+    plain, better = best_density(problem, exchanges=0), best_density(problem)
+    assert not plan_problems(problem, plain)
+    assert better.priority >= plain.priority
+    shared = int(problem.sharing.max()) if len(problem.sharing) else 1
+    assert plain.priority >= (1 - math.exp(-1 / max(1, shared))) * brute_force(problem) - 1e-9
+
+
+def test_exchanges_gain_where_much_is_shared() -> None:
+    topology = generate("queries", 1, {"queries": 50, "most_shared": 20})
+    problem = RecoveryProblem(topology, np.arange(len(topology)), float(topology.cost.sum()) * 0.4)
+    plain, better = best_density(problem, exchanges=0), best_density(problem)
+    assert better.priority > plain.priority
+    assert not plan_problems(problem, better)
+
+
 def test_dp_that_is_cut_short_says_so() -> None:
     topology = generate("queries", 2, {"queries": 12})
     problem = RecoveryProblem(topology, np.arange(len(topology)), float(topology.cost.sum()) * 0.6)

@@ -9,6 +9,8 @@ part of the total cost to spend. The paper fixes one thing per panel; the rest i
 | b | Zipf skew of the share frequencies 0.2 or 0.5 | at most 6 queries, priorities drawn from 1 to 10 |
 | c | priorities drawn, or growing with workload | at most 6 queries, skew 0.2 |
 
+BestDensity is the paper's algorithm alone here, without the exchanges that `plan recovery` adds.
+
 Fig. 6: nodes take two to six minutes to come. Here eight nodes, together just large enough for everything, come at
 times drawn from that range, and unavailability (priority x seconds) is summed for each strategy.
 """
@@ -106,7 +108,7 @@ def scheduling_points(setting: SchedulingSetting, seed: int) -> list[SchedulingP
     for percent in PERCENTAGES:
         problem = largest.with_capacity(total * percent / 100)
         plans = {
-            "best-density": best_density(problem),
+            "best-density": best_density(problem, exchanges=0),
             "operator-centric": operator_centric(problem),
             "exact": recovery_exact(problem, time_limit=EXACT_SECONDS),
         }

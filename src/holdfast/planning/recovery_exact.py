@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.planning.best_density import grow_candidates, grow_from
+from holdfast.planning.best_density import exchanged, grow_candidates, grow_from
 from holdfast.planning.leftover import use_leftover
 from holdfast.planning.recovery_problem import Mask, RecoveryPlan, RecoveryProblem, share_bound
 from holdfast.topology import Ints
@@ -107,7 +107,7 @@ def solve_exactly(
 
 def _warm_start(problem: RecoveryProblem, relaxation: Relaxation) -> Mask:
     candidates = [*grow_candidates(problem).restored, grow_from(problem, relaxation.whole)]
-    return max(candidates, key=lambda restored: int(problem.priority[restored].sum()))
+    return exchanged(problem, max(candidates, key=lambda restored: int(problem.priority[restored].sum())))
 
 
 def _solve(
