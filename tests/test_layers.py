@@ -21,6 +21,7 @@ LINES = [
     ["runtime", "store"],
     ["recovery"],
     ["planning"],
+    ["examples"],
     ["application"],
     ["topology", "erasure"],
     ["ids"],
