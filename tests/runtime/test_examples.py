@@ -185,7 +185,7 @@ def test_hot_pages() -> None:
         if full:
             expected += sorted(totals.items(), key=lambda item: (-item[1], item[0]))[:100]
     assert [(row["page"], row["visits"]) for row in rows_of(done, "O3")] == expected
-    assert len(expected) > 300
+    assert len(expected) >= 200, "the totals were updated more than once"
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
