@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 from holdfast.simulation.ring import Network, SimulatedRing
 from holdfast.store.ring import RingPeer, RingSettings
 from holdfast.store.ring_ids import BITS, RingId, peer_id
-from holdfast.store.ring_messages import Call, Contact, KeepAlive, Leave, PeerFound, PeerLost, Send
+from holdfast.store.ring_messages import (
+    Call,
+    Contact,
+    Joined,
+    KeepAlive,
+    Leave,
+    PeerFound,
+    PeerLost,
+    RouteReply,
+    Send,
+)
 
 SETTINGS = RingSettings(leaf_size=8, keep_alive=10.0, table_period=40.0)
 
@@ -290,3 +300,19 @@ def test_nothing_is_kept_for_ever_about_peers_that_are_gone() -> None:
         assert len(around.probes) <= 1  # one lost peer at a time is asked whether it is back
         assert not peer._hops
         assert not peer._lookups
+
+
+def test_a_join_asked_for_again_takes_whichever_answer_comes_first() -> None:
+    first, late = lone_peer(), RingPeer(Contact(RingId(900), "late"), SETTINGS, Random(1))
+    routes = [effect.message for _ in range(2) for effect in late.join("me", 1.0) if isinstance(effect, Send)]
+    answers = [
+        effect.message
+        for effect in first.receive(late.contact, routes[0], 2.0)
+        if isinstance(effect, Send) and isinstance(effect.message, RouteReply)
+    ]
+    (probe,) = (effect for effect in late.receive(first.contact, answers[0], 3.0) if isinstance(effect, Send))
+    (answer,) = (effect for effect in first.receive(late.contact, probe.message, 3.0) if isinstance(effect, Send))
+    assert Joined() in late.receive(first.contact, answer.message, 3.1)
+    assert late.active
+    assert late.id in first.leaves
+    assert first.id in late.leaves

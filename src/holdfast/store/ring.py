@@ -83,7 +83,8 @@ class RingPeer:
         self._bootstrap: str | None = None
         self._hops: dict[tuple[RingId, int, int], _Hop] = {}
         self._lookups: dict[int, _Lookup] = {}
-        self._join_token: int | None = None
+        self._join_tokens: set[int] = set()
+        self._awaited: set[RingId] = set()
         self._held: list[tuple[RingId, Route]] = []
         self._tokens = 0
         self._next_keep_alive = float("inf")
@@ -127,12 +128,12 @@ class RingPeer:
         return [Joined()]
 
     def join(self, bootstrap: str, now: float) -> list[Effect]:
-        """Enter the ring through any peer of it, given its address."""
+        """Enter the ring through any peer of it, given its address; again through another where that takes long."""
         self._bootstrap = bootstrap
         self._joining = True
         self._schedule(now)
         token = self._new_token()
-        self._join_token = token
+        self._join_tokens.add(token)
         self._lookups[token] = _Lookup(self.id, now + self.settings.lookup_within, self.settings.lookups)
         return [Send(bootstrap, Route(token, self.id, self.contact, 0, joining=True))]
 
@@ -237,24 +238,31 @@ class RingPeer:
         return [Send(onward.address, sent)]
 
     def _on_reply(self, sender: Contact, reply: RouteReply, now: float) -> list[Effect]:
-        joining = self._join_token is not None and reply.token == self._join_token
+        joining = reply.token in self._join_tokens
         effects = self._around.hear(sender, now) if sender.id != self.id else []
         if self._lookups.pop(reply.token, None) is None:
             return effects  # a late or second answer
         if not joining:
             return [*effects, LookupDone(reply.token, reply.key, reply.root, reply.members, reply.hops)]
-        self._join_token = None
+        for token in self._join_tokens:
+            self._lookups.pop(token, None)
+        self._join_tokens.clear()
         self._around.remember(reply.known)
         for contact in self.leaves.fitting((reply.root, *reply.members)):
             self._around.probe(contact, now, effects)
+            self._awaited.add(contact.id)
         self._perhaps_joined(effects, now)
         return effects
 
     def _perhaps_joined(self, effects: list[Effect], now: float) -> None:
-        """Become active once everyone who could be a neighbour has answered or been given up."""
-        if not self._joining or self._join_token is not None or self._around.probes:
+        """Become active once the root's neighbours have all answered or been given up.
+
+        Not those heard of later: in a ring that grows fast there would always be one more.
+        """
+        if not self._joining or self._join_tokens or not self._awaited.isdisjoint(self._around.probes):
             return
         self._joining = False
+        self._awaited.clear()
         if not len(self.leaves):
             effects.append(JoinFailed())  # someone knew of neighbours, and none of them answered
             return
@@ -288,13 +296,14 @@ class RingPeer:
     def _retry(self, token: int, lookup: _Lookup, now: float, effects: list[Effect]) -> None:
         lookup.left -= 1
         lookup.deadline = now + self.settings.lookup_within
-        joining = token == self._join_token
+        joining = token in self._join_tokens
         if lookup.left <= 0:
             del self._lookups[token]
             if joining:
-                self._join_token = None
-                self._joining = False
-                effects.append(JoinFailed())
+                self._join_tokens.discard(token)
+                if not self._join_tokens:
+                    self._joining = False
+                    effects.append(JoinFailed())
             else:
                 effects.append(LookupFailed(token, lookup.key))
         elif joining and self._bootstrap is not None:
