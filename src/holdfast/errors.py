@@ -21,9 +21,10 @@ class HoldfastError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        place = [part for part in (self.where, self.field) if part]
-        line = ": ".join([*place, self.what])
-        return one_line(f"{line}; {self.remedy}" if self.remedy else line)
+        # Each part is cut on its own, so that a long one never pushes the next out of the line.
+        place = [one_line(self.where or "", 1000), one_line(self.field or "", 300)]
+        line = ": ".join([*filter(None, place), one_line(self.what)])
+        return f"{line}; {one_line(self.remedy)}" if self.remedy else line
 
     def placed(self, where: str) -> HoldfastError:
         """Return the same error, naming the file it was met in."""

@@ -216,3 +216,26 @@ def test_a_file_with_a_few_bytes_changed_is_read_or_refused(at: int, put: bytes,
         parse(raw[:at] + put + raw[at + 1 :], name)
     except BadInput as error:
         assert str(error).startswith(f"{name}: ")
+
+
+def test_a_repeated_key_among_very_many_is_found_at_once() -> None:
+    keys = ", ".join(f'"k{number}": 1' for number in range(200_000))
+    with pytest.raises(BadInput, match="k199999: stands twice"):
+        parse(f'{{{keys}, "k199999": 2}}', "keys.json")
+
+
+def test_a_long_part_of_an_error_leaves_room_for_the_others() -> None:
+    error = BadInput("x" * 5000, where="f" * 2000 + ".json", field="y" * 900, remedy="do this " * 100)
+    line = str(error)
+    assert line.isprintable()
+    assert len(line) < 2500
+    for part in ("fff", "yyy", "xxx", "; do this"):
+        assert part in line
+
+
+def test_an_unknown_id_among_very_many_operators_is_refused_without_comparing_it_with_all() -> None:
+    operators: list[dict[str, object]] = [{"id": f"operator-{number}"} for number in range(20_000)]
+    operators.append({"id": "z", "inputs": [{"from": "operatr-77", "partitioning": "full"}]})
+    with pytest.raises(BadInput) as caught:
+        from_document({"holdfast": 1, "name": "many", "operators": operators})
+    assert "did you mean" in (caught.value.remedy or "")

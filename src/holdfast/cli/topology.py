@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from holdfast.topology.random_recipes import Recipe
 
 MOST_ROWS = 60
+MOST_COUNTED = 10**4000
+"""Counts of MC-trees from here on are left out of JSON: many readers refuse numbers of more than 4,300 digits."""
 
 
 @click.group(no_args_is_help=True)
@@ -105,6 +108,7 @@ def expanded(found: Topology) -> dict[str, Any]:
     from holdfast.topology import Queries, count_mc_trees, decompose, rates_of, shapes_of, to_document
 
     rates, queries = rates_of(found), Queries(found)
+    trees = count_mc_trees(found)
     names = [str(partition) for partition in found.partitions()]
     edge_to, link = found.edge_to, found.stream_link[found.edge_stream]
     kinds = [i.partitioning.value for operator in found.operators for i in operator.inputs]
@@ -140,7 +144,8 @@ def expanded(found: Topology) -> dict[str, Any]:
             {"kind": sub.kind.value, "operators": [found.operators[one].id for one in sub.operators]}
             for sub in decompose(found)
         ],
-        "mc_trees": count_mc_trees(found),
+        "mc_trees": trees if trees < MOST_COUNTED else None,
+        "mc_trees_log10": math.log10(trees),
     }
 
 
@@ -151,7 +156,7 @@ def print_for_people(found: Topology) -> None:
     rates, queries = rates_of(found), Queries(found)
     trees = count_mc_trees(found)
     summary = f"{len(found.operators)} operators, {len(found):,} partitions, {found.task_edges:,} edges"
-    counted = f"{trees:,}" if trees < 10**12 else f"about 10^{len(str(trees)) - 1}"
+    counted = f"{trees:,}" if trees < 10**12 else f"about 10^{math.log10(trees):.0f}"
     asked = f"{len(queries):,} {'query' if len(queries) == 1 else 'queries'}"
     click.echo(f"{found.name}: {summary}, {asked}, {counted} MC-trees")
     click.echo(f"shapes: {', '.join(shapes_of(found).names())}")
@@ -208,11 +213,16 @@ def check_command(files: tuple[str, ...], as_json: bool) -> None:
       holdfast topology check *.yaml
     """
     from holdfast.errors import BadInput
+    from holdfast.topology import rates_of
 
     results: list[dict[str, Any]] = []
     for file in files:
         try:
             found = read_topology(file)
+            try:
+                rates_of(found)
+            except BadInput as error:
+                raise error.placed(file) from None
             results.append(
                 {"file": file, "ok": True, "name": found.name, "partitions": len(found), "edges": found.task_edges}
             )

@@ -19,6 +19,7 @@ MOST_PARTITIONS = 2_000_000
 MOST_TASK_EDGES = 20_000_000
 LARGEST_NUMBER = 1e18
 LONGEST_NAME = 200
+_MOST_COMPARED = 5_000
 
 
 def number_problem(value: object, *, positive: bool = False) -> str | None:
@@ -66,7 +67,8 @@ def describe(value: object) -> str:
 
 def suggestion(word: str, known: Sequence[str]) -> str:
     """Return a remedy for an unknown word: the nearest known one, or what there is."""
-    near = get_close_matches(word, known, n=1, cutoff=0.6)
+    # Comparing with each of very many words would take longer than reading the file: look at the first few thousand.
+    near = get_close_matches(word, known[:_MOST_COMPARED], n=1, cutoff=0.6)
     if near:
         return f"did you mean {near[0]!r}?"
     shown = ", ".join(known[:8]) + (", …" if len(known) > 8 else "")

@@ -173,9 +173,13 @@ def _only_known(document: dict[Any, Any], known: tuple[str, ...], field: str) ->
             place = f"{field}." if field else ""
             raise BadInput(
                 "is not a known field" if isinstance(name, str) else "is not a text",
-                field=f"{place}{name if isinstance(name, str) and len(name) < 60 else checks.describe(name)}",
+                field=f"{place}{name if _is_plain_name(name) else checks.describe(name)}",
                 remedy=checks.suggestion(str(name), known),
             )
+
+
+def _is_plain_name(name: object) -> bool:
+    return isinstance(name, str) and name.isprintable() and 0 < len(name.strip()) == len(name) < 60
 
 
 # -- text ---------------------------------------------------------------------------------------------------------
@@ -207,9 +211,10 @@ def _load_json(text: str) -> object:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(items)
         if len(made) != len(items):
-            names = [name for name, _ in items]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise BadInput("stands twice in one object", field=twice, remedy="keep one of them")
+            met: set[str] = set()
+            twice = next(name for name, _ in items if name in met or met.add(name))  # type: ignore[func-returns-value]
+            place = twice if _is_plain_name(twice) else checks.describe(twice)
+            raise BadInput("stands twice in one object", field=place, remedy="keep one of them")
         return made
 
     def constant(word: str) -> NoReturn:
