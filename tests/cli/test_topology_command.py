@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +15,9 @@ from xml.etree import ElementTree
 import pytest
 
 from holdfast.cli.main import run
-from holdfast.topology import parse
+from holdfast.cli.topology_files import write_text
+from holdfast.ids import OperatorId
+from holdfast.topology import Input, Operator, Partitioning, Topology, parse, to_json
 from holdfast.topology.library import named_topologies, named_topology
 from holdfast.topology.random_recipes import RECIPES
 
@@ -127,3 +132,81 @@ def test_output_that_nobody_reads_is_not_an_error() -> None:
     done = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr
     assert done.stdout == "{\n"
+
+
+def holdfast(*arguments: str, shell: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, with redirections of a shell."""
+    words = " ".join(shlex.quote(word) for word in (sys.executable, "-m", "holdfast.cli.main", *arguments))
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return subprocess.run(
+        ["bash", "-c", f"{words} {shell}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shell", "status", "says"),
+    [
+        (["topology", "check", "-"], "<&-", 2, "standard input: is closed"),
+        (["topology", "list"], ">&-", 0, ""),
+        (["topology", "list"], ">/dev/full", 2, "No space left"),
+        (["topology", "list", "--json"], ">/dev/full", 2, "No space left"),
+        (["topology", "check", "a" * 5000], "", 2, "File name too long"),
+    ],
+)
+def test_closed_full_and_impossible_files_get_one_line(
+    arguments: list[str], shell: str, status: int, says: str
+) -> None:
+    done = holdfast(*arguments, shell=shell)
+    assert done.returncode == status, done.stderr
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == (1 if status else 0)
+
+
+def test_letters_the_terminal_does_not_have(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text('{"holdfast": 1, "name": "Stra\u00dfe", "operators": [{"id": "s"}]}')
+    shown = holdfast("topology", "show", str(path), PYTHONIOENCODING="ascii")
+    assert shown.returncode == 0, shown.stderr
+    shown = holdfast("topology", "show", str(path), "--json", PYTHONIOENCODING="ascii")
+    assert json.loads(shown.stdout)["name"] == "Stra\u00dfe"
+
+
+def test_a_written_file_replaces_files_only(tmp_path: Path) -> None:
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link.json", tmp_path / "target.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_text(str(link), "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True) as reader:
+        write_text(str(pipe), "through")
+        assert reader.communicate()[0] == "through"
+    assert pipe.is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.json", "pipe", "target.json"]
+
+
+def test_mc_trees_beyond_what_readers_of_json_take(tmp_path: Path, capsys: Printed) -> None:
+    """A chain of n pairs joined fully has 2^(n + 1) MC-trees; Python itself reads no number of over 4,300 digits."""
+    operators = [Operator(OperatorId("o0"), 2)]
+    for number in range(1, 15_000):
+        operators.append(Operator(OperatorId(f"o{number}"), 2, (Input(operators[-1].id, Partitioning.FULL),)))
+    path = tmp_path / "deep.json"
+    path.write_text(to_json(Topology("deep", operators)))
+    shown = printed_json(capsys, "topology", "show", str(path), "--json")
+    assert shown["mc_trees"] is None
+    assert shown["mc_trees_log10"] == pytest.approx(15_000 * math.log10(2))
+    assert run(["topology", "show", str(path)]) == 0
+    assert "about 10^4515 MC-trees" in capsys.readouterr().out
+    shown = printed_json(capsys, "topology", "show", "traffic", "--json")
+    assert shown["mc_trees_log10"] == pytest.approx(math.log10(shown["mc_trees"]))
+
+
+def test_rates_that_no_number_holds_are_refused_by_show_too(capsys: Printed) -> None:
+    broken = Path(__file__).parent.parent / "data" / "broken" / "rates-overflow.json"
+    assert run(["topology", "show", str(broken)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

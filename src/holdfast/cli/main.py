@@ -5,6 +5,7 @@ Commands are named here and imported only when they run, so that `holdfast --hel
 
 from __future__ import annotations
 
+import io
 import sys
 
 import click
@@ -54,6 +55,9 @@ def usage_line(error: click.ClickException) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with its status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Where the terminal cannot show a letter, its code is better than no answer.
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
@@ -77,6 +81,13 @@ def run(arguments: list[str]) -> int:
         # The reader of our output has gone (`holdfast … | head`): nothing is wrong. Keep Python from flushing into it.
         sys.stdout = None
         return 0
+    except OSError as error:
+        # Standard output on a full disk, say. Commands name the files they read and write themselves.
+        place = error.filename or "standard output"
+        line = one_line(f"{place}: {error.strerror or error}; make room there, or choose another place")
+        click.echo(f"holdfast: {line}", err=True)
+        sys.stdout = None
+        return 2
     return result if isinstance(result, int) else 0
 
 

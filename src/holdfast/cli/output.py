@@ -19,7 +19,13 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 def print_json(document: object) -> None:
     """Print one JSON document on standard output: numbers as JSON has them (no NaN), text as it is."""
-    click.echo(json.dumps(plain(document), ensure_ascii=False, allow_nan=False, indent=2))
+    known = plain(document)
+    text = json.dumps(known, ensure_ascii=False, allow_nan=False, indent=2)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:  # a terminal without these letters, or a file name that is no text
+        text = json.dumps(known, ensure_ascii=True, allow_nan=False, indent=2)
+    click.echo(text)
 
 
 def plain(value: Any) -> Any:
@@ -51,7 +57,7 @@ def print_table(
         table.add_column(column, justify="right" if number in right else "left", no_wrap=number == 0, overflow="fold")
     for row in rows:
         table.add_row(*(cell(value) for value in row))
-    width = None if sys.stdout.isatty() else 120
+    width = None if sys.stdout is not None and sys.stdout.isatty() else 120
     Console(width=width).print(table)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,11 +23,13 @@ def read_topology(given: str) -> Topology:
     from holdfast.topology.library import named_topologies, named_topology
 
     if given == "-":
+        if sys.stdin is None:  # closed by the caller: `<&-`
+            raise BadInput("is closed", where="standard input", remedy="pipe a topology into it, or name a file")
         return parse(sys.stdin.buffer.read(LARGEST_FILE + 1), "standard input")
     path = Path(given)
-    if not path.exists() and given in named_topologies():
-        return named_topology(given)
     try:
+        if given in named_topologies() and not path.exists():
+            return named_topology(given)
         if path.is_file() and path.stat().st_size > LARGEST_FILE:
             raise BadInput("is absurdly large", where=given, remedy=f"at most {LARGEST_FILE:,} bytes")
         if path.exists() and not path.is_file():
@@ -72,10 +75,14 @@ def writing(path: str) -> Iterator[None]:
 
 
 def write_text(path: str, text: str) -> None:
-    """Write a file whole or not at all."""
-    target = Path(path)
-    draft = target.with_name(f".{target.name}.draft")
+    """Write a file whole or not at all; what is no ordinary file (a pipe, /dev/null) is written to, not replaced."""
     with writing(path):
+        given = Path(path)
+        if given.exists() and not given.is_file():
+            given.write_text(text, encoding="utf-8")
+            return
+        target = Path(os.path.realpath(given))  # a link stays a link: what it leads to is written
+        draft = target.with_name(f".{target.name}.draft")
         try:
             draft.write_text(text, encoding="utf-8")
             draft.replace(target)
