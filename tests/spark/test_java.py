@@ -58,3 +58,16 @@ def test_the_wrapper_drops_only_the_module_that_is_not_there(tmp_path: Path) -> 
     given = ["--add-modules=jdk.incubator.vector", "-Dx=a b", "", "-cp", "a:*", "$HOME"]
     printed = subprocess.run([wrapper, *given], capture_output=True, text=True, check=True).stdout
     assert printed.splitlines() == given[1:]
+
+
+def test_without_a_java_no_folder_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.spark import cluster
+
+    def none() -> Path:
+        raise BadInput("no Java")
+
+    monkeypatch.setattr(cluster, "find_java_home", none)
+    monkeypatch.setattr(cluster.tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(BadInput, match="no Java"):
+        cluster.EmbeddedCluster(1)
+    assert not list(tmp_path.iterdir())

@@ -12,11 +12,15 @@ TOLERANCE = 0.05
 
 
 @click.command()
-@click.option("--nodes", default=3, show_default=True, help="Nodes of the embedded cluster.")
+@click.option(
+    "--nodes", default=3, show_default=True, type=click.IntRange(1, 200), help="Nodes of the embedded cluster."
+)
 @click.option(
     "--seconds", default=20, show_default=True, type=click.IntRange(11, 3600), help="Seconds of events to run."
 )
-@click.option("--seed", default=1, show_default=True, help="Seed of the synthetic events.")
+@click.option(
+    "--seed", default=1, show_default=True, type=click.IntRange(0, 2**31), help="Seed of the synthetic events."
+)
 @json_option
 def demo(nodes: int, seconds: int, seed: int, as_json: bool) -> None:
     """Run the traffic topology on an embedded Spark cluster; compare measured rates with the model's.

@@ -66,8 +66,8 @@ class EmbeddedCluster:
             raise BadInput(f"{nodes} nodes", field="nodes", remedy="give 1 to 200")
         self.cores, self.memory_mb = cores, memory_mb
         self.nodes: dict[NodeId, Node] = {}
-        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-cluster-"))
         self._java = find_java_home()
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-cluster-"))
         self._started = 0
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._warden = Warden()
@@ -122,11 +122,7 @@ class EmbeddedCluster:
         return self._await_line(log, r"Starting Spark master at (spark://\S+)", "the master did not start")[0]
 
     def _start_worker(self, host: str) -> Node:
-        name = (
-            f"node-{self._started}"
-            if host.endswith(f".{self._started + 1}")
-            else f"node-{int(host.rsplit('.', maxsplit=1)[-1]) - 1}"
-        )
+        name = f"node-{int(host.rpartition('.')[2]) - 1}"
         arguments = ["--host", host, "--port", "0", "--webui-port", "0", "--cores", str(self.cores)]
         arguments += ["--memory", f"{self.memory_mb}m", "--work-dir", str(self.folder / name / "work"), self.master_url]
         local = self.folder / name / "local"
