@@ -298,3 +298,10 @@ def test_writing_an_application_imports_no_spark_and_no_arrow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_hint_among_aggregates_is_refused_with_where_it_goes() -> None:
+    windowed = Application("x").source("s", schema=LOCATIONS, event_time="at").key_by("segment").window(tumbling(1))
+    with pytest.raises(BadInput) as caught:
+        windowed.aggregate(n=count(), cost=3)  # type: ignore[arg-type]
+    assert caught.value.remedy == 'write hints={"cost": …} here'

@@ -271,7 +271,7 @@ class Windowed:
         columns: Schema | None = self._kept_columns()
         for name, one in aggregates.items():
             if not isinstance(one, Aggregate):
-                raise BadInput(f"{one!r} is not an aggregate", field=f"{field}.{name}", remedy='write total("bytes")')
+                raise _not_an_aggregate(one, name, field)
             if name in self.stream.keys or name in WINDOW_COLUMNS:
                 raise BadInput(f"{name!r} is a key or window column", field=f"{field}.{name}", remedy="rename it")
             if one.column is not None:
@@ -372,6 +372,12 @@ def joined_names(
     taken = {*mine.values(), *WINDOW_COLUMNS}
     theirs = {name: f"right_{name}" if name in taken else name for name in right if name not in keys}
     return mine, theirs
+
+
+def _not_an_aggregate(given: object, name: str, field: str) -> BadInput:
+    is_hint = name in Hints.__optional_keys__
+    remedy = f'write hints={{"{name}": …}} here' if is_hint else 'write total("bytes")'
+    return BadInput(f"{given!r} is not an aggregate", field=f"{field}.{name}", remedy=remedy)
 
 
 def _need_window(window: object, field: str) -> None:
