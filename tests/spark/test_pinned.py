@@ -34,10 +34,10 @@ def works() -> tuple[Work, Work]:
         return [(target, bytes([slot]) * (500_000 if target == 0 else 10)) for target in range(3)]
 
     def tell(slot: int, blocks: list[bytes]) -> Iterable[tuple[int, bytes]]:
-        from holdfast.spark.pinned import own_host
+        from holdfast.spark.pinned import DRIVER, own_host
 
         senders = sorted(block[0] for block in blocks)
-        return [(slot, f"{own_host()} {senders} {sum(map(len, blocks))}".encode())]
+        return [(DRIVER, f"{own_host()} {senders} {sum(map(len, blocks))}".encode())]
 
     return send_skewed, tell
 
@@ -48,7 +48,7 @@ def test_every_level_stays_where_it_was_pinned(spark: SparkSession, executors: l
         for _ in range(3):
             outcome = slots.run([send_skewed, send_skewed, tell], name="batch 1")
             assert outcome.misplaced == ()
-            told = dict(outcome.blocks)
+            told = dict(outcome.reports)
             for slot, executor in enumerate(executors[:3]):
                 size = 3 * (500_000 if slot == 0 else 10)
                 assert told[slot].decode() == f"{executor.host} [0, 1, 2] {size}"
@@ -59,7 +59,7 @@ def test_a_node_may_have_several_slots(spark: SparkSession, executors: list[Exec
     _, tell = works()
     with PinnedSlots(spark.sparkContext, twice) as slots:
         outcome = slots.run([tell])
-        assert [block.decode().split()[0] for _, block in sorted(outcome.blocks)] == [one.host for one in twice]
+        assert [block.decode().split()[0] for _, block in sorted(outcome.reports)] == [one.host for one in twice]
 
 
 def test_a_task_on_a_wrong_host_says_so_and_does_nothing(spark: SparkSession, executors: list[Executor]) -> None:
@@ -68,7 +68,7 @@ def test_a_task_on_a_wrong_host_says_so_and_does_nothing(spark: SparkSession, ex
     with PinnedSlots(spark.sparkContext, [executors[0], gone]) as slots:
         outcome = slots.run([tell, tell])
         assert outcome.misplaced == (1,)
-        assert [slot for slot, _ in outcome.blocks] == [0]
+        assert [slot for slot, _ in outcome.reports] == [0]
 
 
 def test_nothing_to_pin_to_is_refused(spark: SparkSession) -> None:

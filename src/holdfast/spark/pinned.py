@@ -23,14 +23,14 @@ from holdfast.errors import BadInput
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
 
+DRIVER = -1
+"""The slot number under which work sends something to the driver."""
+
 Block = tuple[int, bytes]
-"""The slot a block goes to, and its bytes."""
+"""The slot a block goes to (or the driver), and its bytes."""
 
 Work = Callable[[int, list[bytes]], Iterable[Block]]
-"""What a slot does with the blocks it got, in no particular order; gives blocks for slots."""
-
-_NOBODY = -1
-"""Slot number under which a task reports instead of sending a block."""
+"""What a slot does with the blocks it got, in no particular order; gives blocks for slots of the next level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class Executor:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a pinned job gave: the blocks of its last level, and the slots that ran on a wrong host."""
+    """What a pinned job gave: what was sent to the driver, by slot, and the slots that ran on a wrong host."""
 
-    blocks: tuple[Block, ...]
+    reports: tuple[Block, ...]
     misplaced: tuple[int, ...]
 
 
@@ -92,22 +92,22 @@ class PinnedSlots:
     def run(self, levels: Sequence[Work], name: str = "pinned job") -> Outcome:
         """Run levels of work one after the other in one job; blocks of a level reach the next.
 
-        The last level's blocks come back to the driver: keep them small.
+        What work sends to the driver at any level comes back as a report; blocks of the last level go nowhere.
         """
         slots, hosts = len(self), tuple(executor.host for executor in self.executors)
-        sent: RDD[Any] = self._context.parallelize([], 1)
-        for number, work in enumerate(levels):
-            here = self._context.union([self._anchor, self._anchor, sent.partitionBy(slots, _identity)])
-            last = number == len(levels) - 1
-            sent = here.mapPartitionsWithIndex(_task(work, hosts, slots, last), preservesPartitioning=False)
+        sent: RDD[Any] = self._context.emptyRDD()
+        for work in levels:
+            moved = sent.partitionBy(slots, _identity)
+            here = self._context.union([self._anchor, self._anchor, moved])
+            sent = here.mapPartitionsWithIndex(_task(work, hosts))
         self._context.setJobDescription(name)
         try:
-            given = sent.collect()
+            given = sent.filter(_for_driver).collect()
         finally:
             self._context.setJobDescription(None)
-        blocks = tuple((slot, block) for slot, (kind, block) in given if kind == "block")
-        misplaced = sorted({int(block) for _, (kind, block) in given if kind == "misplaced"})
-        return Outcome(blocks, tuple(misplaced))
+        reports = tuple((slot, block) for slot, (kind, block) in given if kind == "report")
+        misplaced = sorted({slot for slot, (kind, _) in given if kind == "misplaced"})
+        return Outcome(reports, tuple(misplaced))
 
     def _make_anchor(self) -> RDD[Any]:
         """Cache one marker per slot on its executor.
@@ -115,7 +115,7 @@ class PinnedSlots:
         Spark's preferred locations for a placed collection are reachable only through the gateway; the markers are
         then moved to their own partition number by a shuffle whose reduce side is cached where the marker came from.
         """
-        from pyspark import RDD
+        from pyspark import RDD, StorageLevel
         from pyspark.serializers import CPickleSerializer, NoOpSerializer
 
         jvm = self._context._jvm
@@ -131,8 +131,6 @@ class PinnedSlots:
         placed = self._context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(items), tag)
         raw: RDD[Any] = RDD(placed.toJavaRDD(), self._context, NoOpSerializer())
         anchor = raw.map(serializer.loads).partitionBy(len(self.executors), _identity)
-        from pyspark import StorageLevel
-
         anchor.persist(StorageLevel.MEMORY_AND_DISK)
         anchor.count()
         return anchor
@@ -148,8 +146,12 @@ def _identity(slot: int) -> int:
     return slot
 
 
+def _for_driver(item: tuple[int, tuple[str, bytes]]) -> bool:
+    return item[1][0] in ("report", "misplaced")
+
+
 def _task(
-    work: Work, hosts: tuple[str, ...], slots: int, last: bool
+    work: Work, hosts: tuple[str, ...]
 ) -> Callable[[int, Iterator[Any]], Iterator[tuple[int, tuple[str, bytes]]]]:
     """Return what one task of a level does: drain its input, then work if it is where it should be."""
 
@@ -159,14 +161,14 @@ def _task(
         for target, (kind, block) in given:
             if kind == "block":
                 blocks.append(block)
-            elif kind == "misplaced":
+            elif kind != "anchor":
                 reports.append((target, (kind, block)))
-        # Reports from earlier levels travel on to the driver.
+        # What earlier levels report travels on, under the slot that said it.
         yield from reports
         if own_host() != hosts[slot]:
-            yield (slot, ("misplaced", str(slot).encode()))
+            yield (slot, ("misplaced", b""))
             return
         for target, block in work(slot, blocks):
-            yield (target if last else target % slots, ("block", block))
+            yield (slot, ("report", block)) if target == DRIVER else (target, ("block", block))
 
     return run

@@ -1,0 +1,174 @@
+"""Applications on a real cluster: the same outputs as in one process, whatever fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from holdfast import Application, average, sliding, tumbling
+from holdfast.errors import BadInput
+from holdfast.runtime import run_in_process
+from holdfast.runtime.answers import OperatorFailed
+from holdfast.spark.pinned import executors_of
+from holdfast.spark.run import SparkRun, check_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from holdfast.spark.cluster import EmbeddedCluster
+
+pytestmark = pytest.mark.cluster
+
+OUTPUTS = ("speeds", "reports", "jams")
+
+
+def traffic() -> Application:
+    app = Application("traffic")
+    window = sliding("4 seconds", every="1 second")
+    columns = {"segment": "string", "speed": "double", "at": "timestamp"}
+    locations = app.source("locations", schema=columns, event_time="at", lateness="1 second", parallelism=2)
+    incidents = app.source("incidents", schema=columns, event_time="at", lateness="1 second")
+    busy = locations.filter(lambda rows: rows["speed"].is_valid(), id="known")
+    speeds = busy.key_by("segment").window(window).aggregate(id="speeds", parallelism=4, speed=average("speed"))
+    reports = incidents.key_by("segment").window(window).count(id="reports", parallelism=2)
+    speeds.output(priority=[5, 1, 1, 1])
+    reports.output()
+    speeds.join(reports, on="segment", window=tumbling("1 second"), id="jams", parallelism=2).output()
+    return app
+
+
+def batches(count: int, seed: int = 1) -> Iterator[dict[str, pa.Table]]:
+    """Rows out of order, some late, some without a speed, unicode keys, every fifth batch empty."""
+    draw = np.random.default_rng(seed)
+    for number in range(count):
+        made = {}
+        for name, many in (("locations", 400), ("incidents", 40)):
+            rows = 0 if number % 5 == 3 else many
+            at = number * 500_000 + draw.integers(-1_500_000, 500_000, rows)
+            speed = np.where(draw.random(rows) < 0.1, np.nan, np.round(draw.uniform(0, 120, rows), 1))
+            made[name] = pa.table(
+                {
+                    "segment": pa.array([f"straße-{int(s)}" for s in draw.zipf(1.5, rows) % 40], pa.string()),
+                    "speed": pa.array(speed, pa.float64(), from_pandas=True),
+                    "at": pa.array(np.maximum(at, 0), pa.timestamp("us")),
+                }
+            )
+        yield made
+
+
+def as_rows(table: pa.Table) -> list[dict[str, object]]:
+    return sorted(table.to_pylist(), key=str)
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, list[dict[str, object]]]:
+    done = run_in_process(traffic(), batches(20))
+    found = {name: as_rows(done.rows(name)) for name in OUTPUTS}
+    assert all(found.values())
+    return found
+
+
+def test_outputs_equal_those_of_one_process(
+    spark: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, object]]]
+) -> None:
+    run = SparkRun(traffic(), spark, tmp_path / "run", checkpoint_every=7)
+    for batch in batches(20):
+        run.log(batch)
+    run.log({}, last=True)
+    run.run()
+    assert run.rollbacks == 0
+    for name in OUTPUTS:
+        assert as_rows(run.rows(name)) == expected[name]
+    run.close()
+
+
+def test_a_killed_node_changes_nothing(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path, expected: dict[str, list[dict[str, object]]]
+) -> None:
+    node = cluster.add_node()
+    run = SparkRun(traffic(), spark, tmp_path / "run", checkpoint_every=5)
+    # The new node must take part before it dies.
+    deadline = time.monotonic() + 120
+    while node.host not in {one.host for one in executors_of(spark.sparkContext)}:
+        assert time.monotonic() < deadline, "the new node did not come"
+        time.sleep(0.1)
+    for number, batch in enumerate(batches(20)):
+        run.log(batch)
+        if number % 4 == 3:
+            run.run()
+        if number == 11:
+            cluster.kill_node(node.id)
+    run.log({}, last=True)
+    run.run()
+    assert run.rollbacks >= 1
+    for name in OUTPUTS:
+        assert as_rows(run.rows(name)) == expected[name]
+    run.close()
+
+
+def test_another_driver_goes_on_where_the_first_stood(
+    spark: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, object]]]
+) -> None:
+    sinks = {name: str(tmp_path / "out" / name) for name in OUTPUTS}
+    given = list(batches(20))
+    first = SparkRun(traffic(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=4)
+    for batch in given[:13]:
+        first.log(batch)
+    first.run()
+    first.close()
+    second = SparkRun(traffic(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=4)
+    assert second.frontier < second.logged == 12, "some batches come again after the checkpoint"
+    for batch in given[13:]:
+        second.log(batch)
+    second.log({}, last=True)
+    second.run()
+    for name in OUTPUTS:
+        assert as_rows(second.rows(name)) == expected[name]
+        read = spark.read.parquet(sinks[name]).toArrow()
+        assert read.num_rows == len(expected[name]), "ordinary Spark readers see each row once"
+    second.close()
+
+
+def test_an_operator_that_raises_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    app = Application("broken")
+    source = app.source("s", schema={"a": "int64"}, parallelism=2)
+
+    def divide(rows: pa.Table) -> pa.Table:
+        if 0 in rows["a"].to_pylist():
+            raise ZeroDivisionError("cannot divide")
+        return rows
+
+    source.map(divide, id="divide", schema={"a": "int64"}).output()
+    run = SparkRun(app, spark, tmp_path / "run")
+    run.log({"s": pa.table({"a": [1, 2, 3]})})
+    run.run()
+    run.log({"s": pa.table({"a": [4, 0]})})
+    with pytest.raises(OperatorFailed, match="cannot divide") as caught:
+        run.run()
+    assert "divide[" in str(caught.value)
+    assert "batch 1" in str(caught.value)
+    assert sorted(run.rows("divide")["a"].to_pylist())[:3] == [1, 2, 3], "what came before is out"
+    run.close()
+
+
+def test_what_cannot_run_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    app = Application("other")
+    app.source("s", schema={"a": "int64"}).output()
+    SparkRun(app, spark, tmp_path / "run").close()
+    with pytest.raises(BadInput, match="belongs to application"):
+        SparkRun(traffic(), spark, tmp_path / "run")
+    with pytest.raises(BadInput, match="Connect"):
+        check_session(object())
+    with pytest.raises(BadInput, match="not an output"):
+        SparkRun(app, spark, tmp_path / "run", sinks={"t": None})
+    holds = Application("holds")
+    session = spark
+    holds.source("s", schema={"a": "int64"}).map(session.createDataFrame).output()
+    with pytest.raises(BadInput, match="cannot be sent"):
+        SparkRun(holds, spark, tmp_path / "held")
