@@ -43,13 +43,13 @@ def replication(topologies: int, proven: int, processes: int, out: Path, as_json
       holdfast experiment replication --topologies 10
     """
     from holdfast.cli.result_files import make_directory, write_csv, write_json
-    from holdfast.experiments.replication import SETTINGS, claims, run_queries, run_random, summaries
+    from holdfast.experiments.replication import SETTINGS, claims, distinct_settings, run_queries, run_random, summaries
 
     make_directory(out)
     queries = run_queries()
     points: list[RandomPoint] = []
     with progress() as bar:
-        task = bar.add_task("topologies", total=topologies * len(SETTINGS))
+        task = bar.add_task("topologies", total=topologies * distinct_settings())
         for found in run_random(topologies, processes, proven):
             points += found
             bar.advance(task)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from multiprocessing import get_context
 from statistics import fmean
@@ -99,15 +99,32 @@ def run_queries() -> list[QueryPoint]:
     return found
 
 
+def distinct_settings() -> int:
+    """Count the settings that tell the generator something else."""
+    return len({setting.recipe for setting in SETTINGS})
+
+
 def run_random(topologies: int, processes: int, proven: int = 0) -> Iterator[list[RandomPoint]]:
     """Plan so many topologies per setting; the first `proven` of each with exact too. Gives points as they come."""
-    jobs = [(setting, seed, seed < proven) for setting, seed in product(SETTINGS, range(topologies))]
+    # Panels share a setting: what is told to the generator is planned once.
+    jobs = [
+        (one, seed, seed < proven) for seed, one in product(range(topologies), {s.recipe: s for s in SETTINGS}.values())
+    ]
     if processes == 1:
-        yield from map(plan_topology, jobs)
+        for found in map(plan_topology, jobs):
+            yield _under_every_label(found)
         return
     # A fresh interpreter for each: the solver's threads do not survive a fork.
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(plan_topology, jobs, chunksize=4)
+        for found in pool.map(plan_topology, jobs, chunksize=4):
+            yield _under_every_label(found)
+
+
+def _under_every_label(points: list[RandomPoint]) -> list[RandomPoint]:
+    """Return the points of one topology for every setting that tells the generator the same."""
+    (recipe,) = {s.recipe for s in SETTINGS if (s.panel, s.label) == (points[0].panel, points[0].setting)}
+    alike = [s for s in SETTINGS if s.recipe == recipe]
+    return [replace(one, panel=s.panel, setting=s.label) for s in alike for one in points]
 
 
 def plan_topology(job: tuple[Setting, int, bool]) -> list[RandomPoint]:
