@@ -278,3 +278,13 @@ def test_the_checker_refuses_twice_and_unknown() -> None:
     twice = replace(plan, replicas=(*plan.replicas[:-1], plan.replicas[0]))
     assert "a partition has two replicas" in problems_of(figure_3a(), twice)
     assert problems_of(figure_3b(), plan_replicas(figure_3a(), 10, clock=still))[-1].endswith("is not in 3b")
+
+
+def test_a_chain_of_thousands_of_operators_does_not_run_out_of_stack() -> None:
+    operators = [op("o0", 2, weights=(2, 1))]
+    operators += [op(f"o{number}", 2, (f"o{number - 1}", ONE)) for number in range(1, 1_500)]
+    long = Topology("long", operators)
+    model = LossModel(long)
+    for replicas in (StructureAware(model).extended([], 1_500), dp(model, 1_500, out_of_time=lambda: False).replicas):
+        assert sorted(replicas) == list(range(0, 3_000, 2))
+        assert value(model, list(replicas)) == pytest.approx(2 / 3)

@@ -11,7 +11,6 @@ partitions. `distinct_mc_trees` lists sets of partitions, each once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 
 from holdfast.topology.model import Topology
 
@@ -82,40 +81,48 @@ _Linked = tuple[int, "_Linked"] | None
 """Partitions as a linked list, so that ways which begin alike share what they have in common."""
 
 
-def _trees(topology: Topology, head: int) -> Iterator[set[int]]:
-    """Choose depth first; a state is what was chosen and what is still to be fed. Depth costs no recursion."""
-    stack: list[Iterator[tuple[_Linked, _Linked]]] = [iter([(None, (head, None))])]
-    while stack:
-        state = next(stack[-1], None)
-        if state is None:
-            stack.pop()
-            continue
-        chosen, waiting = state
-        if waiting is None:
-            yield _collected(chosen)
+def _trees(topology: Topology, head: int) -> Iterator[frozenset[int]]:
+    """Walk through all ways to choose, without recursion: a chain of operators may be thousands long."""
+    # One frame per choice made: what is left to try there, the partitions chosen before it, the choices still to make.
+    # Both are linked lists, shared between frames.
+    start = _choices(topology, head, None)
+    if start is None:
+        yield frozenset((head,))
+        return
+    frames: list[tuple[Iterator[int], _Chosen, _Pending]] = [(iter(start[0]), (head, None), start[1])]
+    while frames:
+        options, chosen, pending = frames[-1]
+        for one in options:
+            taken: _Chosen = (one, chosen)
+            left = _choices(topology, one, pending)
+            if left is None:
+                yield _as_set(taken)
+            else:
+                frames.append((iter(left[0]), taken, left[1]))
+                break
         else:
-            stack.append(_choices(topology, waiting[0], (waiting[0], chosen), waiting[1]))
+            frames.pop()
 
 
-def _choices(topology: Topology, partition: int, chosen: _Linked, rest: _Linked) -> Iterator[tuple[_Linked, _Linked]]:
+_Chosen = tuple[int, "_Chosen | None"]
+_Pending = tuple[list[int], "_Pending"] | None
+
+
+def _choices(topology: Topology, partition: int, pending: _Pending) -> _Pending:
+    """Put the choices a partition calls for before those still to make: one in all, or for a join one per stream."""
     inputs = _inputs(topology, partition)
     if not inputs:
-        yield chosen, rest
-    elif topology.joins[partition]:
-        for choice in product(*inputs):
-            waiting = rest
-            for one in reversed(choice):
-                waiting = (one, waiting)
-            yield chosen, waiting
-    else:
-        for upstream in inputs:
-            for one in upstream:
-                yield chosen, (one, rest)
+        return pending
+    if not topology.joins[partition]:
+        return [one for upstream in inputs for one in upstream], pending
+    for upstream in reversed(inputs):
+        pending = (upstream, pending)
+    return pending
 
 
-def _collected(linked: _Linked) -> set[int]:
-    found = set()
-    while linked is not None:
-        found.add(linked[0])
-        linked = linked[1]
-    return found
+def _as_set(chosen: _Chosen | None) -> frozenset[int]:
+    found = []
+    while chosen is not None:
+        found.append(chosen[0])
+        chosen = chosen[1]
+    return frozenset(found)
