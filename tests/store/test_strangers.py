@@ -194,7 +194,7 @@ def test_half_a_greeting_is_not_waited_for_for_ever(ring: RingOfPeers) -> None:
 
 
 def test_a_crowd_of_strangers_does_not_lock_members_out(ring: RingOfPeers, secret_file: str) -> None:
-    crowd = [greeted(ring) for _ in range(150)]
+    crowd = [greeted(ring) for _ in range(300)]
     try:
         store = connect(ring.addresses, secret_file=secret_file)
         store.save(StateId("crowd", "x"), BatchId(0), Epoch(0), b"let in", coding=Coding(2, 1))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import ssl
 import threading
@@ -18,13 +19,15 @@ from typing import Any
 
 from holdfast.store.address import Address
 from holdfast.store.bandwidth import Bandwidth
-from holdfast.store.failures import Unreachable, raised_again
+from holdfast.store.failures import Busy, Unreachable, raised_again
 from holdfast.store.handshake import ClientHandshake, ClusterKey, SessionSeals
 from holdfast.store.tls import TlsFiles
 from holdfast.store.wire import PREFIX, BadFrame, Bytes, Frame, Kind, pack, read_prefix, unpack
 
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 30.0
+RETRIES = (0.05, 0.2, 0.6)
+"""Seconds to wait, about, before trying again at a door that turned us away."""
 MOST_BUFFERS = 512
 """Buffers given to the kernel at once; it takes up to 1024."""
 
@@ -69,6 +72,7 @@ class Connection:
         self._bandwidth = bandwidth
         self.address = address
         self.closed = False
+        self._reset = False
         self.reused = False
         self.answer_seconds = answer_seconds
         self.bytes_out = self.bytes_in = 0
@@ -86,6 +90,11 @@ class Connection:
             self.send(Kind.HELLO, handshake.hello())
             self.send(Kind.PROOF, handshake.prove(self.receive(connect_seconds)))
             self._seals = handshake.finish(self.receive(connect_seconds))
+        except Unreachable as error:
+            if self._reset:
+                # It listens, but has too many at the door at this moment (or is just ending): worth another try.
+                raise Busy("turned away at the door", where=str(address), remedy="try again later") from error
+            raise
         except BaseException:
             self.close()
             raise
@@ -116,6 +125,7 @@ class Connection:
             if self._bandwidth is not None:
                 self._bandwidth.sent(sum(map(len, parts)))
         except OSError as error:
+            self._reset = isinstance(error, ConnectionError)
             self.close()
             raise Unreachable(f"lost while sending: {_reason(error)}", where=str(self.address)) from None
 
@@ -127,6 +137,7 @@ class Connection:
             prefix = read_prefix(head, trusted=self._trusted)
             return unpack(prefix, head, self._exactly(prefix.rest), self._seals.incoming)
         except (OSError, BadFrame) as error:
+            self._reset = isinstance(error, ConnectionError)
             self.close()
             raise Unreachable(f"lost while waiting: {_reason(error)}", where=str(self.address)) from None
 
@@ -226,6 +237,14 @@ class ConnectionPool:
                 connection = idle.pop()
                 connection.reused = True
                 return connection
+        for wait in RETRIES:
+            try:
+                return self._connected(address)
+            except Busy:
+                time.sleep(wait * (0.5 + random.random()))
+        return self._connected(address)
+
+    def _connected(self, address: Address) -> Connection:
         return Connection(
             address,
             self._key,

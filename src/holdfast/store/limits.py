@@ -11,7 +11,7 @@ class Limits:
 
     connections: int = 512
     """Trusted connections at once; one more is told to come back later."""
-    strangers: int = 64
+    strangers: int = 256
     """Connections still in the handshake; one more pushes the oldest of them out."""
     greeting_seconds: float = 5.0
     """A handshake that takes longer is ended."""
