@@ -93,7 +93,8 @@ class Membership:
             self._carry_out(self.ring.join(address, self._clock()))
             _, waiting = await asyncio.wait(
                 [asyncio.create_task(self.joined.wait()), asyncio.create_task(self._join_failed.wait())],
-                timeout=min(5.0, max(0.1, deadline - self._clock())),
+                # Not sooner: a busy ring may answer late, and asking anew would throw its answer away.
+                timeout=max(0.1, deadline - self._clock()),
                 return_when=asyncio.FIRST_COMPLETED,
             )
             for task in waiting:

@@ -119,6 +119,8 @@ class RingOfPeers:
             str(self.data(peer)),
             "--port",
             str(self._ports.get(peer, 0)),
+            "--join-seconds",
+            str(self._ready_seconds),
             *join,
             *self._options,
             *self._options_of.get(peer, ()),
