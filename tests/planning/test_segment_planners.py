@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import NoPlan
+from holdfast.errors import NoPlan, Undecided
 from holdfast.planning import min_plus
 from holdfast.planning.segment_baselines import plan_n_segments, plan_one_segment
 from holdfast.planning.segment_chain import plan_chain
@@ -20,7 +20,7 @@ from holdfast.planning.segment_printed_tree import plan_printed_tree
 from holdfast.planning.segment_refine import refine
 from holdfast.planning.segment_transcription import algorithm_1, algorithm_2
 from holdfast.planning.segment_tree import plan_tree
-from planning.segment_cases import brute_chain, brute_tree, drawn, models
+from planning.segment_cases import brute_chain, brute_tree, drawn, model, models
 
 
 def value(case: SegmentModel, overhead: float, limit: float, make) -> float:
@@ -181,3 +181,20 @@ def test_refining_gains_where_operators_of_one_segment_differ() -> None:
     check_plan(case, refined, 0.5)
     assert refined.recovery_time < 0.8 * plan.recovery_time
     assert refined.frequency[0] > refined.frequency[2]
+
+
+def test_what_is_too_large_is_left_undecided() -> None:
+    chain = model([(), *((number,) for number in range(2000))], [(0.0001, 0.01, 0.01, 0.001)] * 2001)
+    with pytest.raises(Undecided, match="too many segments"):
+        plan_chain(chain, 0.5)
+    dag = model([(), (0,), *((0, number) for number in range(1, 1000))], [(0.0001, 0.01, 0.01, 0.001)] * 1001)
+    with pytest.raises(Undecided, match="too many sets of anchors"):
+        plan_dag(dag, 0.5)
+
+
+@pytest.mark.parametrize("shape", ["tree", "dag"])
+def test_a_hundred_operators_are_searched(shape: str) -> None:
+    case = drawn(shape, 100, 3)
+    overhead = float(case.input_seconds.sum()) * 0.8
+    found = value(case, overhead, 10 / 3, lambda: plan_dag(case, overhead, grid=FrequencyGrid(20)))
+    assert found < value(case, overhead, 10 / 3, lambda: plan_one_segment(case, overhead))

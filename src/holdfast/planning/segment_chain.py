@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, Undecided
 from holdfast.planning.min_plus import ConvexSharing, best_split
 from holdfast.planning.segment_model import (
     MAX_FREQUENCY,
@@ -26,6 +26,9 @@ from holdfast.topology.model import Floats
 
 DEFAULT_STEPS = 200
 """Z where none is given. The paper has 60 for chains and 20 for trees, for want of speed."""
+
+MOST_OPERATORS = 2_000
+"""Longest chain: there is a table of all pairs of operators."""
 
 COST_CELLS = 200_000
 """How many costs of segments are made in one go: enough to keep arrays long, few enough to stay in the cache."""
@@ -86,6 +89,12 @@ def plan_chain(
     if not model.is_chain:
         raise BadInput("the operators do not stand in a row", field="algorithm", remedy="use tree or dag")
     require_feasible_overhead(model, overhead)
+    if len(model) > MOST_OPERATORS:
+        raise Undecided(
+            f"a chain of {len(model):,} operators has too many segments to compare",
+            field="algorithm",
+            remedy=f"use dag, or a chain of at most {MOST_OPERATORS:,} operators",
+        )
     sums = chain_sums(model)
     size = len(model)
     budget: Floats = np.arange(steps + 1, dtype=np.float64) * (overhead / steps)

@@ -15,7 +15,7 @@ from itertools import combinations
 
 import numpy as np
 
-from holdfast.errors import NoPlan
+from holdfast.errors import NoPlan, Undecided
 from holdfast.planning.segment_chain import DEFAULT_STEPS, plan_chain
 from holdfast.planning.segment_frequencies import best_frequencies
 from holdfast.planning.segment_grid import FrequencyGrid
@@ -32,12 +32,18 @@ from holdfast.topology.model import Floats, Ints
 EXHAUSTIVE_FREE = 12
 """Up to this many operators besides the sources, all sets of anchors are tried."""
 
+MOST_IN_A_TREE, MOST_IN_A_DAG = 2_000, 500
+"""Up to so many operators the search is tried: minutes at most."""
+
 BATCH_CELLS = 4_000_000
 """How many (set, operator, operator) entries are computed at once; bounds memory."""
 
 PAIRS_UP_TO = 120
 TRIPLES_UP_TO = 24
 """Up to so many operators, changing two and three at once is tried where changing one no longer helps."""
+
+GRID_START_UP_TO = 300
+"""Up to so many operators of a chain or a tree its own algorithm is asked for a start: seconds at most."""
 
 LEAST_GAIN = 1e-12
 
@@ -52,6 +58,13 @@ def plan_dag(
     """Return the best plan found, for any topology; the very best up to `exhaustive_free` free operators."""
     grid = grid or FrequencyGrid(DEFAULT_STEPS)
     require_feasible_overhead(model, overhead)
+    most = MOST_IN_A_TREE if model.is_forest else MOST_IN_A_DAG
+    if len(model) > most:
+        raise Undecided(
+            f"{len(model):,} operators have too many sets of anchors to search",
+            field="algorithm",
+            remedy=f"use one-segment or n-segments, or a topology of at most {most:,} operators",
+        )
     search = _Search(model, overhead, grid.max_frequency)
     free = np.flatnonzero(~model.sources)
     if len(free) <= exhaustive_free:
@@ -73,7 +86,7 @@ def _all_sets(model: SegmentModel, free: Ints) -> Bools:
 
 
 def _starts(model: SegmentModel, overhead: float, grid: FrequencyGrid, search: _Search) -> Iterable[Bools]:
-    if model.is_tree:
+    if model.is_tree and len(model) <= GRID_START_UP_TO:
         try:
             if model.is_chain:
                 yield plan_chain(model, overhead, steps=grid.steps, max_frequency=grid.max_frequency).anchors

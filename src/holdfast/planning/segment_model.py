@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from holdfast.errors import BadInput, CheckFailed, NoPlan
+from holdfast.errors import BadInput, CheckFailed, NoPlan, Undecided
 from holdfast.ids import OperatorId
 from holdfast.topology.model import Floats, Ints, Topology
 from holdfast.topology.rates import rates_of
@@ -33,6 +33,9 @@ Bools = NDArray[np.bool_]
 
 TOLERANCE = 1e-9
 """Relative error of sums of floats that the checker forgives."""
+
+MOST_OPERATORS = 5_000
+"""Largest topology whose segments are planned: what goes back with what is kept as a table of all pairs."""
 
 MAX_FREQUENCY = 200 / 60
 """Default F_max, checkpoints per second: the paper's 200 per minute."""
@@ -132,6 +135,12 @@ def model_of(topology: Topology, bandwidth: float) -> SegmentModel:
     if not (bandwidth > 0 and np.isfinite(bandwidth)):
         raise BadInput(f"must be above zero, not {bandwidth:g}", field="bandwidth", remedy="give bytes per second")
     operators = topology.operators
+    if len(operators) > MOST_OPERATORS:
+        raise Undecided(
+            f"segments of {len(operators):,} operators are too many to plan",
+            field="operators",
+            remedy=f"plan parts of at most {MOST_OPERATORS:,} operators by themselves",
+        )
     rate = np.bincount(topology.operator_of, rates_of(topology).input, minlength=len(operators))
     failure_rate = np.array([operator.failure_rate for operator in operators], float)
     if not (failure_rate > 0).any():
