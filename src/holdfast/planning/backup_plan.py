@@ -54,13 +54,14 @@ class BackupPlan:
         return len(self.backups)
 
 
-_FIXED: dict[BackupAlgorithm, Callable[[BackupProblem], Mask]] = {
+BY_NAME: dict[BackupAlgorithm, Callable[[BackupProblem], Mask]] = {
     BackupAlgorithm.LINE: line_backups,
     BackupAlgorithm.TREE: tree_backups,
     BackupAlgorithm.DAG: dag_backups,
     BackupAlgorithm.SHARE: share_backups,
     BackupAlgorithm.EXHAUSTIVE: exhaustive_backups,
 }
+"""The algorithms that need no time limit, as functions of partitions that fail alone (exhaustive: also of domains)."""
 _OPTIMAL_ALONE = {BackupAlgorithm.LINE, BackupAlgorithm.TREE, BackupAlgorithm.EXHAUSTIVE}
 """Optimal when partitions fail alone; exhaustive also when domains fail."""
 
@@ -116,7 +117,7 @@ def _for_shape(problem: BackupProblem, previous: Mask | None) -> BackupAlgorithm
 def _by_name(
     problem: BackupProblem, algorithm: BackupAlgorithm, clock: Callable[[], float], seconds: float
 ) -> ExactBackups:
-    made = _FIXED[algorithm](problem)
+    made = BY_NAME[algorithm](problem)
     count = int(made.sum())
     if algorithm is BackupAlgorithm.EXHAUSTIVE:
         return ExactBackups(made, count, count)
