@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from holdfast.planning.backup_reduction import Core
+from holdfast.planning.backup_reduction import HUB_COST, Core
 from holdfast.topology import Ints
 
 Answer = Ints
@@ -50,6 +50,7 @@ class CoreSearch:
         self.literals: list[Literal] = [(c, j) for c, node in enumerate(nodes) for j in range(len(node.ticks))]
         self.ticks: Ints = np.array([t for node in nodes for t in node.ticks], np.int64)
         self.costs: Ints = np.array([cost for node in nodes for cost in node.costs], np.int64)
+        self.is_hub: list[bool] = [node.costs[0] == HUB_COST for node in nodes]
         self.head: Ints = np.array([node.head for node in nodes], np.int64)
         self.tail: Ints = np.array([node.tail for node in nodes], np.int64)
         self.downwards = self._ranked(self.up, range(len(nodes)))
@@ -174,10 +175,14 @@ class CoreSearch:
             path: list[Literal] = []
             while True:
                 level = int(answer[at])
-                path.append((at, level))
+                if not self.is_hub[at]:
+                    path.append((at, level))
                 total += nodes[at].ticks[level]
                 if total + nodes[at].head > self.limit:
                     break
-                at = max(self.up[at], key=passed.__getitem__)
+                longest = max(passed[p] for p in self.up[at])
+                equal = [p for p in self.up[at] if passed[p] == longest]
+                # Of equal ways take one by the end, so that paths to different ends differ.
+                at = equal[c % len(equal)]
             found.append(tuple(path))
         return found

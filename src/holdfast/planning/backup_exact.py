@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from holdfast.planning.backup_core import CoreSearch
 from holdfast.planning.backup_hitting import CoreResult, solve_core
 from holdfast.planning.backup_model import BackupProblem, Mask
+from holdfast.planning.backup_paths import pack
 from holdfast.planning.backup_reduction import Core, reduce
 from holdfast.topology import Ints
 
@@ -62,13 +63,4 @@ def exact_backups(
 def quick_bound(problem: BackupProblem) -> int:
     """Return a lower bound on the number of backups in linear time: what is certain, and late paths that never meet."""
     reduced = reduce(problem)
-    bound = int(reduced.certain.sum())
-    for core in reduced.cores:
-        search = CoreSearch(core)
-        met: set[int] = set()
-        for path in sorted(search.late_paths(search.nothing()), key=len):
-            nodes = {node for node, _ in path}
-            if not nodes & met:
-                met |= nodes
-                bound += min(core.nodes[node].costs[0] for node in nodes)
-    return bound
+    return int(reduced.certain.sum()) + sum(pack(CoreSearch(core)).bound for core in reduced.cores)

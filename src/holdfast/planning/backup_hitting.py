@@ -15,11 +15,11 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from holdfast.planning.backup_core import Answer, CoreSearch, Literal
-from holdfast.planning.backup_paths import PathSearch, relax, rounded
+from holdfast.planning.backup_paths import PathSearch, pack, relax, rounded
 from holdfast.topology import Ints
 
 _SEED = 1
-_RELAXING = 0.5
+_RELAXING = 0.7
 """Part of the time that may go into the relaxation; the rest is CP-SAT's."""
 
 
@@ -52,10 +52,11 @@ class CoreResult:
 
 def solve_core(search: CoreSearch, clock: Callable[[], float], until: float, workers: int = 1) -> CoreResult:
     """Return a cheapest answer, or at time `until` the best found and a bound."""
-    best = search.completed(search.nothing())
+    packing = pack(search)
+    best = min(search.completed(search.nothing()), search.completed(packing.answer), key=search.cost)
     now = clock()
     relaxed_until = now + _RELAXING * (until - now)
-    relaxation = relax(search, search.cost(best), lambda: clock() > relaxed_until)
+    relaxation = relax(search, packing, search.cost(best), lambda: relaxed_until - clock())
     best = min(best, rounded(search, relaxation), key=search.cost)
     return _hit(search, best, relaxation.bound, relaxation.paths, clock, until, workers)
 

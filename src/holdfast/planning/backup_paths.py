@@ -64,7 +64,7 @@ class PathSearch:
             through = waiting[node_of[literals][:, None], before] + weights[literals][:, None]
             passing[nodes] = np.minimum.reduceat(through, rank.literal_starts)
         ends = np.maximum(self.steps + 1 - self.tail, 0)
-        value = passing[np.arange(count), ends]
+        value = np.where(self.search.is_hub, np.inf, passing[np.arange(count), ends])
         light = np.flatnonzero(value < 1 - _SLACK)
         found: dict[tuple[Literal, ...], float] = {}
         for c in light[np.argsort(value[light], kind="stable")].tolist():
@@ -89,21 +89,31 @@ class PathSearch:
         feeders = np.array(self.search.up[c])
         totals = passing[feeders, s] + weights[first + j]
         light = np.flatnonzero(totals < 1 - _SLACK)
-        for p in feeders[light[np.argsort(totals[light], kind="stable")]][:_BRANCHES].tolist():
-            yield ((c, j), *self._trace(p, s, waiting, passing, weights))
+        for turn, p in enumerate(feeders[light[np.argsort(totals[light], kind="stable")]][:_BRANCHES].tolist()):
+            # Through a hub there are as many ways as it has feeders: take some that differ.
+            for again in range(_BRANCHES if self.search.is_hub[p] else 1):
+                yield ((c, j), *self._trace(p, s, waiting, passing, weights, c + turn + 7 * again))
 
-    def _trace(self, c: int, s: int, waiting: Floats, passing: Floats, weights: Floats) -> tuple[Literal, ...]:
+    def _trace(
+        self, c: int, s: int, waiting: Floats, passing: Floats, weights: Floats, salt: int
+    ) -> tuple[Literal, ...]:
         path: list[Literal] = []
         while True:
             first, levels = int(self.search.first[c]), len(self.search.core.nodes[c].ticks)
-            places = np.maximum(s - self.ticks[first : first + levels], 0)
-            j = int(np.argmin(waiting[c, places] + weights[first : first + levels]))
-            path.append((c, j))
-            s = int(places[j])
+            j = 0
+            if levels > 1:
+                places = np.maximum(s - self.ticks[first : first + levels], 0)
+                j = int(np.argmin(waiting[c, places] + weights[first : first + levels]))
+            s = max(0, s - int(self.ticks[first + j]))
+            if not self.search.is_hub[c]:
+                path.append((c, j))
             if s <= self.head[c]:
                 return tuple(path)
             feeders = self.search.up[c]
-            c = feeders[int(np.argmin(passing[feeders, s]))]
+            values = passing[feeders, s]
+            # Of equal ways take one by the salt, so that paths to different ends differ.
+            equal = np.flatnonzero(values <= values.min() + _SLACK)
+            c = feeders[int(equal[salt % len(equal)])]
 
     def _is_late(self, path: tuple[Literal, ...]) -> bool:
         nodes = self.search.core.nodes
@@ -111,8 +121,34 @@ class PathSearch:
         return total > self.search.limit
 
 
-def relax(search: CoreSearch, enough: int, late: Callable[[], bool]) -> Relaxation:
-    """Bound the cost of a core from below; stop when `enough` is proven, no row is violated, or it is too late."""
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Late paths that share no node: each needs a backup of its own. And an answer that backs up all their nodes."""
+
+    bound: int
+    paths: list[tuple[Literal, ...]]
+    answer: Answer
+
+
+def pack(search: CoreSearch) -> Packing:
+    """Take late paths that do not meet until nobody is late: a first bound, and rows from everywhere in the core."""
+    answer = search.nothing()
+    paths: list[tuple[Literal, ...]] = []
+    bound = 0
+    while late := search.late_paths(answer):
+        met: set[int] = set()
+        for path in sorted(late, key=len):
+            if not any(c in met for c, _ in path):
+                met.update(c for c, _ in path)
+                paths.append(path)
+                bound += min(search.core.nodes[c].costs[0] for c, _ in path)
+        taken = np.array(sorted(met), np.int64)
+        answer[taken] = search.levels[taken]
+    return Packing(bound, paths, answer)
+
+
+def relax(search: CoreSearch, packing: Packing, enough: int, left: Callable[[], float]) -> Relaxation:
+    """Bound the cost of a core from below; stop when `enough` is proven, no row is violated, or no seconds are left."""
     finder = PathSearch(search)
     first = search.first.tolist()
     solver = pywraplp.Solver.CreateSolver("GLOP")
@@ -129,7 +165,7 @@ def relax(search: CoreSearch, enough: int, late: Callable[[], bool]) -> Relaxati
     known: set[tuple[Literal, ...]] = set()
     fractions = np.zeros(len(literals))
     value = 0.0
-    fresh = search.late_paths(search.nothing())
+    fresh = packing.paths
     while True:
         fresh = [path for path in dict.fromkeys(fresh) if path not in known][:_ROWS_PER_ROUND]
         if not fresh:
@@ -139,14 +175,18 @@ def relax(search: CoreSearch, enough: int, late: Callable[[], bool]) -> Relaxati
             for c, j in path:
                 row.SetCoefficient(variables[first[c] + j], 1.0)
         known.update(fresh)
-        if late() or solver.Solve() != pywraplp.Solver.OPTIMAL:
+        milliseconds = int(1e3 * left())
+        if milliseconds <= 0:
+            break
+        solver.SetTimeLimit(milliseconds)
+        if solver.Solve() != pywraplp.Solver.OPTIMAL:
             break
         value = objective.Value()
         fractions = np.array([variable.solution_value() for variable in variables])
-        if value > enough - 1 + _SLACK or late():
+        if value > enough - 1 + _SLACK or left() <= 0:
             break
         fresh = [path for _, path in finder.lightest(fractions)]
-    return Relaxation(int(np.ceil(value - 1e-6)), value, fractions, list(known))
+    return Relaxation(max(packing.bound, int(np.ceil(value - _SLACK))), value, fractions, list(known))
 
 
 def rounded(search: CoreSearch, relaxation: Relaxation) -> Answer:

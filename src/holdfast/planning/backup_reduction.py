@@ -8,6 +8,7 @@ backup. `reduce` shrinks it without losing an optimum (docs/decisions/0042 has t
 3. partitions with the same upstream and the same downstream neighbours are **twins**. A fewest set takes, of each group
    of twins, those with T above some threshold. So a group is one node with **levels**: to lower what it passes on from
    one T to the next lower, pay for the partitions in between;
+   A full partitioning between many and many is one **hub** that takes no time: a sum of edges, not a product;
 4. a node that only passes on to partitions without consumers of their own is only bounded: L(u) + `tail` <= R;
 5. a group without undecided upstream, whose one consumer is a single partition w, needs no backup but what its tail
    forces, since at w one is worth more: it becomes `head`, what w must wait for at least. (This alone solves trees.)
@@ -25,7 +26,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from holdfast.planning.backup_model import BackupProblem, Mask
-from holdfast.topology import Ints
+from holdfast.topology import Ints, Partitioning
+
+HUB_COST = 1 << 40
+"""Marks a hub, which is no partition: nothing can be backed up there."""
 
 
 @dataclass(slots=True)
@@ -35,6 +39,8 @@ class Node:
     levels: list[tuple[int, int, list[int]]]
     tail: int
     """The largest T after this node that cannot be avoided: its consumers', or what rule 6 made of them."""
+    rank: float
+    """Its level in the topology; hubs lie between two."""
     head: int = 0
     """What this node waits for at least, by rule 5."""
     up: set[int] = field(default_factory=set)
@@ -44,6 +50,13 @@ class Node:
     def single(self) -> bool:
         """Whether it is one partition."""
         return len(self.levels) == 1 and len(self.levels[0][2]) == 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to decide about it, or through it."""
+        if self.levels[0][1] == HUB_COST:
+            return not self.up or not self.down
+        return not self.up and not self.down
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,25 +166,55 @@ def _prune(problem: BackupProblem) -> tuple[Mask, Mask]:
         alive &= ~useless
 
 
+def _joined(problem: BackupProblem, alive: Mask) -> tuple[Ints, Ints, list[tuple[int, int]]]:
+    """Return edges from and to, full partitionings replaced by hubs, and each hub's level and longest T after it.
+
+    Hubs are numbered after the partitions. All partitions that send over a link reach all that receive over it: rule 1
+    may have taken some of these edges away, which is no duty.
+    """
+    topology = problem.topology
+    edge_from, edge_to = topology.edge_from, topology.edge_to
+    link = topology.stream_link[topology.edge_stream]
+    is_full = topology.link_kind == list(Partitioning).index(Partitioning.FULL)
+    full = np.flatnonzero(alive & is_full[link])
+    order = full[np.argsort(link[full], kind="stable")]
+    cuts = np.flatnonzero(np.diff(link[order])) + 1
+    starts, ends = [], []
+    hubs: list[tuple[int, int]] = []
+    plain = alive.copy()
+    for edges in np.split(order, cuts) if len(order) else []:
+        senders, receivers = np.unique(edge_from[edges]), np.unique(edge_to[edges])
+        if len(senders) * len(receivers) <= len(senders) + len(receivers):
+            continue
+        hub = len(problem) + len(hubs)
+        hubs.append((int(topology.level[senders[0]]), int(problem.ticks[receivers].max())))
+        starts += [senders, np.full(len(receivers), hub)]
+        ends += [np.full(len(senders), hub), receivers]
+        plain[edges] = False
+    rest = np.flatnonzero(plain)
+    return np.concatenate([edge_from[rest], *starts]), np.concatenate([edge_to[rest], *ends]), hubs
+
+
 def _twins(problem: BackupProblem, alive: Mask, cost: Ints) -> dict[int, Node]:
     """Group twins (rule 3) and fold partitions without consumers into tails (rule 4)."""
-    topology = problem.topology
-    kept = np.flatnonzero(alive)
-    up_from, up_to = topology.edge_from[kept], topology.edge_to[kept]
-    up_start = np.searchsorted(up_to, np.arange(len(problem) + 1))
-    order = np.argsort(up_from, kind="stable")
-    down_to = up_to[order]
-    down_start = np.searchsorted(up_from[order], np.arange(len(problem) + 1))
+    edge_from, edge_to, hubs = _joined(problem, alive)
+    total = len(problem) + len(hubs)
+    order = np.lexsort((edge_from, edge_to))
+    up_from = edge_from[order]
+    up_start = np.searchsorted(edge_to[order], np.arange(total + 1))
+    order = np.lexsort((edge_to, edge_from))
+    down_to = edge_to[order]
+    down_start = np.searchsorted(edge_from[order], np.arange(total + 1))
     inner = np.flatnonzero(np.diff(down_start) > 0)
 
-    ticks = problem.ticks
-    group_of: dict[tuple[bytes, bytes], int] = {}
-    node_of = np.full(len(problem), -1, np.int64)
+    group_of: dict[tuple[bytes, bytes, bool], int] = {}
+    node_of = np.full(total, -1, np.int64)
     members: list[list[int]] = []
     for v in inner.tolist():
         key = (
             up_from[up_start[v] : up_start[v + 1]].tobytes(),
             down_to[down_start[v] : down_start[v + 1]].tobytes(),
+            v >= len(problem),
         )
         number = group_of.setdefault(key, len(members))
         if number == len(members):
@@ -180,17 +223,21 @@ def _twins(problem: BackupProblem, alive: Mask, cost: Ints) -> dict[int, Node]:
         node_of[v] = number
 
     nodes: dict[int, Node] = {}
-    times, costs = ticks.tolist(), cost.tolist()
+    longest_after = np.concatenate([problem.ticks, np.array([after for _, after in hubs], np.int64)])
+    times, costs, level = problem.ticks.tolist(), cost.tolist(), problem.topology.level
     for number, group in enumerate(members):
-        after = down_to[down_start[group[0]] : down_start[group[0] + 1]]
+        first = group[0]
+        after = down_to[down_start[first] : down_start[first + 1]]
+        consumers = node_of[after]
+        down = set(np.unique(consumers[consumers >= 0]).tolist())
+        if first >= len(problem):
+            nodes[number] = Node([(0, HUB_COST, [])], tail=0, rank=hubs[first - len(problem)][0] + 0.5, down=down)
+            continue
         by_time: dict[int, list[int]] = {}
         for v in sorted(group, key=lambda v: -times[v]):
             by_time.setdefault(times[v], []).append(v)
         levels = [(t, sum(costs[v] for v in of_level), of_level) for t, of_level in by_time.items()]
-        consumers = node_of[after]
-        nodes[number] = Node(
-            levels, tail=int(ticks[after].max()), down=set(np.unique(consumers[consumers >= 0]).tolist())
-        )
+        nodes[number] = Node(levels, tail=int(longest_after[after].max()), rank=float(level[first]), down=down)
     for number, node in nodes.items():
         for other in node.down:
             nodes[other].up.add(number)
@@ -213,10 +260,11 @@ def _settle(nodes: dict[int, Node], limit: int, certain: Mask, contract: bool) -
             touched |= node.up | node.down
         if not node.levels:
             _drop(nodes, number)
+        elif node.is_idle:
+            touched |= node.up | node.down
+            _drop(nodes, number)
         elif contract:
             touched |= _contract(nodes, number)
-        elif not node.up and not node.down:
-            _drop(nodes, number)
         for other in touched:
             if other in nodes and other not in queued:
                 queued.add(other)
@@ -225,9 +273,6 @@ def _settle(nodes: dict[int, Node], limit: int, certain: Mask, contract: bool) -
 
 def _contract(nodes: dict[int, Node], number: int) -> set[int]:
     node = nodes[number]
-    if not node.up and not node.down:
-        _drop(nodes, number)
-        return set()
     touched: set[int] = set()
     if not node.up and len(node.down) == 1 and nodes[consumer := next(iter(node.down))].single:
         nodes[consumer].head = max(nodes[consumer].head, node.head + node.levels[0][0])
@@ -242,7 +287,7 @@ def _contract(nodes: dict[int, Node], number: int) -> set[int]:
 
 def _cut_useless(nodes: dict[int, Node], problem: BackupProblem) -> bool:
     """Apply rule 1 to nodes as they are now; say whether an edge went."""
-    order = _in_order(nodes, problem)
+    order = _in_order(nodes)
     ending: dict[int, int] = {}
     for number in order:
         node = nodes[number]
@@ -260,9 +305,8 @@ def _cut_useless(nodes: dict[int, Node], problem: BackupProblem) -> bool:
     return cut
 
 
-def _in_order(nodes: dict[int, Node], problem: BackupProblem) -> list[int]:
-    level = problem.topology.level
-    return sorted(nodes, key=lambda number: int(level[nodes[number].levels[0][2][0]]))
+def _in_order(nodes: dict[int, Node]) -> list[int]:
+    return sorted(nodes, key=lambda number: nodes[number].rank)
 
 
 def _drop(nodes: dict[int, Node], number: int) -> None:
@@ -274,7 +318,7 @@ def _drop(nodes: dict[int, Node], number: int) -> None:
 
 
 def _cores(problem: BackupProblem, nodes: dict[int, Node], certain: Mask) -> Reduced:
-    order = _in_order(nodes, problem)
+    order = _in_order(nodes)
     parts: list[list[int]] = []
     part_of: dict[int, int] = {}
     for first in order:
