@@ -19,7 +19,7 @@ from holdfast.planning.backup_paths import PathSearch, pack, relax, rounded
 from holdfast.topology import Ints
 
 _SEED = 1
-_RELAXING = 0.7
+_RELAXING = 0.6
 """Part of the time that may go into the relaxation; the rest is CP-SAT's."""
 
 
