@@ -14,8 +14,6 @@ from itertools import product
 from multiprocessing import get_context
 from statistics import fmean
 
-import numpy as np
-
 from holdfast.planning.fidelity import LossModel
 from holdfast.planning.replica_dp import dp
 from holdfast.planning.replica_exact import exact
@@ -94,7 +92,7 @@ def run_queries() -> list[QueryPoint]:
         model = LossModel(named_topology(name))
         for budget in range(1, len(model.topology) + 1):
             plans = _plans(model, budget) | {"dp": list(dp(model, budget, out_of_time=lambda: False).replicas)}
-            values = {algorithm: _value(model, plan) for algorithm, plan in plans.items()}
+            values = {algorithm: model.value_of(plan) for algorithm, plan in plans.items()}
             found.append(QueryPoint(query, budget, len(model.topology), values))
     return found
 
@@ -140,7 +138,7 @@ def plan_topology(job: tuple[Setting, int, bool]) -> list[RandomPoint]:
         if proven:
             best = exact(model, budget, EXACT_SECONDS, plans["structure-aware"])
             plans["exact"], bound = list(best.replicas), best.bound
-        values = {algorithm: _value(model, plan) for algorithm, plan in plans.items()}
+        values = {algorithm: model.value_of(plan) for algorithm, plan in plans.items()}
         found.append(RandomPoint(setting.panel, setting.label, seed, ratio, len(topology), budget, values, bound))
     return found
 
@@ -154,12 +152,6 @@ def _plans(model: LossModel, budget: int) -> dict[str, list[int]]:
         "printed": better_of(model, grown, other),
         "greedy": other,
     }
-
-
-def _value(model: LossModel, replicas: Sequence[int]) -> float:
-    alive = np.zeros(len(model.topology), bool)
-    alive[list(replicas)] = True
-    return model.value(alive)
 
 
 # -- what follows from the points -------------------------------------------------------------------------------------

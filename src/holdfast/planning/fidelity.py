@@ -190,6 +190,16 @@ class LossModel:
             return 1.0
         return _unit(float(self.weight @ self.sweep(alive)[0]))
 
+    def only(self, partitions: Sequence[int]) -> Mask:
+        """Return a truth value per partition: whether it is among these. The worst case: only replicas work."""
+        alive = np.zeros(len(self.topology), bool)
+        alive[np.asarray(partitions, np.int64)] = True
+        return alive
+
+    def value_of(self, replicas: Sequence[int]) -> float:
+        """Return the metric when everything but these partitions has failed."""
+        return self.value(self.only(replicas))
+
     def values(self, alive: Mask) -> Floats:
         """Return the metric for many sets at once: one row per set, one column per partition."""
         step = max(1, _BATCH_BYTES // (8 * len(self.topology)))

@@ -97,11 +97,11 @@ def adapt(
     gone = [one for one in state.replicas if one not in known]
     standing = [topology.index(one) for one in state.replicas if one in known]
     fitting = pruned(model, standing, budget) if len(standing) > budget else standing
-    before = _value(model, fitting)
+    before = model.value_of(fitting)
     fresh = structure_aware(model, budget)
     # The plan in place may be the better start.
     fresh = better_of(model, fresh, StructureAware(model).exchanged(fitting, budget))
-    reachable = max(before, _value(model, fresh))
+    reachable = max(before, model.value_of(fresh))
 
     forced = "partitions are gone" if gone else "the budget is smaller" if len(fitting) < len(standing) else ""
     lacks = before < (1 - settings.tolerance) * reachable
@@ -115,7 +115,7 @@ def adapt(
         goal = (1 - settings.margin) * reachable
         change = cheapest_change(model, fitting, budget, goal, cost, fresh)
         spent = float(cost[[p for p in change if p not in set(fitting)]].sum())
-        gain = _value(model, change) - before
+        gain = model.value_of(change) - before
         if not forced and gain < settings.least_gain_per_cost * spent:
             reason = f"a gain of {gain:.4g} is not worth {spent:g}"
         else:
@@ -140,13 +140,7 @@ def _outcome(
     names = tuple(topology.partitions(chosen))
     start = tuple(one for one in names if one not in set(state.replicas))
     stop = tuple(one for one in state.replicas if one not in set(names))
-    value = _value(model, chosen)
+    value = model.value_of(chosen)
     spent = float(cost[topology.indices(start)].sum())
     done = Adaptation(start, stop, before, value, max(reachable, value), spent, reason)
     return AdaptationState(names, lacking), done
-
-
-def _value(model: LossModel, replicas: Sequence[int]) -> float:
-    alive = np.zeros(len(model.topology), bool)
-    alive[list(replicas)] = True
-    return model.value(alive)

@@ -14,7 +14,7 @@ from math import comb
 
 import numpy as np
 
-from holdfast.planning.fidelity import LossModel, Mask
+from holdfast.planning.fidelity import LossModel
 from holdfast.planning.replica_completion import present
 from holdfast.planning.replica_exchange import pruned
 from holdfast.planning.replica_structure import StructureAware
@@ -39,7 +39,7 @@ def cheapest_change(
     while given_up <= len(had):
         kept = pruned(model, previous, min(budget, len(had) - given_up))
         other = planner.extended(kept, budget)
-        if _value(model, other) >= goal:
+        if model.value_of(other) >= goal:
             other = _without_needless_starts(model, other, had, goal, start_cost)
             if _cost(other, had, start_cost) < least:
                 best, least = other, _cost(other, had, start_cost)
@@ -75,7 +75,7 @@ def _without_needless_starts(
     model: LossModel, plan: list[int], had: set[int], goal: float, start_cost: Floats
 ) -> list[int]:
     """Leave out new replicas, dearest per loss first, as long as the goal is reached."""
-    alive = _mask(model, plan)
+    alive = model.only(plan)
     while True:
         now = present(model, alive)
         loss = now.kept * now.slope
@@ -92,13 +92,3 @@ def _without_needless_starts(
 
 def _cost(plan: Sequence[int], had: set[int], start_cost: Floats) -> float:
     return float(sum(start_cost[p] for p in plan if p not in had))
-
-
-def _mask(model: LossModel, replicas: Sequence[int]) -> Mask:
-    alive = np.zeros(len(model.topology), bool)
-    alive[list(replicas)] = True
-    return alive
-
-
-def _value(model: LossModel, replicas: Sequence[int]) -> float:
-    return model.value(_mask(model, replicas))

@@ -126,9 +126,9 @@ def _solve(model: LossModel, budget: int, seconds: float, start: Sequence[int], 
     if whole and result.has_primal_feasible_solution():
         given = result.variable_values(replicated)
         other = [p for p in range(count) if given[p] > 0.5]
-        if len(other) <= budget and _value(model, other) > _value(model, found):
+        if len(other) <= budget and model.value_of(other) > model.value_of(found):
             found = other
-    value = _value(model, found)
+    value = model.value_of(found)
     bound = max(bound, value)
     return ExactResult(tuple(sorted(found)), bound, bool(whole and bound - value <= TOLERANCE))
 
@@ -137,8 +137,7 @@ def _as_solution(
     model: LossModel, replicas: Sequence[int], replicated: list[Any], kept: list[Any], written: dict[int, Any]
 ) -> dict[Any, float]:
     """Return the values of all variables for a plan."""
-    alive = np.zeros(len(model.topology), bool)
-    alive[list(replicas)] = True
+    alive = model.only(replicas)
     shares = model.sweep(alive)[0]
     bits = sum(1 << p for p in replicas)
     values = {variable: float(alive[p]) for p, variable in enumerate(replicated)}
@@ -243,9 +242,3 @@ def rate_orders(model: LossModel) -> list[tuple[int, int]]:
             if all(a >= b for a, b in zip(weight_in[more], weight_in[less], strict=True)):
                 pairs.append((more, less))
     return pairs
-
-
-def _value(model: LossModel, replicas: Sequence[int]) -> float:
-    alive = np.zeros(len(model.topology), bool)
-    alive[list(replicas)] = True
-    return model.value(alive)

@@ -28,7 +28,7 @@ Extend = Callable[[Sequence[int], int], list[int]]
 
 def improved(model: LossModel, replicas: list[int], budget: int, extend: Extend) -> list[int]:
     """Return a plan within the budget that is at least as good."""
-    best, value = replicas, _value(model, replicas)
+    best, value = replicas, model.value_of(replicas)
     swings = _SWINGS if len(model.topology) <= _FEW else _SWINGS[:2]
     for _ in range(_ROUNDS):
         before = value
@@ -36,8 +36,8 @@ def improved(model: LossModel, replicas: list[int], budget: int, extend: Extend)
             to = min(len(model.topology), max(round(budget * swing), budget + 1 if swing > 1 else 0))
             swung = extend(best, to) if swing > 1 else best
             other = extend(pruned(model, swung, min(to, budget if swing > 1 else budget - 1)), budget)
-            if _value(model, other) > value * (1 + _REAL):
-                best, value = other, _value(model, other)
+            if model.value_of(other) > value * (1 + _REAL):
+                best, value = other, model.value_of(other)
         if value <= before:
             break
     return best
@@ -46,8 +46,7 @@ def improved(model: LossModel, replicas: list[int], budget: int, extend: Extend)
 def pruned(model: LossModel, replicas: Sequence[int], budget: int) -> list[int]:
     """Give up replicas until the budget is kept: first what is of no use, then what costs least, one at a time."""
     chosen = list(replicas)
-    alive = np.zeros(len(model.topology), bool)
-    alive[chosen] = True
+    alive = model.only(chosen)
     while True:
         now = present(model, alive)
         loss = now.kept * now.slope
@@ -57,9 +56,3 @@ def pruned(model: LossModel, replicas: Sequence[int], budget: int) -> list[int]:
             return [p for p in chosen if alive[p]]
         standing = np.flatnonzero(alive)
         alive[standing[np.argmin(loss[standing])]] = False
-
-
-def _value(model: LossModel, replicas: Sequence[int]) -> float:
-    alive = np.zeros(len(model.topology), bool)
-    alive[list(replicas)] = True
-    return model.value(alive)

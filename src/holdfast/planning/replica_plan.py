@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from holdfast.errors import CheckFailed
 from holdfast.ids import PartitionId
 from holdfast.planning.fidelity import LossModel, Metric
+from holdfast.planning.replica_completion import present
 from holdfast.topology import Topology
 
 _SAME = 1e-9
@@ -53,9 +52,7 @@ def replica_plan(
     chosen = list(replicas)
     if useful_only:
         chosen = _useful(models[metric], chosen)
-    alive = np.zeros(len(topology), bool)
-    alive[chosen] = True
-    values = {one: model.value(alive) for one, model in models.items()}
+    values = {one: model.value_of(chosen) for one, model in models.items()}
     bound = max(bound, values[metric])
     return ReplicaPlan(
         algorithm=algorithm,
@@ -71,11 +68,7 @@ def replica_plan(
 
 def _useful(model: LossModel, replicas: list[int]) -> list[int]:
     """Leave out what keeps nothing, or of which nothing reaches a result."""
-    from holdfast.planning.replica_completion import present
-
-    alive = np.zeros(len(model.topology), bool)
-    alive[replicas] = True
-    now = present(model, alive)
+    now = present(model, model.only(replicas))
     return [p for p in replicas if now.kept[p] > 0 and now.slope[p] > 0]
 
 
@@ -90,10 +83,9 @@ def problems_of(topology: Topology, plan: ReplicaPlan) -> list[str]:
     unknown = [one for one in plan.replicas if one not in known]
     if unknown:
         return [*found, f"{unknown[0]} is not in {topology.name}"]
-    alive = np.zeros(len(topology), bool)
-    alive[topology.indices(plan.replicas)] = True
+    replicas = topology.indices(plan.replicas).tolist()
     for metric, claimed in ((Metric.FIDELITY, plan.fidelity), (Metric.COMPLETENESS, plan.completeness)):
-        value = LossModel(topology, metric).value(alive)
+        value = LossModel(topology, metric).value_of(replicas)
         if abs(value - claimed) > _SAME:
             found.append(f"{metric} is {value:.9g}, not {claimed:.9g}")
     if plan.value > plan.bound + _SAME:

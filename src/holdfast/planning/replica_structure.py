@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from holdfast.planning.fidelity import LossModel, Mask
+from holdfast.planning.fidelity import LossModel
 from holdfast.planning.replica_candidates import Segments
 from holdfast.planning.replica_completion import Completion, Present, present
 from holdfast.planning.replica_exchange import improved
@@ -48,7 +48,7 @@ def structure_aware(model: LossModel, budget: int, *, exchange: bool = True) -> 
 
 def better_of(model: LossModel, *plans: list[int]) -> list[int]:
     """Return the plan with most of the metric; the first of equals."""
-    values = model.values(np.stack([_mask(model, plan) for plan in plans]))
+    values = model.values(np.stack([model.only(plan) for plan in plans]))
     return plans[int(np.argmax(values))]
 
 
@@ -63,7 +63,7 @@ class StructureAware:
     def extended(self, replicas: Sequence[int], budget: int) -> list[int]:
         """Add replicas to some that there are, until the budget is used or nothing more helps."""
         chosen = list(replicas)
-        alive = _mask(self.model, chosen)
+        alive = self.model.only(chosen)
         level = self.model.topology.level
         segments = self._segments.unfinished(alive)
         at_once = 1 if len(alive) <= _SMALL else _STEPS_PER_RANKING
@@ -143,9 +143,3 @@ def _taken(
         if len(step) > 1:
             break
     return taken
-
-
-def _mask(model: LossModel, replicas: Sequence[int]) -> Mask:
-    alive = np.zeros(len(model.topology), bool)
-    alive[np.asarray(replicas, np.int64)] = True
-    return alive

@@ -41,14 +41,18 @@ class Units:
 
 def units_of(model: LossModel) -> Units:
     """Cut a topology into units and list their segments."""
+    uncut = _uncut_links(model)
     units: list[tuple[int, ...]] = []
-    for members in _connected(model, _uncut_links(model)):
-        if len(members) > 1 and _too_many_segments(model, members):
+    cut = np.zeros(len(model.topology.operators), bool)
+    for members in _connected(model, uncut):
+        if len(members) > 1 and _too_many_segments(model, uncut[model.topology.stream_link], members):
             units += [(operator,) for operator in members]
+            cut[list(members)] = True
         else:
             units.append(members)
-    inside = _inside(model, units)
-    heads = _heads(model, units)
+    # An uncut link joins its operators into one unit; cut units have no links inside.
+    inside = (uncut & ~cut[model.topology.link_to])[model.topology.stream_link]
+    heads = _heads(model, inside)
     found: list[Segment] = []
     listed: dict[int, list[Segment]] = {}
     for partitions in model.topology.partitions_by_level:
@@ -59,8 +63,8 @@ def units_of(model: LossModel) -> Units:
     return Units(tuple(units), tuple(dict.fromkeys(found)), inside)
 
 
-def _uncut_links(model: LossModel) -> list[tuple[int, int]]:
-    """Return the links, as pairs of operators, that do not cross a boundary between units."""
+def _uncut_links(model: LossModel) -> Mask:
+    """Say of each link whether it stays inside a unit: it does not cross a boundary."""
     topology = model.topology
     sub_of: dict[int, tuple[int, SubKind]] = {}
     for number, sub in enumerate(decompose(topology)):
@@ -68,16 +72,16 @@ def _uncut_links(model: LossModel) -> list[tuple[int, int]]:
     joining = set(topology.operator_of[model.joins].tolist())
     links = list(zip(topology.link_from.tolist(), topology.link_to.tolist(), topology.link_kind.tolist(), strict=True))
     splitting = {up for up, down, kind in links if kind == _SPLIT and sub_of[up][0] == sub_of[down][0]}
-    return [
-        (up, down)
-        for up, down, kind in links
-        if sub_of[up] == sub_of[down]
+    stays = (
+        sub_of[up] == sub_of[down]
         and sub_of[up][1] is SubKind.STRUCTURED
         and not (kind == _MERGE and (down in joining or down in splitting))
-    ]
+        for up, down, kind in links
+    )
+    return np.fromiter(stays, bool, len(links))
 
 
-def _connected(model: LossModel, links: list[tuple[int, int]]) -> list[tuple[int, ...]]:
+def _connected(model: LossModel, uncut: Mask) -> list[tuple[int, ...]]:
     parent = list(range(len(model.topology.operators)))
 
     def root(at: int) -> int:
@@ -86,7 +90,8 @@ def _connected(model: LossModel, links: list[tuple[int, int]]) -> list[tuple[int
             at = parent[at]
         return at
 
-    for up, down in links:
+    topology = model.topology
+    for up, down in zip(topology.link_from[uncut].tolist(), topology.link_to[uncut].tolist(), strict=True):
         parent[root(up)] = root(down)
     members: dict[int, list[int]] = {}
     for operator in range(len(parent)):
@@ -94,33 +99,17 @@ def _connected(model: LossModel, links: list[tuple[int, int]]) -> list[tuple[int
     return [tuple(one) for one in members.values()]
 
 
-def _inside(model: LossModel, units: list[tuple[int, ...]]) -> Mask:
-    topology = model.topology
-    unit = np.zeros(len(topology.operators), np.int64)
-    for number, members in enumerate(units):
-        unit[list(members)] = number
-    link_inside = unit[topology.link_from] == unit[topology.link_to]
-    # Between two operators of one unit there may still be a link that crosses a boundary: it joins them from outside.
-    uncut = set(_uncut_links(model))
-    pairs = zip(topology.link_from.tolist(), topology.link_to.tolist(), strict=True)
-    link_inside &= np.array([pair in uncut for pair in pairs], bool)
-    found: Mask = link_inside[topology.stream_link]
-    return found
-
-
-def _heads(model: LossModel, units: list[tuple[int, ...]]) -> Mask:
+def _heads(model: LossModel, inside: Mask) -> Mask:
     """Say of each operator whether segments end there: nothing in its unit consumes it, or it is worth something."""
     topology = model.topology
     heads = np.ones(len(topology.operators), bool)
-    inside = _inside(model, units)
     heads[topology.link_from[topology.stream_link[inside]]] = False
     worth = np.bincount(topology.operator_of, model.weight, minlength=len(topology.operators)) > 0
     return heads | worth
 
 
-def _too_many_segments(model: LossModel, members: tuple[int, ...]) -> bool:
+def _too_many_segments(model: LossModel, inside: Mask, members: tuple[int, ...]) -> bool:
     topology = model.topology
-    inside = _inside(model, [members, *((one,) for one in range(len(topology.operators)) if one not in members)])
     chosen = [p for o in members for p in range(int(topology.first[o]), int(topology.first[o + 1]))]
     ways: dict[int, int] = {}
     for p in sorted(chosen, key=topology.level.__getitem__):
