@@ -229,11 +229,11 @@ def _reasons(problem: RecoveryProblem, dropped: Mask, placed: NodeRooms, rooms: 
     for number in np.flatnonzero(dropped).tolist():
         cost = int(problem.cost[number])
         if cost > largest:
-            reason = f"costs {value(cost):g}, and no node has room for more than {value(largest):g}"
+            reason = f"costs {value(cost):g}, more than the room of any node"
         elif (problem.partitions_of(problem.groups_of(problem.member[:, problem.group_of[number]])) & too_large).any():
             reason = "belongs to queries that need a partition too large for every node"
         elif cost > left:
-            reason = f"costs {value(cost):g}, and at most {value(left):g} is left on any one node"
+            reason = f"costs {value(cost):g}, and no node has so much room left"
         else:
             reason = "has room, but the rest of its query has not: capacity is split over the nodes"
         found.append(LeftOut(problem.topology.partition(int(problem.partitions[number])), value(cost), reason))
