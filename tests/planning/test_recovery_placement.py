@@ -219,6 +219,7 @@ def test_schedules_are_made_of_checked_plans_that_cost_what_is_left(
         back: set[PartitionId] = set()
         spent = dict.fromkeys(node_ids(count), 0.0)
         for step in schedule.steps:
+            assert not placement_problems(step.problem, step.placed, step.places)
             assert not back & set(step.placed.plan.recover)
             here = [arrival.node for arrival in arrivals if arrival.node.id in step.placed.placement.values()]
             for node in here:

@@ -103,14 +103,14 @@ def recovery(
     if arrivals is not None:
         times = read_arrivals(arrivals, len(places), "--arrivals", seed)
         schedules = _schedules(problem, places, times, planner, math.inf if capacity is None else capacity, bound)
-        document = _scheduled(problem, schedules, algorithm, time.perf_counter() - begin)
+        document = _scheduled(problem, schedules, algorithm, limit, time.perf_counter() - begin)
     else:
         plan = planner(problem)
         placed = place_plan(problem, plan, places, bound=bound) if places else None
         seconds = time.perf_counter() - begin
         wrong = placement_problems(problem, placed, places, bound) if placed else plan_problems(problem, plan)
         _refuse(wrong)
-        document = _planned(problem, plan if placed is None else placed.plan, seconds)
+        document = _planned(problem, plan if placed is None else placed.plan, limit, seconds)
         if placed is not None:
             document |= _placement(placed)
     if as_json:
@@ -144,7 +144,7 @@ def _schedules(
             queries=problem.all_queries,
         )
         for step in schedule.steps:
-            _refuse(placement_problems(step.problem, step.placed, nodes, bound))
+            _refuse(placement_problems(step.problem, step.placed, step.places, bound))
         found[str(strategy)] = schedule
     return found
 
@@ -156,7 +156,7 @@ def _refuse(wrong: list[str]) -> None:
         raise CheckFailed(f"the plan does not pass the checker: {wrong[0]}", remedy="please report this topology")
 
 
-def _planned(problem: RecoveryProblem, plan: RecoveryPlan, seconds: float) -> dict[str, Any]:
+def _planned(problem: RecoveryProblem, plan: RecoveryPlan, capacity: float, seconds: float) -> dict[str, Any]:
     from holdfast.planning.recovery_exact import relaxed
 
     # The planners' own bound is quick; for people a tighter one is worth some milliseconds.
@@ -170,7 +170,7 @@ def _planned(problem: RecoveryProblem, plan: RecoveryPlan, seconds: float) -> di
         "bound": bound,
         "seconds": seconds,
         "algorithm": plan.algorithm,
-        "capacity": problem.units.value(problem.capacity),
+        "capacity": capacity,
         "partial": _texts(plan.partial),
         "failed": {
             "partitions": len(problem.partitions),
@@ -193,7 +193,11 @@ def _placement(placed: PlacedPlan) -> dict[str, Any]:
 
 
 def _scheduled(
-    problem: RecoveryProblem, schedules: dict[str, RecoverySchedule], algorithm: str, seconds: float
+    problem: RecoveryProblem,
+    schedules: dict[str, RecoverySchedule],
+    algorithm: str,
+    capacity: float,
+    seconds: float,
 ) -> dict[str, Any]:
     import numpy as np
 
@@ -201,7 +205,7 @@ def _scheduled(
     recovered = [partition for step in chosen.steps for partition in step.placed.plan.recover]
     taken = np.isin(problem.partitions, problem.topology.indices(recovered))
     whole = problem.plan(algorithm, taken)
-    document = _planned(problem, whole, seconds)
+    document = _planned(problem, whole, capacity, seconds)
     placement = {name: node for step in chosen.steps for name, node in _placement(step.placed)["placement"].items()}
     return document | {
         "recover": _texts(recovered),

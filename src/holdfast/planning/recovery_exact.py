@@ -23,6 +23,8 @@ from holdfast.planning.recovery_problem import Mask, RecoveryPlan, RecoveryProbl
 from holdfast.topology import Ints
 
 TIME_LIMIT = 30.0
+LARGEST_RELAXATION = 200_000
+"""Pairs of a query and a group it needs up to which the relaxation is solved; beyond, the share bound has to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ def relaxed(problem: RecoveryProblem) -> Relaxation:
     queries, groups = problem.member.shape
     if not queries:
         return Relaxation(0, np.zeros(0, bool))
+    if np.count_nonzero(problem.member) > LARGEST_RELAXATION:
+        return Relaxation(share_bound(problem), np.zeros(queries, bool))
     solver = pywraplp.Solver.CreateSolver("GLOP")
     x = [solver.NumVar(0, 1, "") for _ in range(queries)]
     y = [solver.NumVar(0, 1, "") for _ in range(groups)]

@@ -54,7 +54,9 @@ class ScheduleStep:
     nodes: tuple[NodeId, ...]
     placed: PlacedPlan
     problem: RecoveryProblem
-    """What was asked at that moment; with it the checker can look at the step."""
+    """What was asked at that moment."""
+    places: tuple[RecoveryNode, ...]
+    """The nodes there were, with what they ran already. With both, `placement_problems` can look at the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def make_schedule(
         left = min(room, units.capacity(capacity) - spent)
         problem = RecoveryProblem(topology, missing, units.value(left), queries=queries, units=units)
         placed = place_plan(problem, plan_with(problem), nodes, bound=bound)
-        steps.append(ScheduleStep(at, new, placed, problem))
+        steps.append(ScheduleStep(at, new, placed, problem, tuple(nodes)))
         for partition, node in placed.placement.items():
             number = topology.index(partition)
             missing[number] = False
