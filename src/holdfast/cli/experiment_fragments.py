@@ -56,7 +56,7 @@ def fragments(megabytes: int, repeat: int, out: Path, as_json: bool) -> None:
             bar.advance(task)
     recovery = computing.modelled(times)
     tuner = computing.tuner_points()
-    claims = computing.fragments_claims(success, recovery, parameters, tuner)
+    claims = computing.fragments_claims(success, recovery, parameters, tuner, megabytes)
     tables = {
         "fig7": [asdict(one) for one in success],
         "fig8": [asdict(one) for one in limits],
