@@ -191,9 +191,13 @@ def relax(search: CoreSearch, packing: Packing, enough: int, left: Callable[[], 
 
 def rounded(search: CoreSearch, relaxation: Relaxation) -> Answer:
     """Return the best answer that keeps what the relaxation is sure of, by several readings of `sure`."""
-    found = []
+    found: dict[bytes, Answer] = {}
     for sure in _SURE:
         # Levels of a node fall in fraction, so what is sure comes first.
         kept = np.add.reduceat((relaxation.fractions >= sure).astype(np.int64), search.first)
-        found.append(search.completed(kept))
-    return min(found, key=search.cost)
+        if kept.tobytes() in found:
+            continue
+        found[kept.tobytes()] = answer = search.completed(kept)
+        if search.cost(answer) <= relaxation.bound:
+            return answer
+    return min(found.values(), key=search.cost)
