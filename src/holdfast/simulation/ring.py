@@ -167,10 +167,15 @@ class SimulatedRing:
         while self._asked and self.now < limit:
             self.run(0.1)
 
+    @property
+    def settled(self) -> bool:
+        """Whether all leaf sets are right; where messages get lost, 99 of 100: someone is always being asked again."""
+        return len(self.check()) <= (0.01 * len(self.peers) if self.network.loss else 0)
+
     def settle(self, limit: float) -> float | None:
-        """Run until all leaf sets are right; return the seconds it took, or None after `limit`."""
+        """Run until the ring is settled; return the seconds it took, or None after `limit`."""
         began = self.now
-        while self.check():
+        while not self.settled:
             if self.now - began >= limit:
                 return None
             self.run(self.settings.keep_alive / 4)

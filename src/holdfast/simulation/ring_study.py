@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from random import Random
 
 from holdfast.erasure.layout import Coding
+from holdfast.errors import CheckFailed
 from holdfast.planning.fragments import success_probability
 from holdfast.simulation.ring import Found, SimulatedRing
 from holdfast.simulation.ring_states import SimulatedStates
@@ -135,7 +136,7 @@ def grow(
 ) -> None:
     """Let peers join one after the other, `gap` seconds apart, until there are this many; then let the ring settle.
 
-    Domains are given out in turn. Raises `RuntimeError` with what is wrong if the ring does not settle.
+    Domains are given out in turn. Raises `CheckFailed` with what is wrong if the ring does not settle.
     """
     while len(ring.peers) < peers:
         domain = domains[len(ring.peers) % len(domains)] if domains else None
@@ -144,7 +145,10 @@ def grow(
         if len(ring.peers) % 50 == 0:
             progress("peers join", len(ring.peers), peers)
     if ring.settle(10 * ring.settings.detection) is None:
-        raise RuntimeError(f"the ring did not settle: {ring.check()[:3]}")
+        raise CheckFailed(
+            f"a ring of {len(ring.peers)} did not settle: {'; '.join(ring.check()[:3])}",
+            remedy="lose fewer messages (--loss)",
+        )
 
 
 def measure_routing(
@@ -369,7 +373,7 @@ def crash_together(
     settled = None
     while ring.now - began < 10 * ring.settings.detection:
         states.run(ring.settings.keep_alive / 4)
-        if not ring.check():
+        if ring.settled:
             settled = ring.now - began
             break
     progress("after the crash", 1, 2)
