@@ -7,8 +7,8 @@ peer for its block of them. Any m different blocks make a stripe, so nothing is 
 * Holders of parity start when data fragments are lost, or when it is not over after `hedge_seconds`. Then all n peers
   share the work, fast ones taking more of it: with peers as the bottleneck a restore takes m / n of the time that m
   fragments from m peers would.
-* A worker with nothing left to take doubles a request that has been under way longer than `hedge_seconds`: one slow or
-  frozen peer does not hold up the state.
+* A worker with nothing left to take doubles a request that has been under way three times as long as requests usually
+  take here: one slow or frozen peer does not hold up the state, and a link that is slow for all is not burdened more.
 
 A block that fails its checksum ends its worker and is reported: that fragment counts as lost. Memory is bounded by a
 window of stretches, whatever the size of the state.
@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from holdfast.erasure.faults import DamagedFragment
 from holdfast.erasure.fragment import FragmentHeader, StateHeader, open_block
@@ -30,6 +32,8 @@ from holdfast.store.failures import Corrupt, StateMissing
 from holdfast.store.wire import Bytes
 
 HEDGE_SECONDS = 0.05
+FIRST_GUESS_SECONDS = 0.1
+"""What a request takes, before any has ended."""
 WINDOW_BYTES = 32 << 20
 STRETCH_BYTES = 1 << 20
 
@@ -106,6 +110,7 @@ class Retrieval:
         self._working: set[int] = set()
         self._idle: set[int] = set()
         self._over = False
+        self._durations: deque[float] = deque(maxlen=101)
         self._unexpected: BaseException | None = None
 
     def stripes(self) -> Iterator[dict[int, Bytes]]:
@@ -176,16 +181,20 @@ class Retrieval:
                     return
                 except HoldfastError as error:
                     with self._changed:
-                        reason = str(error)
-                        self.report.lost.append(LostFragment(index, address, reason))
+                        self.report.lost.append(LostFragment(index, address, str(error)))
+                        self._put_back(index)
         except BaseException as error:
             self._unexpected = error
         finally:
             with self._changed:
                 self._working.discard(index)
-                for stretch in self._open.values():
-                    stretch.under_way.pop(index, None)
+                self._put_back(index)
                 self._changed.notify_all()
+
+    def _put_back(self, index: int) -> None:
+        """What this fragment's worker had taken is free for others, or for the next peer that holds it."""
+        for stretch in self._open.values():
+            stretch.under_way.pop(index, None)
 
     def _work_at(self, index: int, address: str) -> None:
         fragment = FragmentHeader(self.header, index)
@@ -193,9 +202,11 @@ class Retrieval:
             stretch = self._take(index)
             if stretch is None:
                 return
+            began = self._clock()
             data = self._read(address, fragment, stretch.first, stretch.count)
             self._verify(fragment, stretch, data)
             with self._changed:
+                self._durations.append(self._clock() - began)
                 stretch.under_way.pop(index, None)
                 stretch.blocks[index] = memoryview(data)
                 self.report.bytes += len(data)
@@ -206,6 +217,7 @@ class Retrieval:
         with self._changed:
             while not self._over and self._next_out < self._stretches:
                 now = self._clock()
+                patience = self._patience()
                 doubled: _Stretch | None = None
                 for number in sorted(self._open):
                     stretch = self._open[number]
@@ -214,7 +226,7 @@ class Retrieval:
                     if len(stretch.blocks) + len(stretch.under_way) < self._needed:
                         stretch.under_way[index] = now
                         return stretch
-                    slow = sum(now - since > self._hedge for since in stretch.under_way.values())
+                    slow = sum(now - since > patience for since in stretch.under_way.values())
                     spare = len(stretch.blocks) + len(stretch.under_way) - self._needed
                     if doubled is None and slow > spare:
                         doubled = stretch
@@ -224,6 +236,11 @@ class Retrieval:
                     return doubled
                 self._changed.wait(self._hedge)
             return None
+
+    def _patience(self) -> float:
+        """Return how long a request may be under way before it is doubled."""
+        usual = median(self._durations) if self._durations else FIRST_GUESS_SECONDS
+        return max(self._hedge, 3 * usual)
 
     def _verify(self, fragment: FragmentHeader, stretch: _Stretch, data: Bytes) -> None:
         base = self.header.block_span(stretch.first)[0]

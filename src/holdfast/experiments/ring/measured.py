@@ -65,8 +65,9 @@ def applications(experiment: RingExperiment, folder: Path, progress: Progress) -
                 contents = os.urandom(APPLICATION_STATE)
                 store.save(state, BatchId(0), Epoch(0), contents, coding=CODING)
                 checkpoints.save(state, BatchId(0), Epoch(0), contents, coding=FILE)
-            ours = _restore_at_peers(ring, store, states)
-            theirs = _restore_from_file(remote, states, experiment.bandwidth, folder)
+            runs = range(max(1, min(3, experiment.repeat)))
+            ours = min(_restore_at_peers(ring, store, states) for _ in runs)
+            theirs = min(_restore_from_file(remote, states, experiment.bandwidth, folder) for _ in runs)
             rows.append(
                 {
                     "applications": count,
@@ -89,10 +90,10 @@ def applications(experiment: RingExperiment, folder: Path, progress: Progress) -
                 statement="less total recovery time than checkpointing",
                 paper="43.8 to 54.4 %",
                 ours=f"{least:.1%} to {most:.1%}",
-                holds=most >= 0.438,
+                holds=least >= 0.438,
             ),
         ),
-        note="Each failed operator is restored by another peer; peers and recovering nodes move 100 Mbit/s each way.",
+        note="Each failed operator is restored by another peer; all nodes move 100 Mbit/s each way; least of the runs.",
     )
 
 
