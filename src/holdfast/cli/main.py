@@ -25,6 +25,7 @@ from holdfast.errors import HoldfastError, one_line
         "simulate": ("holdfast.cli.simulate:simulate", "Clusters of thousands in one process."),
         "experiment": ("holdfast.cli.experiment:experiment", "The papers' figures beside ours."),
         "bench": ("holdfast.cli.bench:bench", "Measure this machine: time, memory, ratios."),
+        "run": ("holdfast.cli.run:run", "Run an application on a Spark cluster."),
         "demo": ("holdfast.cli.demo:demo", "Run the main job on an embedded Spark cluster."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},

@@ -1,0 +1,157 @@
+"""`holdfast run`: an application, from a Python file or by an example's name, on a Spark cluster."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.output import json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from holdfast.application import Application
+    from holdfast.spark.run import SparkRun
+
+
+@click.command()
+@click.argument("application", metavar="APP")
+@click.option("--master", help="A Spark master, like spark://host:7077. Default: an embedded cluster on this machine.")
+@click.option("--nodes", default=3, show_default=True, type=click.IntRange(1, 50), help="Nodes of an embedded cluster.")
+@click.option(
+    "--directory", type=click.Path(file_okay=False, path_type=Path), help="Where logs, checkpoints and outputs go."
+)
+@click.option(
+    "--checkpoint-every", default=10, show_default=True, type=click.IntRange(1), help="Batches per checkpoint."
+)
+@click.option("--batches", default=20, show_default=True, type=click.IntRange(1), help="An example's batches.")
+@click.option("--rows", default=2000, show_default=True, type=click.IntRange(1), help="An example's rows per batch.")
+@click.option("--seed", default=1, show_default=True, help="Seed of an example's input.")
+@click.option("--available-now", is_flag=True, help="Read what the sources have now, then end.")
+@json_option
+def run(
+    application: str,
+    master: str | None,
+    nodes: int,
+    directory: Path | None,
+    checkpoint_every: int,
+    batches: int,
+    rows: int,
+    seed: int,
+    available_now: bool,
+    as_json: bool,
+) -> None:
+    """Run an application on a Spark cluster: a Python file that defines one, or an example by its name.
+
+    Sources that are streaming DataFrames are read until Ctrl-C (or to the end of what there is, with --available-now);
+    examples bring their own input. Outputs go to the sinks the application names, else to Parquet under DIRECTORY/out.
+    Started again with the same directory, a run goes on where it stood; each output row comes out once.
+
+    \b
+    Examples:
+      holdfast run traffic --batches 20
+      holdfast run my_app.py --directory /data/my-app --master spark://10.0.0.1:7077
+    """
+    import tempfile
+
+    from holdfast.spark.cluster import EmbeddedCluster
+    from holdfast.spark.run import SparkRun
+    from holdfast.spark.session import start_session
+
+    app, given = _find(application, batches, rows, seed)
+    place = directory or Path(tempfile.mkdtemp(prefix=f"holdfast-{app.name}-"))
+    began = time.monotonic()
+    with ExitStack() as held:
+        url = master or held.enter_context(EmbeddedCluster(nodes)).master_url
+        spark = start_session(f"holdfast {app.name}", url)
+        held.callback(spark.stop)
+        topology = app.topology()
+        outputs = dict.fromkeys(topology.partition(index).operator for index in topology.outputs)
+        sinks: dict[str, object] = {name: str(place / "out" / name) for name in outputs if app.sinks.get(name) is None}
+
+        def tell(line: str) -> None:
+            if not as_json:
+                click.echo(line, err=True)
+
+        running = SparkRun(app, spark, place / "run", sinks=sinks, checkpoint_every=checkpoint_every, tell=tell)
+        held.callback(running.close)
+        if given is not None:
+            for number, batch in enumerate(given):
+                if number > running.logged:
+                    running.log(batch)
+                running.run()
+                tell(f"batch {running.frontier} of {batches - 1}")
+        else:
+            _read(app, spark, running, place, available_now, tell)
+        counts = {str(name): running.rows(name).num_rows for name in sinks}
+        result = {
+            "application": app.name,
+            "directory": str(place),
+            "batches": running.frontier + 1,
+            "rollbacks": running.rollbacks,
+            "rows": counts,
+            "seconds": time.monotonic() - began,
+        }
+    if as_json:
+        print_json(result)
+        return
+    print_table(f"{app.name}: {result['batches']} batches", ["output", "rows"], list(counts.items()), right=(1,))
+    click.echo(f"Outputs are Parquet under {place / 'out'}; run it again with --directory {place} to go on.")
+
+
+def _find(application: str, batches: int, rows: int, seed: int) -> tuple[Application, Any]:
+    """Return the application, and the input that an example brings."""
+    import runpy
+
+    from holdfast.application import load_application
+    from holdfast.errors import BadInput
+    from holdfast.examples.registry import EXAMPLES
+
+    if application in EXAMPLES:
+        example = EXAMPLES[application]
+        return example.application(), example.batches(seed, batches, rows)
+    path = Path(application)
+    if not path.is_file():
+        known = ", ".join(EXAMPLES)
+        raise BadInput("no such file, and no example of that name", where=application, remedy=f"examples: {known}")
+    try:
+        names = runpy.run_path(str(path))
+    except SystemExit as error:
+        raise BadInput(
+            f"ended with status {error.code}", where=application, remedy="only define the application"
+        ) from None
+    except Exception as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(
+            f"cannot be loaded: {type(error).__name__}: {error}", where=application, remedy="mend the file"
+        ) from None
+    return load_application(names, application), None
+
+
+def _read(app: Application, spark: Any, running: SparkRun, place: Path, available_now: bool, tell: Any) -> None:
+    """Read the sources and process what comes, until they end or the user stops."""
+    from holdfast.spark.ingest import Ingestion
+
+    ingestion = Ingestion(app, spark, running, place / "run")
+    ingestion.start(available_now=available_now)
+    try:
+        while True:
+            reading = ingestion.reading
+            made = ingestion.make_batch()
+            running.run()
+            if made is not None:
+                tell(f"batch {running.frontier}")
+            elif not reading:
+                break
+            else:
+                time.sleep(0.2)
+        if available_now:
+            running.log({}, last=True)
+            running.run()
+    except KeyboardInterrupt:
+        tell("stopped; the next run goes on from here")
+    finally:
+        ingestion.stop()
