@@ -92,6 +92,9 @@ def test_the_program_agrees_with_dp_where_not_all_plans_are_tried(
         assert proven.optimal
         assert value(model, proven.replicas) == pytest.approx(best, abs=2 * replica_exact.TOLERANCE)
     assert relaxed_bound(model, limit, 30.0) >= best - replica_exact.TOLERANCE
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replica_exact, "MOST_RELAXED", 0)
+        assert relaxed_bound(model, limit, 30.0) >= best - 1e-9
 
 
 @settings(max_examples=60)

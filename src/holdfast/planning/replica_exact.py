@@ -28,6 +28,8 @@ MOST_TRIED = 100_000
 """Up to so many plans are all tried."""
 MOST_TERMS = 20_000
 """Up to so many terms of joins are written out."""
+MOST_RELAXED = 1_500
+"""Up to so many partitions the relaxed program is solved: beyond, it takes longer than most plans."""
 TOLERANCE = 1e-6
 """What the solver proves, it proves up to this much of the metric."""
 _CHUNK = 8_192
@@ -56,10 +58,18 @@ def exact(model: LossModel, budget: int, seconds: float, start: Sequence[int]) -
 
 
 def relaxed_bound(model: LossModel, budget: int, seconds: float) -> float:
-    """Return a value that no plan exceeds: the program without the condition that replicas are whole."""
-    if budget >= len(model.topology):
+    """Return a value that no plan exceeds.
+
+    It is what the most valuable partitions are worth together, or where that is less the value of the program without
+    the condition that replicas are whole.
+    """
+    count = len(model.topology)
+    if budget >= count:
         return 1.0
-    return _solve(model, budget, seconds, (), whole=False).bound
+    simple = min(1.0, float(np.sort(model.weight)[count - budget :].sum()))
+    if count > MOST_RELAXED:
+        return simple
+    return min(simple, _solve(model, budget, seconds, (), whole=False).bound)
 
 
 def _try_all(model: LossModel, budget: int) -> ExactResult:
