@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from holdfast.cli.main import run
 from holdfast.errors import CheckFailed
 from holdfast.experiments.bench_planners import Case, Section, all_sections
 from holdfast.experiments.bench_planners.measuring import CaseFigures, measure_sections
@@ -35,3 +39,21 @@ def test_a_case_that_fails_is_an_error_and_limits_are_told() -> None:
     figures = CaseFigures("s", "c", "", 1, (1.0, 3.0, 2.0), (1.0,), 1, 2, limit_seconds=2.5)
     assert figures.median == 2.0
     assert figures.within_limit
+
+
+def test_the_command_prints_and_writes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cheap = [case for case in all_sections()["recovery"].cases() if case.series == "operator-centric"][:1]
+    only = {"recovery": Section("recovery", "Recovery plans", lambda: cheap)}
+    monkeypatch.setattr("holdfast.experiments.bench_planners.all_sections", lambda: only)
+    out = tmp_path / "bench"
+    assert run(["bench", "planners", "--repeat", "1", "--out", str(out), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((out / "result.json").read_text())
+    (row,) = printed["cases"]
+    assert row["case"] == "operator-centric, 18 queries"
+    assert row["facts"]["priority"] >= 0
+    assert "operator-centric" in (out / "cases.csv").read_text()
+    assert run(["bench", "planners", "--section", "nothing"]) == 2
+    assert "there is no section 'nothing'; use recovery" in capsys.readouterr().err

@@ -39,12 +39,20 @@ class PlanGrowth:
 
     def without_each(self, problem: RecoveryProblem, restored: Mask, dropped: Ints) -> None:
         """Set each row to one plan without one of its queries (as many as rows); that row may not retake it."""
-        needed_by = problem.member[restored].sum(axis=0)
-        self.has = (needed_by > 0) & ~(problem.member[dropped] & (needed_by == 1))
-        member = problem.member.T.astype(float)
-        self.cost = (~self.has * self.group_cost) @ member
-        self.share = (~self.has * self.group_share) @ member
-        self.left = problem.capacity - self.has @ self.group_cost
+        needed = problem.member[restored].sum(axis=0)
+        has = needed > 0
+        member = problem.member.astype(float)
+        # The plan itself in every row; then what only the dropped query needed goes, and costs again whoever needs it.
+        self.has[:] = has
+        self.cost[:] = member @ (~has * self.group_cost)
+        self.share[:] = member @ (~has * self.group_share)
+        self.left[:] = problem.capacity - has @ self.group_cost
+        row, group = np.nonzero(problem.member[dropped] & (needed == 1))
+        self.has[row, group] = False
+        np.add.at(self.left, row, self.group_cost[group])
+        touched, query, source = self.needed_by.gather(row, group)
+        np.add.at(self.cost, (touched, query), self.group_cost[group[source]])
+        np.add.at(self.share, (touched, query), self.group_share[group[source]])
         self.restored = self.cost <= 0
         self.score = np.where(self.restored, STRUCK, self.priority / np.where(self.restored, 1.0, self.share))
         self.score[np.arange(len(dropped)), dropped] = STRUCK
