@@ -44,23 +44,26 @@ def event_times(table: pa.Table, column: str) -> tuple[Ints, Mask]:
         )
     values = table[column]
     kind = values.type
+    known = np.asarray(values.is_valid(), dtype=bool) if values.null_count else np.ones(len(values), bool)
     if pa.types.is_timestamp(kind):
-        known = np.asarray(values.is_valid())
-        whole = np.asarray(values.cast(pa.int64()).fill_null(0), dtype=np.int64)
-        times = whole // 1000 if kind.unit == "ns" else whole * _UNITS[kind.unit]
+        whole = values.cast(pa.int64())
+        times = np.asarray(whole.fill_null(0) if values.null_count else whole, dtype=np.int64)
+        if kind.unit != "us":
+            times = times // 1000 if kind.unit == "ns" else times * _UNITS[kind.unit]
     elif pa.types.is_integer(kind):
-        known = np.asarray(values.is_valid())
         times = np.asarray(values.fill_null(0)).astype(np.int64) * MICROSECONDS
     elif pa.types.is_floating(kind):
         seconds = np.asarray(values.cast(pa.float64()).fill_null(np.nan), dtype=np.float64)
-        known = np.isfinite(seconds)
+        known = np.isfinite(seconds) & (np.abs(seconds) < END_OF_TIME / MICROSECONDS)
         times = np.rint(np.where(known, seconds, 0.0) * MICROSECONDS).astype(np.int64)
     else:
         raise BadInput(
             f"the event-time column {column!r} is {kind}",
             remedy="give a timestamp, or a number of seconds",
         )
-    known = np.asarray(known, dtype=bool) & (times > NOT_YET) & (times < END_OF_TIME)
+    if len(times) and (times.min() <= NOT_YET or times.max() >= END_OF_TIME):
+        known = known & (times > NOT_YET) & (times < END_OF_TIME)
+        times = np.where(known, times, 0)
     if column == WINDOW_END:
         times = times - 1
     return times, known

@@ -32,6 +32,7 @@ from holdfast.runtime.times import END_OF_TIME, NOT_YET, Ints, Watermark, as_tim
 
 PANE = "@pane"
 START = "@start"
+FEW_PANES = 2**16
 ROWS_AT_ONCE = 2_000_000
 """Windows that close together are finished together, up to about so many kept rows."""
 
@@ -89,8 +90,8 @@ class PaneWindows:
     def _placed(self, rows: pa.Table, column: str, closed: int) -> tuple[pa.Table, pa.Table | None]:
         """Give rows their pane; set aside those without an event time and those that missed windows."""
         times, known = event_times(rows, column)
-        first, last = (times - self._size) // self._every + 1, times // self._every
-        missed = np.clip(closed - first + 1, 0, last - first + 1)
+        panes = times // self._pane
+        missed, windows = self._missed(panes, closed)
         aside = []
         if not known.all():
             none = np.flatnonzero(~known)
@@ -98,10 +99,28 @@ class PaneWindows:
         behind = np.flatnonzero(known & (missed > 0))
         if len(behind):
             aside.append(set_aside(rows, behind, missed[behind], LATE))
-        keep = known & (missed < last - first + 1)
+        keep = known & (missed < windows)
         placed = take_rows(rows, keep)
-        panes = times[keep] // self._pane * self._pane
-        return placed.append_column(PANE, pa.array(panes)), one_chunk(aside) if aside else None
+        kept_panes = panes if len(placed) == len(panes) else panes[keep]
+        return placed.append_column(PANE, pa.array(kept_panes * self._pane)), one_chunk(aside) if aside else None
+
+    def _missed(self, panes: Ints, closed: int) -> tuple[Ints, Ints]:
+        """Return for each row, by its pane's number, how many of its windows had closed, and how many it has.
+
+        All moments of a pane are in the same windows, and panes are few: they are looked up, not computed row by row.
+        """
+        low, high = int(panes.min()), int(panes.max())
+        few = high - low < FEW_PANES
+        starts = (np.arange(low, high + 1) if few else panes) * self._pane
+        first, last = (starts - self._size) // self._every + 1, starts // self._every
+        windows = last - first + 1
+        missed = np.minimum(np.maximum(closed - first + 1, 0), windows)
+        if not few:
+            return missed, windows
+        if not missed.any():
+            return np.zeros(len(panes), np.int64), np.ones(len(panes), np.int64)
+        place = panes - low
+        return missed[place], windows[place]
 
     def _add(self, name: str, panes: dict[int, list[pa.Table]], kept: pa.Table) -> None:
         """Add one batch's summaries to their panes, merging runs of like size."""
