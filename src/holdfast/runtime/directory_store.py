@@ -306,8 +306,8 @@ def _batch_of(name: str) -> int:
 
 
 def _write_new(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
+    """Write a file under a name of this process's own; what is there was left by a dead one with its number."""
+    path.write_bytes(data)
 
 
 def _mapped(path: Path) -> pa.Buffer | None:

@@ -1,9 +1,9 @@
 """Keys to partitions: one hash, the same on every machine and in every version of Python. Runs anywhere.
 
 A partition of an operator with n partitions holds the n-th part of the range of hashes, so partitions of the same key
-nest where one count divides the other: no full exchange is needed between them (docs/decisions/0050). The hash is ours,
-not Arrow's, not Python's: state outlives both. Equal values hash alike whatever their width: 1 as int8, int64 and 1.0;
-"é" as string and large_string; the same moment in seconds and in microseconds.
+nest where one count divides the other: no full exchange is needed between them (decision 0005). The hash is ours,
+not Arrow's, not Python's: state outlives both (decision 0050). Equal values hash alike whatever their width: 1 as
+int8, int64 and 1.0; "é" as string and large_string; the same moment in seconds and in microseconds.
 
 The words of a value (8 bytes, little-endian) are mixed one after the other, starting from its length, and finished with
 the mixer of splitmix64; columns are mixed in order; a null is a word of its own. Texts above 256 bytes are hashed with

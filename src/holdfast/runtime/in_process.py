@@ -31,6 +31,7 @@ from holdfast.runtime.blocks import LATE, SINK, Block
 from holdfast.runtime.directory_store import DirectoryStore
 from holdfast.runtime.host import PartitionHost
 from holdfast.runtime.images import decode_image, encode_image
+from holdfast.runtime.inbox import Delivery
 from holdfast.runtime.outbox import Retention
 from holdfast.runtime.program import Program, SourceProgram
 from holdfast.runtime.schemas import conform
@@ -170,7 +171,7 @@ class InProcess:
                 else:
                     raise CheckFailed(f"{answer}", remedy="the node lost its files: restore the partition")
         for host in self.hosts.values():
-            self._carry(host)
+            moved |= self._carry(host)
         self._acknowledge()
         return moved
 
@@ -183,11 +184,12 @@ class InProcess:
                 frontier = host.frontier(partition)
                 for number in range(frontier + 1, self.frontier + 1):
                     block = log.blocks(BatchId(number), self.epoch)[index]
-                    brought |= host.deliver([block])[0] == "queued"
+                    brought |= host.deliver([block])[0] is Delivery.QUEUED
         return brought
 
-    def _carry(self, host: PartitionHost) -> None:
-        """Take what a host sends to where it goes."""
+    def _carry(self, host: PartitionHost) -> bool:
+        """Take what a host sends to where it goes; say whether a partition got something new."""
+        brought = False
         for block in host.outgoing():
             receiver = block.header.receiver
             if receiver.operator == SINK:
@@ -195,7 +197,8 @@ class InProcess:
             elif receiver.operator == LATE:
                 self._publish_late(block)
             elif receiver in self.placement:
-                self._host(receiver).deliver([block])
+                brought |= self._host(receiver).deliver([block])[0] is Delivery.QUEUED
+        return brought
 
     def _publish(self, host: PartitionHost, block: Block) -> None:
         head = block.header
