@@ -280,14 +280,18 @@ class PeerStore:
         """Say which fragments count as lost: damaged, unreachable, stale or simply not there."""
         lost = [f"fragment {one.index} at {one.address}: {one.reason}" for one in report.lost]
         lost += [f"fragment {index}: nobody has it" for index in survey.encodings[header].missing]
+        if header.follows is not None:
+            return lost
+        # Peers that missed this base and still hold an older one.
         current = {peer for holders in survey.encodings[header].holders.values() for peer in holders}
         for other, encoding in survey.encodings.items():
-            if (other.epoch, other.version) < (header.epoch, header.version):
+            older = (other.epoch, other.version) < (header.epoch, header.version)
+            if older and other.follows is None:
                 lost += [
                     f"fragment {index} at {peer}: stale, version {other.version}"
                     for index, peers in encoding.holders.items()
                     for peer in peers
-                    if peer not in current and encoding.header.follows == header.follows is None
+                    if peer not in current
                 ]
         return lost
 
