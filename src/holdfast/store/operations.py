@@ -31,13 +31,14 @@ from holdfast.erasure.faults import FragmentFault
 from holdfast.erasure.fragment import FragmentHeader, StateId
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch
+from holdfast.store.arrival import Arrival
 from holdfast.store.failures import BadRequest
 from holdfast.store.frames import FrameProtocol
 from holdfast.store.listener import Answer
 from holdfast.store.membership import Membership
 from holdfast.store.ring_ids import SIZE, clockwise, state_key
 from holdfast.store.ring_wire import contact_to_plain
-from holdfast.store.shelf import Arrival, Shelf
+from holdfast.store.shelf import Shelf
 from holdfast.store.wire import LARGEST_BODY, BadFrame, Frame, Kind
 
 T = TypeVar("T")

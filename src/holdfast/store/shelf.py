@@ -33,6 +33,7 @@ from holdfast.erasure.faults import DamagedFragment
 from holdfast.erasure.fragment import LONGEST_HEADER, FragmentHeader, StateId, open_block
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch
+from holdfast.store.arrival import Arrival, Berth
 from holdfast.store.disk import Disk, write_atomically
 from holdfast.store.failures import BadRequest, Corrupt, NoRoom, StaleEpoch, StateMissing
 from holdfast.store.limits import Limits
@@ -124,11 +125,28 @@ class Shelf:
             raise BadRequest(f"a fragment of {size} bytes; the limit is {self.limits.fragment_bytes}")
         with self._lock:
             if header in self._index.get(state.state, ()):
-                return Arrival(self, header, None, repairing)
+                return Arrival(header, None)
             self._make_room(state.state.namespace, size)
             self._arriving[state.state.namespace] += size
         part = self._incoming / f"{os.getpid()}-{next(self._numbers)}.part"
-        return Arrival(self, header, part, repairing)
+        place = self.place(header)
+
+        def last_look() -> None:
+            if not repairing:
+                self.check_epoch(state.state.namespace, state.epoch)
+
+        return Arrival(
+            header,
+            Berth(
+                disk=self._disk,
+                part=part,
+                place=place,
+                keep=self._memory.takes(size),
+                last_look=last_look,
+                published=lambda contents: self._published(header, place, contents),
+                cancelled=lambda: self._settle(header),
+            ),
+        )
 
     def _make_room(self, namespace: str, size: int) -> None:
         arriving = self._arriving.total()
@@ -357,132 +375,6 @@ class Shelf:
         return self._fragments / key[:2] / key / name
 
 
-class Arrival:
-    """A fragment on its way in: `add` bytes in order, then `publish`; `cancel` undoes everything."""
-
-    def __init__(self, shelf: Shelf, header: FragmentHeader, part: Path | None, repairing: bool) -> None:
-        """Take bytes into `part`; without one the fragment is here already, and the bytes are only counted."""
-        self._shelf = shelf
-        self.header = header
-        self._part = part
-        self._repairing = repairing
-        self._expected = header.state.fragment_length
-        self._got = 0
-        self._pending = bytearray()
-        self._stripe = 0
-        self._digest = StateDigest(header.state.state_bytes, header.state.layout.stripe_bytes)
-        self._kept: list[bytes] | None = [] if shelf._memory.takes(self._expected) else None
-        self._handle: int | None = None
-        self._done = False
-        if part is not None:
-            try:
-                self._handle = shelf._disk.open_new(part)
-                self._write(header.pack())
-            except OSError as error:
-                self.cancel()
-                raise _no_room(error) from None
-        self._got = header.state.header_length
-
-    @property
-    def here(self) -> bool:
-        """The fragment is on the shelf already: nothing needs to be sent."""
-        return self._part is None
-
-    @property
-    def done(self) -> bool:
-        """Published, cancelled or not needed."""
-        return self._done or self._part is None
-
-    def add(self, data: Piece) -> None:
-        """Take the next bytes behind the header; whole blocks are checked as they come."""
-        self._got += len(data)
-        if self._got > self._expected:
-            self.cancel()
-            raise BadRequest(f"more than the {self._expected} bytes of this fragment were sent")
-        if self._part is None:
-            return
-        try:
-            self._check_blocks(data)
-            self._write(data)
-        except OSError as error:
-            self.cancel()
-            raise _no_room(error) from None
-        except DamagedFragment as damage:
-            self.cancel()
-            raise Corrupt(f"damaged on the way here: {damage}") from None
-
-    def publish(self) -> None:
-        """Make the fragment durable and visible, in this order; afterwards a crash does not lose it."""
-        if self._part is None:
-            return
-        if self._got != self._expected or self._digest.value() != self.header.state.digest:
-            self.cancel()
-            raise Corrupt(f"{self._got} of {self._expected} bytes came, or they are another state's")
-        shelf, disk = self._shelf, self._shelf._disk
-        place = shelf.place(self.header)
-        assert self._handle is not None
-        try:
-            disk.sync_file(self._handle)
-            disk.close(self._handle)
-            self._handle = None
-            disk.make_folder(place.parent)
-            # A newer epoch may have begun since the first byte: the last look is just before publishing.
-            if not self._repairing:
-                shelf.check_epoch(self.header.state.state.namespace, self.header.state.epoch)
-            disk.rename(self._part, place)
-            disk.sync_folder(place.parent)
-        except OSError as error:
-            self.cancel()
-            raise _no_room(error) from None
-        except StaleEpoch:
-            self.cancel()
-            raise
-        self._done = True
-        shelf._published(self.header, place, b"".join(self._kept) if self._kept is not None else None)
-
-    def cancel(self) -> None:
-        """Leave no trace; fine when it is over already."""
-        if self._done or self._part is None:
-            return
-        self._done = True
-        if self._handle is not None:
-            self._shelf._disk.close(self._handle)
-            self._handle = None
-        try:
-            self._shelf._disk.remove(self._part)
-        except OSError as error:
-            log.warning("could not remove %s: %s", self._part.name, error.strerror)
-        self._shelf._settle(self.header)
-
-    def _write(self, data: Piece) -> None:
-        assert self._handle is not None
-        self._shelf._disk.append(self._handle, [data])
-        if self._kept is not None:
-            self._kept.append(bytes(data))
-
-    def _check_blocks(self, data: Piece) -> None:
-        layout, state = self.header.state.layout, self.header.state
-        view = memoryview(data)
-        while view:
-            start, end = state.block_span(self._stripe)
-            size = end - start
-            if not self._pending and len(view) >= size:
-                block: Piece = view[:size]
-                view = view[size:]
-            else:
-                missing = size - len(self._pending)
-                self._pending += view[:missing]
-                view = view[missing:]
-                if len(self._pending) < size:
-                    return
-                block, self._pending = self._pending, bytearray()
-            check, _ = open_block(self.header, self._stripe, block)
-            self._digest.add(check)
-            self._stripe += 1
-            if self._stripe == layout.stripes and len(view):
-                raise DamagedFragment("bytes behind the last block")
-
-
 def _own(folder: Path) -> int:
     """Keep other processes away from the folder for as long as the returned handle is open."""
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -494,10 +386,6 @@ def _own(folder: Path) -> int:
             "another process uses this folder", where=str(folder), remedy="stop it, or give each peer a folder"
         ) from None
     return handle
-
-
-def _no_room(error: OSError) -> NoRoom:
-    return NoRoom(f"the disk did not take it: {error.strerror or error}")
 
 
 def _identity(header: FragmentHeader) -> str:
