@@ -42,8 +42,15 @@ IMPURE_MODULES = {
     "tempfile",
     "pathlib",
     "secrets",
+    "uuid",
+    "urllib",
+    "http",
+    "multiprocessing",
+    "shutil",
+    "io",
 }
 IMPURE_CALLS = {"open", "print", "input"}
+IMPURE_ATTRIBUTES = {"np.random", "numpy.random", "datetime.now", "datetime.utcnow", "date.today", "sys.stdin"}
 ONLY_IN = {"pyspark": {"spark"}, "py4j": {"spark"}, "matplotlib": {"pictures"}, "rich": {"cli"}, "click": {"cli"}}
 
 
@@ -90,6 +97,10 @@ def test_imports_follow_the_layers(path: Path) -> None:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in IMPURE_CALLS, f"{path}:{node.lineno}: {node.func.id} in a pure package"
+            if isinstance(node, ast.Attribute):
+                owner = node.value.id if isinstance(node.value, ast.Name) else ""
+                written = f"{owner}.{node.attr}"
+                assert written not in IMPURE_ATTRIBUTES, f"{path}:{node.lineno}: {written} in a pure package"
 
 
 def test_help_imports_no_spark_solver_or_plotting() -> None:

@@ -100,3 +100,28 @@ def test_a_closed_warden_has_ended_everything() -> None:
     assert kept.poll() is None, "what was forgotten is left alone"
     kept.kill()
     kept.wait()
+
+
+def test_a_cluster_whose_warden_was_killed_still_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that sleep stand for the master and a node: what is ended, and how, is the same."""
+    from holdfast.spark import cluster as module
+
+    monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(module, "find_java_home", lambda: tmp_path)
+    monkeypatch.setattr(module.EmbeddedCluster, "_start_master", lambda self: "spark://127.0.0.1:1")
+    monkeypatch.setattr(module.EmbeddedCluster, "_await_workers", lambda self, count: None)
+
+    def start_worker(self: EmbeddedCluster, host: str) -> None:
+        process = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+        self._warden.watch_group(process.pid)
+        self._processes[process.pid] = process  # type: ignore[assignment]
+
+    monkeypatch.setattr(module.EmbeddedCluster, "_start_worker", start_worker)
+    running = module.EmbeddedCluster(2)
+    groups = list(running._processes)
+    running._warden._process.kill()
+    running._warden._process.wait()
+    running.stop()
+    assert len(groups) == 2
+    assert not any(group_lives(group) for group in groups)
+    assert not list(tmp_path.iterdir()), "the folder is gone"

@@ -7,8 +7,10 @@ kept small: SerialGC, one compiler, class-data sharing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -105,8 +107,12 @@ class EmbeddedCluster:
     def stop(self) -> None:
         """End every process and remove the cluster's folder."""
         self._warden.close()
-        for process in self._processes.values():
+        # The warden has ended everything, unless it was itself ended (short of memory, say): then it is done here.
+        for group, process in self._processes.items():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
             process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
         self._processes.clear()
         self.nodes.clear()
 

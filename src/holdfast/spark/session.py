@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.spark.java import find_java_home
@@ -15,6 +21,35 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 
 
+def _not_from_py4j(record: logging.LogRecord) -> bool:
+    """Drop what py4j tells the root logger: it raises the same, and its traceback would stand above our one line."""
+    return Path(record.pathname).parent.name != "py4j"
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Keep Ctrl-C until the block is done, then raise it.
+
+    Interrupted while it waits for the driver's JVM, PySpark removes the folder through which the JVM would tell its
+    port; the JVM then neither works nor ends, and outlives us. Once it is up, it ends with the pipe between us.
+    """
+    if threading.current_thread() is not threading.main_thread():  # Ctrl-C goes to the main thread only
+        yield
+        return
+    came: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before):  # ignored, or at the system's default: there is nothing to raise
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
+
+
 def start_session(
     name: str, master: str, *, executor_mb: int = 512, settings: dict[str, str] | None = None
 ) -> SparkSession:
@@ -22,14 +57,17 @@ def start_session(
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    logging = files("holdfast.spark").joinpath("log4j2.properties")
+    logging.getLogger().addFilter(_not_from_py4j)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    log_settings = Path(str(files("holdfast.spark").joinpath("log4j2.properties"))).as_uri()
     small_jvm = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
     wanted = {
         "spark.driver.host": os.environ["SPARK_LOCAL_IP"],
         "spark.driver.bindAddress": os.environ["SPARK_LOCAL_IP"],
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Dlog4j2.configurationFile=file:{logging}",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Dlog4j2.configurationFile={log_settings}",
         "spark.executor.extraJavaOptions": small_jvm,
         "spark.executor.memory": f"{executor_mb}m",
         "spark.python.unix.domain.socket.enabled": "true",
@@ -38,6 +76,10 @@ def start_session(
         "spark.ui.showConsoleProgress": "false",
         **(settings or {}),
     }
+    with interrupts_held():
+        SparkContext._ensure_initialized(
+            conf=SparkConf().setAll(list(wanted.items())).setAppName(name).setMaster(master)
+        )
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in wanted.items():
         builder = builder.config(key, value)
