@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 
 import click
@@ -24,8 +23,8 @@ from holdfast.cli.output import json_option, print_json, print_table, progress
 def bench_planners_command(names: tuple[str, ...], repeat: int, out: Path, as_json: bool) -> None:
     """Measure the planners: seconds, memory, and how time grows with size.
 
-    Each case runs in a process of its own. Growth is the exponent of time over size from the next smaller case: 1 is
-    linear, 2 is square. Ends with status 1 when a promised limit is not kept.
+    Each case runs in a process of its own. Growth is the exponent of processor time over size from the next smaller
+    case: 1 is linear, 2 is square. Ends with status 1 when a promised limit is not kept.
 
     \b
     Example:
@@ -56,7 +55,7 @@ def bench_planners_command(names: tuple[str, ...], repeat: int, out: Path, as_js
             "seconds": one.median,
             "least": min(one.seconds),
             "greatest": max(one.seconds),
-            "cpu_seconds": statistics.median(one.cpu_seconds),
+            "cpu_seconds": one.median_cpu,
             "start_mb": round(one.start_mb, 1),
             "peak_mb": round(one.peak_mb, 1),
             "growth": one.growth,

@@ -3,7 +3,7 @@
 Pure; runs anywhere. Use: after each round of saving states (or a recovery), hand what was measured to `after`; it
 returns the next tuner, whose `decision` says which coding the next round uses and why.
 
-    tuner = FragmentTuner.start(TunerGoals(state_bytes=64e6, peers=40, reliability=0.9999), first, rates)
+    tuner = FragmentTuner.start(TunerGoals(state_bytes=64e6, peers=40, reliability=0.9999), rates)
     tuner = tuner.after(FragmentMeasurement(coding=tuner.coding, encode_rate=1.9e9, bandwidth=8e7, holders=24, lost=1))
     tuner.decision.coding
 

@@ -40,12 +40,17 @@ class CaseFigures:
     limit_seconds: float | None
     facts: dict[str, Any] = field(default_factory=dict)
     growth: float | None = None
-    """The exponent of time over size, from the next smaller case of the series; 1 is linear."""
+    """The exponent of processor time over size, from the next smaller case of the series; 1 is linear."""
 
     @property
     def median(self) -> float:
         """Seconds, the median."""
         return statistics.median(self.seconds)
+
+    @property
+    def median_cpu(self) -> float:
+        """Processor seconds, the median."""
+        return max(1e-9, statistics.median(self.cpu_seconds))
 
     @property
     def within_limit(self) -> bool | None:
@@ -61,7 +66,8 @@ def measure_sections(sections: Iterable[Section], repeat: int) -> Iterator[CaseF
             figures = _in_a_process(section, case.name, repeat)
             smaller = before.get(case.series)
             if smaller is not None and smaller.size != figures.size:
-                exponent = math.log(figures.median / smaller.median) / math.log(figures.size / smaller.size)
+                times = figures.median_cpu / smaller.median_cpu
+                exponent = math.log(times) / math.log(figures.size / smaller.size)
                 figures = CaseFigures(**{**_fields(figures), "growth": exponent})
             before[case.series] = figures
             yield figures
