@@ -12,14 +12,23 @@ from random import Random
 import pytest
 
 from holdfast.cli.main import run
-from holdfast.erasure.fragment import StateId
+from holdfast.erasure.encoding import encode
+from holdfast.erasure.fragment import FragmentHeader, StateId
 from holdfast.erasure.layout import Coding
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchId, Epoch
 from holdfast.store.address import Address
 from holdfast.store.client import PeerStore, connect
+from holdfast.store.connection import ConnectionPool
 from holdfast.store.failures import NotSaved, StateMissing
+from holdfast.store.handshake import open_key
 from holdfast.store.overview import overview, repair_now
+from holdfast.store.repair import Repairer, RepairSettings
+from holdfast.store.ring_ids import peer_id
+from holdfast.store.ring_messages import Contact
+from holdfast.store.sending import FragmentSender
+from holdfast.store.shelf import Shelf
+from holdfast.store.survey import read_headers
 from holdfast.testing.ring_of_peers import RingOfPeers
 
 
@@ -235,12 +244,73 @@ def test_concurrent_writers_of_one_version_do_not_mix(ring: RingOfPeers) -> None
         store.close()
 
 
-def test_fragments_that_lie_too_far_from_their_key_are_handed_over(ring: RingOfPeers) -> None:
-    """Only members' addresses matter here: `find` at every peer agrees with what the overview says."""
+def held(store: PeerStore, ring: RingOfPeers) -> list[FragmentHeader]:
+    """Return every fragment of the state at every living peer."""
+    found: list[FragmentHeader] = []
+    for address in ring.addresses:
+        answer = store.pool.request(Address.parse(address), "find", {"namespace": "app", "name": "O1[0]"})
+        found += read_headers(answer.body)
+    return found
+
+
+def test_second_copies_go_when_a_lost_peer_comes_back(ring: RingOfPeers) -> None:
     with connect(ring.addresses, coding=Coding(3, 2)) as store:
-        store.save(STATE, BatchId(1), Epoch(1), contents(10_000))
-        found = 0
-        for address in ring.addresses:
-            answer = store.pool.request(Address.parse(address), "find", {"namespace": "app", "name": "O1[0]"})
-            found += int(answer.header["fragments"])
-        assert found == 5
+        store.save(STATE, BatchId(1), Epoch(1), contents(50_000))
+        victim = next(peer for peer in range(1, 8) if list(ring.data(peer).glob("fragments/*/*/*")))
+        ring.kill([victim])
+        until(lambda: redundancy(store) == [2], "rebuilt elsewhere")
+        ring.start([victim])
+        ring.wait_until_joined(range(8))
+
+        def one_each() -> bool:
+            repair_now(store, scrub=False, seconds=30)
+            return sorted(one.index for one in held(store, ring)) == [0, 1, 2, 3, 4]
+
+        until(one_each, "one copy of each fragment")
+        assert bytes(store.load(STATE).joined()) == contents(50_000)
+
+
+def test_rests_of_broken_saves_go_when_a_newer_version_is_whole(tmp_path: Path) -> None:
+    options = ["--repair-after", "0.2", "--garbage-after", "0.1"]
+    with RingOfPeers(5, tmp_path / "ring", options) as ring, connect(ring.addresses, coding=Coding(3, 2)) as store:
+        broken = encode(contents(9000, 1), STATE, BatchId(1), Epoch(1), Coding(3, 2))
+        for index, address in enumerate(ring.addresses[:2]):
+            header = FragmentHeader.unpack(broken[index])
+            sender = FragmentSender(store.pool, header, address, 10.0)
+            sender.feed([bytes(broken[index])[header.state.header_length :]], 5.0)
+            sender.feed(None, 5.0)
+            assert sender.finished(time.monotonic() + 10)
+        with pytest.raises(StateMissing, match="2 of the 3 fragments"):
+            store.load(STATE)
+        store.save(STATE, BatchId(2), Epoch(1), contents(9000, 2))
+
+        def tidy() -> bool:
+            repair_now(store, scrub=False, seconds=30)
+            return {one.state.version for one in held(store, ring)} == {2}
+
+        until(tidy, "only the whole version is left")
+        assert bytes(store.load(STATE).joined()) == contents(9000, 2)
+
+
+def test_fragments_too_far_from_their_key_are_handed_over(ring: RingOfPeers, tmp_path: Path) -> None:
+    """A peer that readers no longer ask gives its fragments to those they do."""
+    shelf = Shelf(tmp_path / "far")
+    whole = encode(contents(40_000), STATE, BatchId(1), Epoch(1), Coding(3, 2))
+    for index in range(5):
+        arrival = shelf.begin(FragmentHeader.unpack(whole[index]))
+        arrival.add(bytes(whole[index])[arrival.header.state.header_length :])
+        arrival.publish()
+    pool = ConnectionPool(open_key())
+    far = Contact(peer_id("far away"), ring.address(0))
+    repairer = Repairer(shelf, pool, far, list, lambda key: False, RepairSettings(), 1e9)
+    repairer.start()
+    repairer.now(scrub=False)
+    until(lambda: repairer.progress.rounds == 1, "one round")
+    repairer.stop()
+    pool.close()
+    assert repairer.progress.handed_over == 5
+    assert shelf.states() == []
+    shelf.close()
+    with connect(ring.addresses) as store:
+        assert sorted(one.index for one in held(store, ring)) == [0, 1, 2, 3, 4]
+        assert bytes(store.load(STATE).joined()) == contents(40_000)

@@ -30,6 +30,7 @@ from holdfast.store.address import Address
 @click.option("--keep-alive", default=1.0, show_default=True, metavar="SECONDS", help="How often neighbours hear.")
 @click.option("--repair-after", default=10.0, show_default=True, metavar="SECONDS", help="From a loss to its repair.")
 @click.option("--repair-bandwidth", default=268.0, show_default=True, metavar="MBIT", help="What repair may move.")
+@click.option("--garbage-after", default=600.0, show_default=True, metavar="SECONDS", help="Rests of broken saves go.")
 @click.option("--tls-cert", type=click.Path(), help="This peer's certificate (PEM).")
 @click.option("--tls-key", type=click.Path(), help="Its key (PEM).")
 @click.option("--tls-authority", type=click.Path(), help="The authority all certificates are checked against (PEM).")
@@ -52,6 +53,7 @@ def serve(
     keep_alive: float,
     repair_after: float,
     repair_bandwidth: float,
+    garbage_after: float,
     tls_cert: str | None,
     tls_key: str | None,
     tls_authority: str | None,
@@ -112,7 +114,7 @@ def serve(
             repair_bandwidth=repair_bandwidth * 1e6 / 8,
         ),
         ring=replace(RING, keep_alive=keep_alive),
-        repair=RepairSettings(after=repair_after),
+        repair=RepairSettings(after=repair_after, garbage_after=garbage_after),
     )
 
     def ready(contact: Contact, others: int) -> None:
