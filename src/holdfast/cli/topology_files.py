@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.ids import PartitionId
     from holdfast.topology import Ints, Topology
 
 
@@ -88,8 +87,3 @@ def write_text(path: str, text: str) -> None:
             draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)
-
-
-def names(partitions: list[PartitionId]) -> list[str]:
-    """Return the printed names of partitions."""
-    return [str(partition) for partition in partitions]

@@ -166,6 +166,21 @@ def _check_per_partition(operator: Operator, field: str) -> None:
             raise BadInput(f"{describe(one)} is not a name", field=place, remedy='name a rack or zone, like "rack-1"')
 
 
+def check_priorities(operators: Sequence[Operator], outputs: Sequence[bool]) -> None:
+    """Refuse priorities whose sum, which plans maximise, whole numbers of 64 bits could not hold."""
+    total = 0
+    for number, (operator, is_output) in enumerate(zip(operators, outputs, strict=True)):
+        if is_output:
+            given = operator.priority
+            total += sum(given) if isinstance(given, tuple) else given * operator.parallelism
+        if total > LARGEST_NUMBER:
+            raise BadInput(
+                f"the priorities of the output partitions add up to more than {LARGEST_NUMBER:g}",
+                field=f"operators[{number}].priority",
+                remedy="give smaller ones: only how they compare matters",
+            )
+
+
 def check_edges(operators: Sequence[Operator], position: dict[str, int]) -> None:
     """Refuse inputs from unknown operators, repeated inputs, and counts that do not fit the partitioning."""
     task_edges = 0

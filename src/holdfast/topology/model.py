@@ -66,6 +66,7 @@ class Topology:
                 field="operators",
                 remedy='remove "output": false from an operator that nothing consumes',
             )
+        checks.check_priorities(self.operators, self.operator_outputs.tolist())
 
     # -- arrays ---------------------------------------------------------------------------------------------------
 
