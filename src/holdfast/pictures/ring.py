@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from holdfast.erasure.layout import Coding
 from holdfast.pictures.style import BLUE, FAINT, RED, bars, figure, legend, save, seconds, series
@@ -35,6 +35,7 @@ def draw_routing(part: Mapping[str, Any], path: Path) -> None:
     hops.plot(peers, [row["mean_hops"] for row in rows], label="mean hops", **series(0))
     hops.plot(peers, [row["most_hops"] for row in rows], label="most hops", **series(2))
     hops.plot(peers, [row["logarithm"] for row in rows], label="log16 N", **series(1, dashed=True))
+    hops.yaxis.set_major_locator(MaxNLocator(integer=True))
     hops.set_ylabel("hops")
     hops.set_ylim(bottom=0)
     legend(hops)
@@ -54,6 +55,7 @@ def draw_balance(part: Mapping[str, Any], path: Path) -> None:
     fig, (counts, shares) = figure(part["title"], subtitle="paper 002, Fig. 12b and 12c; simulated", columns=2)
     held = [row["fragments"] for row in rows]
     counts.bar(held, [row["peers"] for row in rows], **bars(0))
+    counts.xaxis.set_major_locator(MaxNLocator(integer=True))
     counts.set_xlabel("fragments on a peer")
     counts.set_ylabel("peers")
     at_most = [row["share_at_most"] for row in rows]
