@@ -208,13 +208,22 @@ def _document(text: str | bytes, where: str, yaml: bool | None) -> object:
 
 
 def _load_json(text: str) -> object:
+    alike: dict[tuple[tuple[str, Any], ...], dict[str, Any]] = {}
+
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        # A million inputs may be written out that come from a few operators: alike ones become one object at once.
+        if len(items) == 2 and isinstance(items[0][1], str) and isinstance(items[1][1], str):
+            known = alike.get(tuple(items))
+            if known is not None:
+                return known
         made = dict(items)
         if len(made) != len(items):
             met: set[str] = set()
             twice = next(name for name, _ in items if name in met or met.add(name))  # type: ignore[func-returns-value]
             place = twice if _is_plain_name(twice) else checks.describe(twice)
             raise BadInput("stands twice in one object", field=place, remedy="keep one of them")
+        if len(items) == 2 and isinstance(items[0][1], str) and isinstance(items[1][1], str):
+            alike[tuple(items)] = made
         return made
 
     def constant(word: str) -> NoReturn:
