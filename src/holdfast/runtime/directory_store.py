@@ -13,20 +13,22 @@ bounded by bytes; what falls out is mapped again when it is needed.
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.errors import CheckFailed
-from holdfast.ids import BatchId, PartitionId
+from holdfast.ids import BatchId, Epoch, PartitionId
 from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks
 from holdfast.runtime.run_files import decode_runs, encode_runs
-from holdfast.runtime.stores import Addition, check_epoch, reach, with_file
+from holdfast.runtime.stores import Addition, check_epoch, next_pointer, reach, with_file
 from holdfast.runtime.versions import (
     Commit,
     FileName,
@@ -78,14 +80,26 @@ class DirectoryStore:
                 commits[commit.id] = commit
         return line_of(pointer, commits)
 
-    def point(self, partition: PartitionId, pointer: Pointer) -> None:
+    def begin(self, partition: PartitionId, epoch: Epoch) -> None:
         """See VersionStore."""
-        check_epoch(partition, pointer.epoch, self._pointer(partition))
         folder = self._folder(partition)
         folder.mkdir(exist_ok=True)
-        if pointer.at is not None and self._commit(folder / _commit_name(pointer.at)) is None:
-            raise CheckFailed(f"{partition} has no version {pointer.at}", remedy="restore it from a checkpoint")
-        self._write(folder / _POINTER, encode_record(pointer))
+        with _locked(folder):
+            held = self._pointer(partition)
+            check_epoch(partition, epoch, held)
+            pointer = next_pointer(self.line(partition), held, epoch)
+            if pointer is not None:
+                self._write(folder / _POINTER, encode_record(pointer))
+
+    def point(self, partition: PartitionId, pointer: Pointer) -> None:
+        """See VersionStore."""
+        folder = self._folder(partition)
+        folder.mkdir(exist_ok=True)
+        with _locked(folder):
+            check_epoch(partition, pointer.epoch, self._pointer(partition))
+            if pointer.at is not None and self._commit(folder / _commit_name(pointer.at)) is None:
+                raise CheckFailed(f"{partition} has no version {pointer.at}", remedy="restore it from a checkpoint")
+            self._write(folder / _POINTER, encode_record(pointer))
 
     def commit(self, commit: Commit, added: Addition) -> Commit:
         """See VersionStore."""
@@ -157,11 +171,16 @@ class DirectoryStore:
 
     def forget(self, partition: PartitionId, states: set[VersionId], blocks_from: BatchId) -> None:
         """See VersionStore."""
+        folder = self._folder(partition)
+        if folder.exists():
+            with _locked(folder):
+                self._forget(folder, partition, states, blocks_from)
+
+    def _forget(self, folder: Path, partition: PartitionId, states: set[VersionId], blocks_from: BatchId) -> None:
         line = self.line(partition)
         if line is None or not line.commits:
             return
         pointer, kept, with_state = reach(line, blocks_from, states)
-        folder = self._folder(partition)
         by_id = {commit.id: commit for commit in line.commits.values()}
         needed: set[str] = {_POINTER} | {_commit_name(one) for one in kept}
         needed |= {name for one in with_state for name in by_id[one].files}
@@ -293,6 +312,14 @@ class _Cache:
     def forget(self, key: tuple[Path, FileName]) -> None:
         if key in self._held:
             self.bytes -= self._held.pop(key)[1]
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Change a pointer alone: of two processes, the later sees what the earlier did. A dead one holds no lock."""
+    with (folder / ".lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _commit_name(version: VersionId) -> str:

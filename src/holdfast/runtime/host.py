@@ -90,18 +90,35 @@ class PartitionHost:
         line = self._store.line(partition)
         if line is not None and line.pointer.epoch > order.epoch:
             return Refused(partition, order.epoch, line.pointer.epoch)
-        if line is None or line.frontier < order.frontier:
-            if line is not None or order.frontier != NO_BATCH:
-                return Missing(partition, order.frontier)
-            self._store.point(partition, Pointer(order.epoch, None))
-        elif line.pointer.epoch < order.epoch:
-            last = line.last
-            self._store.point(partition, Pointer(order.epoch, None if last is None else last.id))
-        line = self._store.line(partition)
-        if line is None or (line.last is not None and self._store.load(line.last) is None):
+        if (NO_BATCH if line is None else line.frontier) < order.frontier:
+            return Missing(partition, order.frontier)
+        try:
+            self._store.begin(partition, order.epoch)
+        except StaleEpoch:
+            return self._refused(partition)
+        line = self._usable(partition, NO_BATCH)
+        if line is None:
             return Missing(partition, order.frontier)
         self._place(partition, line)
         return Ready(partition, line.frontier)
+
+    def _refused(self, partition: PartitionId) -> Refused:
+        line = self._store.line(partition)
+        return Refused(partition, self.epoch, self.epoch if line is None else line.pointer.epoch)
+
+    def _usable(self, partition: PartitionId, beyond: BatchId) -> Line | None:
+        """Return a partition's line with its last state there.
+
+        Another attempt may complete batches and drop old versions between two looks: while the line moves on, what
+        was not found is not lost.
+        """
+        while True:
+            line = self._store.line(partition)
+            if line is None or line.last is None or self._store.load(line.last) is not None:
+                return line
+            if line.frontier <= beyond:
+                return None
+            beyond = line.frontier
 
     def go_back(self, partition: PartitionId, batch: BatchId) -> Ready | Missing:
         """Return to an earlier batch by changing a pointer; needs an epoch of its own."""
@@ -192,6 +209,9 @@ class PartitionHost:
                     if blocks is None:
                         break
                     answer = self._step(placed, blocks)
+                    if answer is None:
+                        moved = True
+                        continue
                     answers.append(answer)
                     if not isinstance(answer, Done):
                         stopped.add(partition)
@@ -203,17 +223,22 @@ class PartitionHost:
             self._trim(placed)
         return answers
 
-    def _step(self, placed: _Placed, blocks: Sequence[Block]) -> Done | Failed | Missing | Refused:
+    def _step(self, placed: _Placed, blocks: Sequence[Block]) -> Done | Failed | Missing | Refused | None:
+        """Process one batch; None: another attempt has done it, and the partition now stands where that one stands."""
         partition, batch = placed.partition, BatchId(placed.frontier + 1)
         started = self._clock()
         before = placed.commits.get(placed.frontier)
         try:
             state = {} if before is None else self._store.load(before)
             if state is None:
-                return Missing(partition, placed.frontier)
+                line = self._usable(partition, placed.frontier)
+                if line is None or line.frontier <= placed.frontier:
+                    return Missing(partition, placed.frontier)
+                self._place(partition, line)
+                return None
             if placed.pointer.epoch < self.epoch:
                 placed.pointer = Pointer(self.epoch, None if before is None else before.id)
-                self._store.point(partition, placed.pointer)
+                self._store.begin(partition, self.epoch)
             rewritten: set[FileName] = set()
             if before is not None and batch % _REWRITE_EVERY == 0:
                 rewritten = self._store.rewrite(before)
@@ -221,8 +246,7 @@ class PartitionHost:
             commit, added = process(self._program.operators[partition.operator], given, rewritten)
             kept = self._store.commit(commit, added)
         except StaleEpoch:
-            line = self._store.line(partition)
-            return Refused(partition, self.epoch, self.epoch if line is None else line.pointer.epoch)
+            return self._refused(partition)
         except HoldfastError as error:
             return Failed(partition, batch, str(error))
         except Exception as error:  # a user's function may raise anything; it is an answer, not the end of the task

@@ -47,8 +47,12 @@ class VersionStore(Protocol):
         """Return the partition's line; None where it is not here, or what it points at is lost."""
         ...
 
+    def begin(self, partition: PartitionId, epoch: Epoch) -> None:
+        """Let a partition go on in an epoch from where it stands, or from nothing; nothing happens where it does."""
+        ...
+
     def point(self, partition: PartitionId, pointer: Pointer) -> None:
-        """Start, adopt or go back; a lower epoch than the present pointer's is refused."""
+        """Adopt a version, or go back to one; a lower epoch than the present pointer's is refused."""
         ...
 
     def commit(self, commit: Commit, added: Addition) -> Commit:
@@ -109,6 +113,15 @@ def reach(line: Line, blocks_from: BatchId, states: set[VersionId]) -> tuple[Poi
     return Pointer(line.pointer.epoch, at), kept, with_state
 
 
+def next_pointer(line: Line | None, pointer: Pointer | None, epoch: Epoch) -> Pointer | None:
+    """Say what a partition's pointer becomes when an epoch begins; None: it stays."""
+    if pointer is None:
+        return Pointer(epoch, None)
+    if pointer.epoch >= epoch or line is None:
+        return None
+    return Pointer(epoch, None if line.last is None else line.last.id)
+
+
 class MemoryStore:
     """Versions in memory, for tests, the simulator and a first try."""
 
@@ -123,6 +136,14 @@ class MemoryStore:
         """See VersionStore."""
         pointer = self._pointers.get(partition)
         return None if pointer is None else line_of(pointer, self._commits.get(partition, {}))
+
+    def begin(self, partition: PartitionId, epoch: Epoch) -> None:
+        """See VersionStore."""
+        held = self._pointers.get(partition)
+        check_epoch(partition, epoch, held)
+        pointer = next_pointer(self.line(partition), held, epoch)
+        if pointer is not None:
+            self._pointers[partition] = pointer
 
     def point(self, partition: PartitionId, pointer: Pointer) -> None:
         """See VersionStore."""

@@ -66,7 +66,7 @@ class Aggregates:
                     wanted[name] = ([], "count_all")
                 elif kind == "double_sum":
                     if name not in rows.column_names:
-                        rows = rows.append_column(name, rows[column].cast(pa.float64()))
+                        rows = rows.append_column(name, rows[column].cast(pa.float64(), safe=False))
                     wanted[name] = (name, "sum")
                 else:
                     wanted[name] = (column, kind)
