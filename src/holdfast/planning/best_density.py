@@ -30,13 +30,15 @@ ALL_PAIRS_UP_TO = 100
 MOST_PAIRS = 250
 """Pairs beyond that: among the densest queries."""
 SEED_WORK = 2 * 10**9
-"""Seeds times queries squared, about what growing takes: every single query is a seed up to 1,200 failed queries."""
+"""Seeds times work per seed: up to about 1,200 failed queries that share little, every single one is a seed."""
 FEWEST_SEEDS = 16
 EXCHANGES = 50
 """Most rounds of exchange, up to 200 failed queries; a few beyond, where a round takes a tenth of a second."""
 _MANY_QUERIES = 200
 _EXCHANGES_OF_MANY = 3
 _CHUNK_ENTRIES = 1 << 18
+_CHUNK_UPDATES = 1 << 22
+"""Entries that one step may touch at most, so that memory stays bounded where everything is shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,8 @@ def grow_candidates(problem: RecoveryProblem, *, most_pairs: int = MOST_PAIRS, k
     if not len(first):
         free = problem.query_cost == 0
         return Candidates(free[None, :], 0)
-    rows_per_chunk = max(1, _CHUNK_ENTRIES // max(1, len(problem.queries)))
+    needs_in_all = max(1, int(problem.sharing.sum()))
+    rows_per_chunk = max(1, min(_CHUNK_ENTRIES // len(problem.queries), _CHUNK_UPDATES // needs_in_all))
     weight = problem.priority.astype(float)
     needs, needed_by = ItemLists(problem.member), ItemLists(problem.member.T)
     best: list[tuple[float, float, int, Mask]] = []
@@ -128,7 +131,8 @@ def seeds_of(problem: RecoveryProblem, most_pairs: int) -> tuple[Ints, Ints]:
     singles = np.flatnonzero((cost <= problem.capacity) & (cost > 0))
     pool = singles
     if len(singles) > ALL_PAIRS_UP_TO:
-        most = max(FEWEST_SEEDS, SEED_WORK // len(singles) ** 2)
+        # A seed takes as many steps as queries, each over all queries, and touches every need once, at greater cost.
+        most = max(FEWEST_SEEDS, SEED_WORK // (len(singles) ** 2 + 30 * int(problem.sharing.sum())))
         density = problem.priority[singles] / problem.share_cost[singles]
         densest = singles[np.argsort(-density, kind="stable")]
         # All pairs of the densest so many queries.

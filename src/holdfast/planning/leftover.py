@@ -11,7 +11,6 @@ from typing import Protocol
 import numpy as np
 
 from holdfast.planning.recovery_problem import Mask, RecoveryProblem
-from holdfast.topology import Floats, Ints
 
 
 class Room(Protocol):
@@ -47,13 +46,16 @@ def use_leftover(problem: RecoveryProblem, taken: Mask, room: Room | None = None
     room = room or OneRoom(problem.capacity - problem.cost_of(taken))
     ready = UpstreamReady(problem)
     asked = problem.restored_by(taken)
-    share = problem.cost / np.maximum(1, _sharing(problem))
+    needed = problem.group_of >= 0
+    share = np.zeros(len(problem.partitions))
+    share[needed] = problem.cost[needed] / problem.sharing[problem.group_of[needed]]
+    open_share = np.bincount(problem.group_of[needed], np.where(taken, 0.0, share)[needed], problem.member.shape[1])
+    missing = problem.per_query(np.asarray(open_share, float))
     while not asked.all():
         open_ = ~taken
-        if not (open_ & (problem.cost <= room.largest) & (problem.group_of >= 0)).any():
+        if not (open_ & needed & (problem.cost <= room.largest)).any():
             break
-        missing_share = _per_query(problem, np.where(open_, share, 0.0))
-        density = np.where(asked, -1.0, problem.priority / np.maximum(missing_share, 1e-300))
+        density = np.where(asked, -1.0, problem.priority / np.maximum(missing, 1e-300))
         query = int(density.argmax())
         asked[query] = True
         wanted = np.flatnonzero(problem.partitions_of(problem.member[query]) & open_)
@@ -61,6 +63,7 @@ def use_leftover(problem: RecoveryProblem, taken: Mask, room: Room | None = None
         for number in wanted[np.lexsort((wanted, level))].tolist():
             if ready.of(number, taken) and room.take(number, int(problem.cost[number])):
                 taken[number] = True
+                missing[problem.member[:, problem.group_of[number]]] -= share[number]
     return taken
 
 
@@ -79,16 +82,3 @@ class UpstreamReady:
         above = topology.edge_from[topology.up_start[partition] : topology.up_start[partition + 1]]
         place = self._place[above]
         return bool(taken[place[place >= 0]].all())
-
-
-def _sharing(problem: RecoveryProblem) -> Ints:
-    sharing = np.zeros(len(problem.partitions), np.int64)
-    needed = problem.group_of >= 0
-    sharing[needed] = problem.sharing[problem.group_of[needed]]
-    return sharing
-
-
-def _per_query(problem: RecoveryProblem, value: Floats) -> Floats:
-    needed = problem.group_of >= 0
-    per_group = np.bincount(problem.group_of[needed], value[needed], minlength=problem.member.shape[1])
-    return np.asarray(problem.member.astype(float) @ per_group, float)

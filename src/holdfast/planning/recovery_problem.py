@@ -23,6 +23,7 @@ from holdfast.planning.cost_units import CostUnits
 from holdfast.topology import Floats, Ints, Queries, Topology
 
 Mask = NDArray[np.bool_]
+_PRODUCT_ENTRIES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class RecoveryProblem:
     def query_cost(self) -> Ints:
         """What each query costs alone."""
         # Sums of units are below 2^53: exact in floating point, where the product is fast.
-        return np.asarray(self.member.astype(float) @ self.group_cost.astype(float)).astype(np.int64)
+        return self.per_query(self.group_cost.astype(float)).astype(np.int64)
 
     @cached_property
     def sharing(self) -> Ints:
@@ -116,7 +117,7 @@ class RecoveryProblem:
     @cached_property
     def share_cost(self) -> Floats:
         """Each query's cost with shared partitions divided among their queries: the denominator of its density."""
-        return np.asarray(self.member.astype(float) @ (self.group_cost / np.maximum(1, self.sharing)), float)
+        return self.per_query(self.group_cost / np.maximum(1, self.sharing))
 
     @property
     def total_priority(self) -> int:
@@ -129,6 +130,14 @@ class RecoveryProblem:
         other.__dict__.update(self.__dict__)
         other.capacity = self.units.capacity(capacity)
         return other
+
+    def per_query(self, value: Floats) -> Floats:
+        """Return, for each failed query, the sum of a value over the groups it needs; a few rows at a time."""
+        rows = max(1, _PRODUCT_ENTRIES // max(1, self.member.shape[1]))
+        found = np.zeros(len(self.queries))
+        for start in range(0, len(found), rows):
+            found[start : start + rows] = self.member[start : start + rows].astype(float) @ value
+        return found
 
     # -- from sets of queries to partitions and back --------------------------------------------------------------
 
