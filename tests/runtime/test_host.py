@@ -324,6 +324,8 @@ def test_images_carry_a_partition_to_another_host() -> None:
     assert sent is not None
     assert again is not None
     assert encode_blocks([b.stamped(Epoch(2)) for b in sent]) == encode_blocks(again), "its outbox came with it"
+    with pytest.raises(StaleEpoch):
+        make(program, new._store, place=False, epoch=1).restore([base])
     plain = old.snapshot(P("c[0]"), BatchId(5))
     assert not isinstance(plain, Missing)
     other = make(program, place=False, epoch=2)

@@ -70,6 +70,17 @@ class Measures:
     written_bytes: int = 0
     """Bytes of state that this batch added or wrote again."""
 
+    def plus(self, more: Measures) -> Measures:
+        """Return the sums of both, and the later size of the state."""
+        return Measures(
+            self.rows_in + more.rows_in,
+            self.rows_out + more.rows_out,
+            self.late_rows + more.late_rows,
+            self.seconds + more.seconds,
+            more.state_bytes,
+            self.written_bytes + more.written_bytes,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Done:

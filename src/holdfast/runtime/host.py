@@ -10,20 +10,21 @@ another node are answers, and the partition stands where it stood.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.runtime.answers import Done, Failed, Measures, Misplaced, Missing, Order, Ready, Refused
 from holdfast.runtime.blocks import LATE, Block, Edge
-from holdfast.runtime.images import Image, assemble, take_image
+from holdfast.runtime.images import Image, take_image
 from holdfast.runtime.inbox import Delivery, Inbox
 from holdfast.runtime.outbox import Outbox, Retention
 from holdfast.runtime.program import Program
+from holdfast.runtime.restoring import install
 from holdfast.runtime.stepping import Batch, barrier, process
-from holdfast.runtime.stores import FRESH, Addition, StaleEpoch, VersionStore
-from holdfast.runtime.versions import GONE, NO_BATCH, Commit, FileName, Line, Pointer, RunRef, VersionId
+from holdfast.runtime.stores import StaleEpoch, VersionStore
+from holdfast.runtime.versions import NO_BATCH, Commit, FileName, Line, Pointer, VersionId
 
 DEFAULT_VERSIONS = 4
 """How many of the last versions of a state stay on the node, beside the last checkpoint's."""
@@ -261,7 +262,7 @@ class PartitionHost:
             state_bytes=kept.state_bytes,
             written_bytes=sum(run.nbytes for runs in added.runs.values() for run in runs),
         )
-        placed.measures = _sum(placed.measures, measures)
+        placed.measures = placed.measures.plus(measures)
         for stream in {sender for _, sender in placed.inbox.streams}:
             if (near := self._placed.get(stream)) is not None:
                 near.outbox.acknowledge(partition, batch)
@@ -355,45 +356,10 @@ class PartitionHost:
 
     def restore(self, images: Sequence[Image]) -> Ready:
         """Put a partition here from a base and the changes since, in this host's epoch."""
-        image = images[-1]
-        partition, batch = image.commit.partition, image.commit.id.batch
-        state = assemble(images)
-        self._placed.pop(partition, None)
-        self._store.drop(partition)
-        self._store.point(partition, Pointer(self.epoch, None))
-        parent = self._restore_outbox(image)
-        number, refs = 0, {}
-        for name in sorted(state):
-            refs[name] = tuple(RunRef(FRESH, number + place) for place in range(len(state[name])))
-            number += len(state[name])
-        blocks = [block for block in image.outbox if block.header.batch == batch]
-        # Without its outbox an image does not know what the batch sent, which is not the same as barriers alone.
-        sent = None if blocks else FileName(GONE)
-        blocks = [block for block in blocks if block.row_count]
-        commit = replace(image.commit, id=VersionId(batch, self.epoch), parent=parent, runs=refs, blocks=sent)
-        self._store.commit(commit, Addition({name: list(state[name]) for name in sorted(state)}, blocks))
-        self._store.point(partition, Pointer(self.epoch, commit.id))
-        line = self._store.line(partition)
-        assert line is not None
-        self._place(partition, line)
-        return Ready(partition, batch)
-
-    def _restore_outbox(self, image: Image) -> VersionId | None:
-        """Commit the batches before the image's, of which only the output is known; return the last of them."""
-        parent = None
-        batches = sorted({block.header.batch for block in image.outbox} - {image.commit.id.batch})
-        for batch in batches:
-            blocks = [block for block in image.outbox if block.header.batch == batch]
-            commit = Commit(
-                image.commit.partition,
-                VersionId(batch, self.epoch),
-                parent,
-                blocks[0].header.watermark,
-                {GONE: (RunRef(FileName(GONE), 0),)},
-            )
-            self._store.commit(commit, Addition(blocks=[block for block in blocks if block.row_count]))
-            parent = commit.id
-        return parent
+        commit = images[-1].commit
+        self._placed.pop(commit.partition, None)
+        self._place(commit.partition, install(self._store, images, self.epoch))
+        return Ready(commit.partition, commit.id.batch)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -453,14 +419,3 @@ class PartitionHost:
         line = self._store.line(placed.partition)
         if line is not None:
             placed.pointer, placed.commits = line.pointer, dict(line.commits)
-
-
-def _sum(so_far: Measures, more: Measures) -> Measures:
-    return Measures(
-        so_far.rows_in + more.rows_in,
-        so_far.rows_out + more.rows_out,
-        so_far.late_rows + more.late_rows,
-        so_far.seconds + more.seconds,
-        more.state_bytes,
-        so_far.written_bytes + more.written_bytes,
-    )
