@@ -31,7 +31,7 @@ TABLES = {"peers": False, "client": True}
     help="Only peers limited, the client too, or one after the other.",
 )
 @click.option("--coding-mb", default=64, show_default=True, type=click.IntRange(1, 1024), help="State for the ratios.")
-@click.option("--repeat", default=3, show_default=True, type=click.IntRange(1, 50), help="Runs of each coding ratio.")
+@click.option("--repeat", default=7, show_default=True, type=click.IntRange(1, 50), help="Runs of each coding ratio.")
 @click.option("--work", type=click.Path(path_type=Path), help="Folder for the peers  [default: a temporary one]")
 @click.option(
     "--out", default=Path("out/bench-store"), show_default=True, type=click.Path(path_type=Path), help="Results."
@@ -143,6 +143,8 @@ def document(figures: list[CodingFigures], found: list[Comparison], megabits: fl
                 **asdict(one),
                 "encode_over_pyeclib": one.encode_ratio,
                 "decode_over_pyeclib": one.decode_ratio,
+                "encode_over_pyeclib_in_stripes": one.encode / one.stripes_encode,
+                "decode_over_pyeclib_in_stripes": one.decode / one.stripes_decode,
                 "encode_over_copy": one.encode / one.copy,
                 "decode_over_copy": one.decode / one.copy,
             }
@@ -180,13 +182,16 @@ def print_coding(figures: list[CodingFigures]) -> None:
     """Print the ratios."""
     print_table(
         "The code by itself, one core: MB of state per second, and ratios",
-        ("m+k", "copy", "pyeclib enc", "ours", "ratio", "pyeclib dec", "ours", "ratio", "read", "enc/copy", "dec/copy"),
+        (
+            *("m+k", "copy", "pyeclib enc", "stripes", "ours", "ratio"),
+            *("pyeclib dec", "stripes", "ours", "ratio", "read", "enc/copy", "dec/copy"),
+        ),
         [
             (
                 f"{one.data}+{one.parity}",
-                *(f"{value:,.0f}" for value in (one.copy, one.pyeclib_encode, one.encode)),
+                *(f"{value:,.0f}" for value in (one.copy, one.pyeclib_encode, one.stripes_encode, one.encode)),
                 f"{one.encode_ratio:.2f}",
-                *(f"{value:,.0f}" for value in (one.pyeclib_decode, one.decode)),
+                *(f"{value:,.0f}" for value in (one.pyeclib_decode, one.stripes_decode, one.decode)),
                 f"{one.decode_ratio:.2f}",
                 f"{one.read:,.0f}",
                 f"{one.encode / one.copy:.2f}",
@@ -194,7 +199,7 @@ def print_coding(figures: list[CodingFigures]) -> None:
             )
             for one in figures
         ],
-        right=range(1, 11),
+        right=range(1, 13),
     )
 
 
