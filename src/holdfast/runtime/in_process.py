@@ -300,7 +300,8 @@ class InProcess:
         """Bring back what was lost, at the last checkpoint; return the other partitions that had to go back for it.
 
         A sender whose outbox does not reach back to the checkpoint goes back too and makes its output again, and so do
-        its own senders, up to those that kept, at worst the sources' log.
+        its own senders, up to those that kept, at worst the sources' log. What is not deterministic takes everything
+        downstream of it along.
         """
         self.epoch = Epoch(self.epoch + 1)
         for host in self.hosts.values():
@@ -311,6 +312,12 @@ class InProcess:
         back: set[PartitionId] = set()
         while waiting:
             partition = waiting.pop()
+            if not self.program.operators[partition.operator].deterministic:
+                # It may tell its batches differently this time, so whoever has heard them must hear them again.
+                heard = {one for one in self.program.consumers(partition) if one in self.placement}
+                fresh = heard - back - set(lost)
+                back |= fresh
+                waiting += sorted(fresh)
             for _, sender in self.program.streams(partition):
                 if sender not in self.placement or sender in back or sender in lost:
                     continue
