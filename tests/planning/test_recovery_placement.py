@@ -195,7 +195,7 @@ def test_figure_2_operator_centric_blocking_and_best_case() -> None:
     ]
     assert figure_2(Strategy.OPERATOR_CENTRIC).unavailability == 2 * 300 + 2 * 360
     assert figure_2(Strategy.BLOCKING).unavailability == 4 * 360
-    assert figure_2(Strategy.BEST_CASE).unavailability == 4 * 120
+    assert figure_2(Strategy.BEST_CASE).unavailability == 4 * 180
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from statistics import fmean
 
@@ -32,9 +31,6 @@ def scheduling(topologies: int, out: Path, processes: int, as_json: bool) -> Non
     Example:
       holdfast experiment scheduling --topologies 10
     """
-    # Before numpy is loaded, here and in the processes: products of small matrices gain nothing from threads, and lose
-    # much where threads wait for each other on a busy machine.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from holdfast.cli.result_files import make_directory, write_csv, write_json
     from holdfast.experiments.scheduling import (
         ALGORITHMS,

@@ -6,6 +6,7 @@ Commands are named here and imported only when they run, so that `holdfast --hel
 from __future__ import annotations
 
 import io
+import os
 import sys
 
 import click
@@ -64,6 +65,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command; return its exit status."""
+    # Small products of matrices: threads of their own cost more than they bring, most of all on a busy machine.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         result = cli.main(args=arguments, prog_name="holdfast", standalone_mode=False)
     except HoldfastError as error:
