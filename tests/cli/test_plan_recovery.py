@@ -64,7 +64,7 @@ def test_arrivals_reproduce_figure_2_and_report_every_strategy(capsys: pytest.Ca
         "incremental": 1140,
         "operator-centric": 1320,
         "blocking": 1440,
-        "best-case": 480,
+        "best-case": 720,
     }
     assert len(found["recover"]) == 10
     assert found["priority"] == 4

@@ -13,8 +13,8 @@ from holdfast.cli.output import json_option, print_json, print_table, progress
 
 @click.command()
 @click.option("--peers", default=8, show_default=True, type=click.IntRange(3, 32), help="Peer processes.")
-@click.option("--data-fragments", default=3, show_default=True, type=click.IntRange(1, 31), metavar="M")
-@click.option("--parity-fragments", default=3, show_default=True, type=click.IntRange(1, 31), metavar="K")
+@click.option("--data-fragments", default=3, show_default=True, type=click.IntRange(1, 31), help="m.")
+@click.option("--parity-fragments", default=3, show_default=True, type=click.IntRange(1, 31), help="k.")
 @click.option("--kills", default=300, show_default=True, type=click.IntRange(1), help="Peers killed with SIGKILL.")
 @click.option("--state-kb", default=200, show_default=True, type=click.IntRange(1), help="Size of each state.")
 @click.option("--states", default=3, show_default=True, type=click.IntRange(1, 50), help="States written and read.")
