@@ -312,5 +312,6 @@ def test_fragments_too_far_from_their_key_are_handed_over(ring: RingOfPeers, tmp
     assert shelf.states() == []
     shelf.close()
     with connect(ring.addresses) as store:
-        assert sorted(one.index for one in held(store, ring)) == [0, 1, 2, 3, 4]
+        # The ring's own repair may have rebuilt one that was still on its way: then it is there twice for a while.
+        assert {one.index for one in held(store, ring)} == {0, 1, 2, 3, 4}
         assert bytes(store.load(STATE).joined()) == contents(40_000)
