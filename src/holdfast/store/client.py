@@ -228,12 +228,18 @@ class PeerStore:
     def _reading(
         self, state: StateId, version: BatchId | None, read: Callable[[Survey, list[StateHeader]], Read]
     ) -> Read:
-        """Find the chain and read it; once more if it went away meanwhile because a newer version replaced it."""
+        """Find the chain and read it; again if it went away meanwhile because a newer version replaced it.
+
+        What the neighbours of the key do not have is looked for in the whole ring before it is called missing: peers
+        that have just come back, and fragments that are still to be handed over, are not yet where readers look.
+        """
         for attempt in (1, 2, 3):
-            survey = self.survey(state)
+            survey = self.survey(state) if attempt == 1 else self._survey_ring(state)
             try:
                 chain = chain_to(survey.whole(), state, version)
             except StateMissing as missing:
+                if attempt == 1:
+                    continue
                 short = survey.shortfall()
                 if survey.encodings and not survey.whole():
                     raise StateMissing(
@@ -332,6 +338,11 @@ class PeerStore:
     def survey(self, state: StateId) -> Survey:
         """Ask the ring what it holds of a state."""
         return survey_state(self._pool, state, [one.address for one in self.candidates(state)])
+
+    def _survey_ring(self, state: StateId) -> Survey:
+        """Ask everybody."""
+        named = [one.address for one in (*self.candidates(state), *self.members())]
+        return survey_state(self._pool, state, list(dict.fromkeys((*named, *self.settings.peers))))
 
     def candidates(self, state: StateId) -> list[Contact]:
         """Return the peers around a state's key, the root first."""
