@@ -39,7 +39,7 @@ def test_arrivals_begin_with_figure_2() -> None:
         "incremental": 1140,
         "operator-centric": 1320,
         "blocking": 1440,
-        "best-case": 480,
+        "best-case": 720,
     }
     drawn = second.unavailability
     assert drawn["best-case"] <= drawn["incremental"] <= drawn["blocking"]

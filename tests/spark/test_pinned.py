@@ -68,7 +68,7 @@ def test_a_task_on_a_wrong_host_says_so_and_does_nothing(spark: SparkSession, ex
     with PinnedSlots(spark.sparkContext, [executors[0], gone]) as slots:
         outcome = slots.run([tell, tell])
         assert outcome.misplaced == (1,)
-        assert [slot for slot, _ in outcome.reports] == [0]
+        assert {slot for slot, _ in outcome.reports} == {0}
 
 
 def test_nothing_to_pin_to_is_refused(spark: SparkSession) -> None:
