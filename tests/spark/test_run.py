@@ -13,8 +13,10 @@ import pytest
 
 from holdfast import Application, average, sliding, tumbling
 from holdfast.errors import BadInput
+from holdfast.ids import BatchId, Epoch
 from holdfast.runtime import run_in_process
 from holdfast.runtime.answers import OperatorFailed
+from holdfast.spark.node_cycle import checkpoint_folder
 from holdfast.spark.pinned import executors_of
 from holdfast.spark.run import SparkRun, check_session
 
@@ -132,6 +134,45 @@ def test_another_driver_goes_on_where_the_first_stood(
         assert as_rows(second.rows(name)) == expected[name]
         read = spark.read.parquet(sinks[name]).toArrow()
         assert read.num_rows == len(expected[name]), "ordinary Spark readers see each row once"
+    second.close()
+
+
+def uncertain() -> Application:
+    """Each row gets a number nobody can foretell: a replay gives others."""
+    app = Application("uncertain")
+    numbers = app.source("s", schema={"a": "int64"})
+
+    def draw(state: pa.Table, inputs: tuple[pa.Table, ...], watermark: float) -> tuple[pa.Table, pa.Table]:
+        import os
+
+        made = inputs[0].append_column("draw", pa.array([os.urandom(8).hex() for _ in range(inputs[0].num_rows)]))
+        return pa.concat_tables([state, made]), made
+
+    columns = {"a": "int64", "draw": "string"}
+    numbers.apply(draw, state=columns, schema=columns, deterministic=False, id="draws").output()
+    return app
+
+
+def test_what_is_not_certain_waits_for_its_checkpoint_and_comes_out_once(spark: SparkSession, tmp_path: Path) -> None:
+    place, sinks = tmp_path / "run", {"draws": str(tmp_path / "out")}
+    first = SparkRun(uncertain(), spark, place, sinks=sinks, checkpoint_every=3)
+    for number in range(5):
+        first.log({"s": pa.table({"a": [number]})})
+    first.run()
+    published = first.rows("draws").to_pylist()
+    assert [row["a"] for row in published] == [0, 1, 2], "batches 3 and 4 wait"
+    first.close()
+    # An epoch that died while it took the checkpoint of batch 5: what it left must not be mixed with another's.
+    left = checkpoint_folder(str(place / "checkpoints"), BatchId(5), Epoch(1))
+    left.mkdir()
+    (left / "draws-0.image").write_bytes(b"half a checkpoint")
+    second = SparkRun(uncertain(), spark, place, sinks=sinks, checkpoint_every=3)
+    second.log({"s": pa.table({"a": [5]})})
+    second.run()
+    rows = second.rows("draws").to_pylist()
+    assert [row["a"] for row in rows] == [0, 1, 2, 3, 4, 5]
+    assert rows[:3] == published, "what was out stays as it was"
+    assert not left.exists()
     second.close()
 
 

@@ -21,6 +21,7 @@ from holdfast.errors import HoldfastError
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.runtime.answers import Answer, Failed, Missing, Order, Ready
 from holdfast.runtime.blocks import LATE, SINK, Block, decode_block, encode_block
+from holdfast.runtime.cycle import Acknowledgement, Instructions, run_cycle
 from holdfast.runtime.directory_store import DirectoryStore
 from holdfast.runtime.host import PartitionHost
 from holdfast.runtime.images import decode_image, encode_image
@@ -54,6 +55,8 @@ class Cycle:
     """The last batch to take from the source logs."""
     checkpoint: BatchId
     """The global checkpoint that partitions of this epoch start from."""
+    checkpoint_epoch: Epoch
+    """The epoch it was taken in."""
     checkpoints: str
     """The folder of the checkpoints."""
     save: BatchId | None = None
@@ -94,9 +97,14 @@ class _Node:
 _nodes: dict[tuple[str, str, NodeId, Epoch], _Node] = {}
 
 
-def checkpoint_file(folder: str, batch: BatchId, partition: PartitionId) -> Path:
-    """Return where a partition's state at a global checkpoint is."""
-    return Path(folder) / str(batch) / f"{partition.operator}-{partition.index}.image"
+def checkpoint_folder(folder: str, batch: BatchId, epoch: Epoch) -> Path:
+    """Return where the states of a checkpoint are; one that an earlier epoch left half-taken is never completed."""
+    return Path(folder) / f"{batch}.{epoch}"
+
+
+def checkpoint_file(within: Path, partition: PartitionId) -> Path:
+    """Return where a partition's state is within a checkpoint."""
+    return within / f"{partition.operator}-{partition.index}.image"
 
 
 def state_folder(run: str, node: NodeId) -> Path:
@@ -107,35 +115,37 @@ def state_folder(run: str, node: NodeId) -> Path:
 
 def run_level(cycle: Cycle, level: int, slot: int, given: list[bytes]) -> Iterable[tuple[int, bytes]]:
     """Do one level of a cycle on the slot's node; give blocks for other slots, and a report for the driver."""
+    here = [partition for partition, at in cycle.placement.items() if at == slot]
     answers: list[Answer | Saved] = []
     try:
-        node = _node(cycle, slot, answers)
-        host = node.host
-        host.deliver(decode_block(block) for block in given)
+        node = _node(cycle, slot)
+        ready = _begin(cycle, node, here, answers)
+        blocks = [decode_block(block) for block in given]
         if level == 0:
-            _bring_in(cycle, slot, node)
-        answers += host.run()
+            blocks += _brought_in(cycle, node, ready)
+        done = run_cycle(node.host, _instructions(cycle, node, ready), blocks)
+        answers += [answer for answer in done.answers if not isinstance(answer, Ready)]
         if cycle.save is not None:
-            answers += _save(cycle, node.program, host)
-        blocks = [block for block in host.outgoing() if block.header.sequence not in node.sent]
-        node.sent.update(block.header.sequence for block in blocks)
+            answers += _save(cycle, node.program, node.host)
     except HoldfastError as error:
-        here = [partition for partition, at in cycle.placement.items() if at == slot]
-        failed = Failed(here[0], cycle.through, f"on {cycle.nodes[slot]}: {error}") if here else None
-        return [(DRIVER, pickle.dumps(Report((*answers, *([failed] if failed else [])), (), {})))]
+        failed = [Failed(partition, cycle.through, f"on {cycle.nodes[slot]}: {error}") for partition in here[:1]]
+        return [(DRIVER, pickle.dumps(Report((*answers, *failed), (), {})))]
     outside, found = [], []
-    for block in blocks:
-        receiver = block.header.receiver
+    for block in done.blocks:
+        receiver, number = block.header.receiver, block.header.sequence
+        if number in node.sent:
+            continue
+        node.sent.add(number)
         if receiver.operator in (SINK, LATE):
             outside.append(encode_block(block))
         elif receiver in cycle.placement and cycle.placement[receiver] != slot:
             found.append((cycle.placement[receiver], encode_block(block)))
-    frontiers = {partition: host.frontier(partition) for partition in host.partitions}
+    frontiers = {partition: node.host.frontier(partition) for partition in node.host.partitions}
     return [*found, (DRIVER, pickle.dumps(Report(tuple(answers), tuple(outside), frontiers)))]
 
 
-def _node(cycle: Cycle, slot: int, answers: list[Answer | Saved]) -> _Node:
-    """Return this node's host in the cycle's epoch, with every partition placed here that can be."""
+def _node(cycle: Cycle, slot: int) -> _Node:
+    """Return this node's host in the cycle's epoch, the one kept from the cycle before where there is one."""
     name = cycle.nodes[slot]
     key = (hashlib.blake2b(cycle.application).hexdigest(), cycle.run, name, cycle.epoch)
     node = _nodes.get(key)
@@ -153,29 +163,40 @@ def _node(cycle: Cycle, slot: int, answers: list[Answer | Saved]) -> _Node:
     if node.cycle != cycle.number:
         node.cycle = cycle.number
         node.sent.clear()
-        _place(cycle, slot, node, answers)
-        _acknowledge(cycle, node)
     return node
 
 
-def _place(cycle: Cycle, slot: int, node: _Node, answers: list[Answer | Saved]) -> None:
-    """Place what belongs here and is not; a partition that is new in this epoch starts from the checkpoint."""
-    here = {partition for partition, at in cycle.placement.items() if at == slot}
-    for partition in set(node.host.partitions) - here:
-        node.host.release(partition)
-    for partition in node.program.partitions:
-        if partition not in here or partition in node.host.partitions:
-            continue
-        line = node.store.line(partition)
-        if line is not None and line.pointer.epoch == cycle.epoch:
-            order = Order(partition, node.host.node, cycle.frontiers.get(partition, NO_BATCH), cycle.epoch)
-            answer: Any = node.host.take(order)
+def _begin(cycle: Cycle, node: _Node, here: list[PartitionId], answers: list[Answer | Saved]) -> list[PartitionId]:
+    """Start what is new in this epoch from the checkpoint; return what can run, and answer what cannot."""
+    ready = []
+    for partition in here:
+        line = None if partition in node.host.partitions else node.store.line(partition)
+        if partition in node.host.partitions or (line is not None and line.pointer.epoch == cycle.epoch):
+            ready.append(partition)
         elif cycle.frontiers.get(partition, NO_BATCH) > cycle.checkpoint:
-            answer = Missing(partition, cycle.frontiers[partition])  # it ran here in this epoch, and is gone
-        else:
-            answer = _start(cycle, node, partition)
-        if not isinstance(answer, Ready):
+            answers.append(Missing(partition, cycle.frontiers[partition]))  # it ran here in this epoch, and is gone
+        elif isinstance(answer := _start(cycle, node, partition), Missing):
             answers.append(answer)
+        else:
+            ready.append(partition)
+    return ready
+
+
+def _instructions(cycle: Cycle, node: _Node, ready: list[PartitionId]) -> Instructions:
+    """Say to the host what the driver's log says: who runs, how far consumers are, what is safe."""
+    heard = []
+    for partition in ready:
+        for consumer in node.program.consumers(partition):
+            if consumer.operator == SINK:
+                frontier = cycle.published.get(partition, cycle.checkpoint)
+            elif consumer.operator == LATE:
+                frontier = cycle.frontiers.get(partition, cycle.checkpoint)
+            else:
+                frontier = cycle.frontiers.get(consumer, cycle.checkpoint)
+            heard.append(Acknowledgement(partition, consumer, frontier))
+    orders = [Order(p, node.host.node, cycle.frontiers.get(p, NO_BATCH), cycle.epoch) for p in ready]
+    safe = [] if cycle.checkpoint == NO_BATCH else [(p, cycle.checkpoint) for p in node.program.partitions]
+    return Instructions(orders, heard, safe)
 
 
 def _start(cycle: Cycle, node: _Node, partition: PartitionId) -> Ready | Missing:
@@ -186,37 +207,22 @@ def _start(cycle: Cycle, node: _Node, partition: PartitionId) -> Ready | Missing
         order = Order(partition, host.node, NO_BATCH, cycle.epoch)
         return Ready(partition, NO_BATCH) if isinstance(host.take(order), Ready) else Missing(partition, NO_BATCH)
     try:
-        image = decode_image(checkpoint_file(cycle.checkpoints, batch, partition).read_bytes())
+        within = checkpoint_folder(cycle.checkpoints, batch, cycle.checkpoint_epoch)
+        image = decode_image(checkpoint_file(within, partition).read_bytes())
     except FileNotFoundError:
         return Missing(partition, batch)
     return host.restore([image])
 
 
-def _acknowledge(cycle: Cycle, node: _Node) -> None:
-    """Tell outboxes how far consumers are, and what is safe."""
-    host, program = node.host, node.program
-    for partition in host.partitions:
-        for consumer in program.consumers(partition):
-            if consumer.operator == SINK:
-                host.acknowledge(partition, consumer, cycle.published.get(partition, cycle.checkpoint))
-            elif consumer.operator == LATE:
-                host.acknowledge(partition, consumer, cycle.frontiers.get(partition, cycle.checkpoint))
-            else:
-                host.acknowledge(partition, consumer, cycle.frontiers.get(consumer, cycle.checkpoint))
-    if cycle.checkpoint != NO_BATCH:
-        for partition in program.partitions:
-            host.checkpointed(partition, cycle.checkpoint)
-
-
-def _bring_in(cycle: Cycle, slot: int, node: _Node) -> None:
-    """Take from the source logs what source partitions here have not had."""
-    for name, log in node.logs.items():
-        for index in range(node.program.sources[name].parallelism):
-            partition = PartitionId(name, index)
-            if partition not in node.host.partitions:
-                continue
-            for number in range(node.host.frontier(partition) + 1, cycle.through + 1):
-                node.host.deliver([log.blocks(BatchId(number), cycle.epoch)[index]])
+def _brought_in(cycle: Cycle, node: _Node, ready: list[PartitionId]) -> list[Block]:
+    """Read from the source logs what source partitions here may not have had; what they had they drop."""
+    found = []
+    for partition in ready:
+        log = node.logs.get(partition.operator)
+        if log is not None:
+            for number in range(cycle.frontiers.get(partition, cycle.checkpoint) + 1, cycle.through + 1):
+                found.append(log.blocks(BatchId(number), cycle.epoch)[partition.index])
+    return found
 
 
 def _save(cycle: Cycle, program: Program, host: PartitionHost) -> list[Answer | Saved]:
@@ -226,7 +232,7 @@ def _save(cycle: Cycle, program: Program, host: PartitionHost) -> list[Answer | 
     for partition in host.partitions:
         if host.frontier(partition) < cycle.save:
             continue
-        path = checkpoint_file(cycle.checkpoints, cycle.save, partition)
+        path = checkpoint_file(checkpoint_folder(cycle.checkpoints, cycle.save, cycle.epoch), partition)
         if not path.exists():
             # What a deterministic operator gave is published already, or is made again.
             image = host.snapshot(

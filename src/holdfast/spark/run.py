@@ -29,7 +29,7 @@ from holdfast.runtime.program import Program
 from holdfast.runtime.sinks import MemorySink, OutputKey, ParquetSink, Sink, as_sink
 from holdfast.runtime.sources import DirectoryLog
 from holdfast.runtime.versions import NO_BATCH
-from holdfast.spark.node_cycle import Cycle, Report, Saved, output_blocks, run_level
+from holdfast.spark.node_cycle import Cycle, Report, Saved, checkpoint_folder, output_blocks, run_level
 from holdfast.spark.pinned import PinnedSlots, executors_of
 from holdfast.spark.placing import levels_needed, place_evenly
 from holdfast.spark.progress import ProgressFile
@@ -154,6 +154,7 @@ class SparkRun:
             str(self._directory / "sources"),
             through,
             now.checkpoint,
+            now.checkpoint_epoch,
             str(self._directory / "checkpoints"),
             save,
         )
@@ -262,13 +263,16 @@ class SparkRun:
 
     def _checkpointed(self, batch: BatchId) -> None:
         """Every partition's state is there: from now on it is where a recovery starts."""
-        before = self._progress.now.checkpoint
-        self._progress.write(replace(self._progress.now, checkpoint=batch))
+        now = self._progress.now
+        self._progress.write(replace(now, checkpoint=batch, checkpoint_epoch=now.epoch))
         self._tell(f"checkpoint at batch {batch}")
         for log in self._logs.values():
             log.trim(batch)
-        if before != NO_BATCH:
-            shutil.rmtree(self._directory / "checkpoints" / str(before), ignore_errors=True)
+        # Older checkpoints go, and those that an earlier epoch left half-taken.
+        kept = checkpoint_folder(str(self._directory / "checkpoints"), batch, now.epoch)
+        for folder in kept.parent.iterdir():
+            if folder != kept:
+                shutil.rmtree(folder, ignore_errors=True)
 
     # -- failures ---------------------------------------------------------------------------------------------------
 
