@@ -34,6 +34,8 @@ def test_every_command_has_help(path: tuple[str, ...], capsys: pytest.CaptureFix
         assert found is not None
         command = found
     assert command.help, "says what it does"
+    if not isinstance(command, click.Group):
+        assert "Example" in command.help, "shows how it is called"
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"{parameter.name} is explained"

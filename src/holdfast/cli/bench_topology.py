@@ -17,6 +17,10 @@ def bench_topology_command(repeat: int, as_json: bool) -> None:
 
     The sizes are 10, 1,000 and 10,000 partitions in operators joined fully (a million task edges at the largest), and
     10,000 operators of one partition each with a million inputs written out. Each size runs in a process of its own.
+
+    \b
+    Example:
+      holdfast bench topology --repeat 10
     """
     from holdfast.experiments.bench_topology import SIZES, bench_topology
 

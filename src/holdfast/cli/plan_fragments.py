@@ -12,7 +12,8 @@ from holdfast.cli.output import json_option, print_json, print_table
 
 if TYPE_CHECKING:
     from holdfast.planning.code_rates import CodeRates
-    from holdfast.planning.peer_shares import Peer
+    from holdfast.planning.fragments import FragmentPlan
+    from holdfast.planning.peer_shares import Peer, SharesPlan
 
 PREFERENCES = ("speed", "storage", "reliability")
 _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
@@ -98,19 +99,9 @@ def fragments(
     plan = choose_coding(request)
     assert not problems_of(request, plan), "the chosen coding passes the checker"
     document: dict[str, Any] = {
-        "data": plan.coding.data,
-        "parity": plan.coding.parity,
-        "total": plan.coding.total,
-        "success": plan.success,
-        "storage_overhead": plan.storage_overhead,
-        "recovery_seconds": plan.recovery_seconds,
-        "beats_file": plan.beats_file,
-        "loss": plan.loss,
-        "retrieval_seconds": plan.retrieval_seconds,
-        "recompute_seconds": plan.recompute_seconds,
+        **_of_both(plan, plan.beats_file),
         "spread_seconds": plan.spread_seconds,
         "upload_bytes": plan.upload_bytes,
-        "save_seconds": plan.save_seconds,
         "file_seconds": plan.file_seconds,
         "file_bandwidth_limit": plan.file_bandwidth_limit,
         "leaf_set": plan.leaf_set,
@@ -134,6 +125,23 @@ def fragments(
         beats = "faster" if plan.beats_file else "slower"
         rows.append(("against the file system (eq. 4)", f"{beats}: that takes {plan.file_seconds:.4g} s"))
     print_table(f"{plan.coding.data}+{plan.coding.parity} fragments, for {prefer}", ["figure", "value"], rows)
+
+
+def _of_both(plan: FragmentPlan | SharesPlan, beats_file: bool | None) -> dict[str, Any]:
+    """Return the fields that a plan has whether peers are alike or not."""
+    return {
+        "data": plan.coding.data,
+        "parity": plan.coding.parity,
+        "total": plan.coding.total,
+        "success": plan.success,
+        "storage_overhead": plan.storage_overhead,
+        "recovery_seconds": plan.recovery_seconds,
+        "beats_file": beats_file,
+        "loss": plan.loss,
+        "retrieval_seconds": plan.retrieval_seconds,
+        "recompute_seconds": plan.recompute_seconds,
+        "save_seconds": plan.save_seconds,
+    }
 
 
 def _fragments_of_peers(
@@ -163,18 +171,9 @@ def _fragments_of_peers(
     )
     plan = plan_shares(request)
     assert not share_problems(request, plan), "the chosen shares pass the checker"
+    beats = None if file_bandwidth is None else state_bytes / file_bandwidth > plan.recovery_seconds
     document: dict[str, Any] = {
-        "data": plan.coding.data,
-        "parity": plan.coding.parity,
-        "total": plan.coding.total,
-        "success": plan.success,
-        "storage_overhead": plan.storage_overhead,
-        "recovery_seconds": plan.recovery_seconds,
-        "beats_file": None if file_bandwidth is None else state_bytes / file_bandwidth > plan.recovery_seconds,
-        "loss": plan.loss,
-        "retrieval_seconds": plan.retrieval_seconds,
-        "recompute_seconds": plan.recompute_seconds,
-        "save_seconds": plan.save_seconds,
+        **_of_both(plan, beats),
         "leaf_set": leaf_set_size(plan.coding),
         "shares": dict(plan.shares),
         "prefer": prefer,

@@ -30,7 +30,12 @@ def topology() -> None:
 @topology.command("list")
 @json_option
 def list_command(as_json: bool) -> None:
-    """List the topologies of the library, with where each comes from."""
+    """List the topologies of the library, with where each comes from.
+
+    \b
+    Example:
+      holdfast topology list --json
+    """
     from holdfast.topology import count_mc_trees, shapes_of
     from holdfast.topology.library import describe, named_topologies
 

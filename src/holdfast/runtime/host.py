@@ -10,7 +10,6 @@ another node are answers, and the partition stands where it stood.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
@@ -20,35 +19,16 @@ from holdfast.runtime.blocks import LATE, Block, Edge
 from holdfast.runtime.images import Image, take_image
 from holdfast.runtime.inbox import Delivery, Inbox
 from holdfast.runtime.outbox import Outbox, Retention
+from holdfast.runtime.placed import Placed
 from holdfast.runtime.program import Program
 from holdfast.runtime.restoring import install
 from holdfast.runtime.stepping import Batch, barrier, process
 from holdfast.runtime.stores import StaleEpoch, VersionStore
-from holdfast.runtime.versions import NO_BATCH, Commit, FileName, Line, Pointer, VersionId
+from holdfast.runtime.versions import NO_BATCH, FileName, Line, Pointer, VersionId
 
 DEFAULT_VERSIONS = 4
 """How many of the last versions of a state stay on the node, beside the last checkpoint's."""
 _REWRITE_EVERY = 16
-
-
-@dataclass(slots=True)
-class _Placed:
-    """A partition that is on this host."""
-
-    partition: PartitionId
-    inbox: Inbox
-    outbox: Outbox
-    pointer: Pointer
-    commits: dict[BatchId, Commit]
-    handed: dict[PartitionId, BatchId] = field(default_factory=dict)
-    """The last batch handed to each consumer on this host."""
-    checkpoint: VersionId | None = None
-    trimmed_at: BatchId = NO_BATCH
-    measures: Measures = field(default_factory=Measures)
-
-    @property
-    def frontier(self) -> BatchId:
-        return max(self.commits, default=NO_BATCH)
 
 
 class PartitionHost:
@@ -70,7 +50,7 @@ class PartitionHost:
         self.node, self.epoch = node, epoch
         self._retention = dict(retention)
         self._versions = versions
-        self._placed: dict[PartitionId, _Placed] = {}
+        self._placed: dict[PartitionId, Placed] = {}
         self._edges = {
             (partition, PartitionId(route.edge.target, target)): route.edge
             for partition in program.partitions
@@ -224,7 +204,7 @@ class PartitionHost:
             self._trim(placed)
         return answers
 
-    def _step(self, placed: _Placed, blocks: Sequence[Block]) -> Done | Failed | Missing | Refused | None:
+    def _step(self, placed: Placed, blocks: Sequence[Block]) -> Done | Failed | Missing | Refused | None:
         """Process one batch; None: another attempt has done it, and the partition now stands where that one stands."""
         partition, batch = placed.partition, BatchId(placed.frontier + 1)
         started = self._clock()
@@ -363,7 +343,7 @@ class PartitionHost:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _need(self, partition: PartitionId) -> _Placed:
+    def _need(self, partition: PartitionId) -> Placed:
         placed = self._placed.get(partition)
         if placed is None:
             raise BadInput(f"{partition} is not on node {self.node}", remedy="place it there first")
@@ -373,7 +353,7 @@ class PartitionHost:
         placed = self._placed.get(partition)
         if placed is None:
             retention = self._retention.get(partition, Retention.NOWHERE)
-            placed = _Placed(
+            placed = Placed(
                 partition,
                 Inbox(self._program.streams(partition)),
                 Outbox(self._program.consumers(partition), retention),
@@ -393,7 +373,7 @@ class PartitionHost:
         else:
             placed.inbox.done(placed.frontier)
 
-    def _hand_over(self, placed: _Placed) -> None:
+    def _hand_over(self, placed: Placed) -> None:
         """Give consumers on this host what they have not got yet."""
         for consumer in placed.outbox.consumers:
             near = self._placed.get(consumer)
@@ -406,7 +386,7 @@ class PartitionHost:
                 near.inbox.put(block, near.frontier)
                 placed.handed[consumer] = block.header.batch
 
-    def _trim(self, placed: _Placed) -> None:
+    def _trim(self, placed: Placed) -> None:
         """Drop what nobody needs: now and then, for looking costs as well."""
         if placed.frontier - placed.trimmed_at < self._versions:
             return
