@@ -1,0 +1,239 @@
+"""Whether a drill went well: each check says ok, failed or unknown, and why. Runs anywhere; pure.
+
+| check | what must hold |
+|---|---|
+| exactly once | the rows of every output are those of a run of the same input without failures |
+| recovered | every query that went down came back |
+| bound | no plan puts a node above its bound |
+| live queries | no query that lost nothing waited for one that waited for a node |
+| outboxes | at the end nothing is kept that the last checkpoint covers |
+| faults | every fault of the schedule was done, and at least one hit a partition |
+
+The drill is `failed` where one check failed, else `unknown` where one could not be made, else `ok`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.drill.history import Event
+from holdfast.drill.measures import DrillMeasures
+from holdfast.drill.settings import DrillStrategy
+
+NEVER_WAITS = frozenset({DrillStrategy.INCREMENTAL, DrillStrategy.OPERATOR_CENTRIC, DrillStrategy.BEST_CASE})
+"""Strategies under which a live query does not wait for a dead one."""
+_ROUNDING = 1e-9
+
+
+class Verdict(StrEnum):
+    """What a check says."""
+
+    OK = "ok"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check's word, with the reason where it is not ok (or what it looked at, where it is)."""
+
+    name: str
+    verdict: Verdict
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExactlyOnce:
+    """Rows expected, and what was found to differ from them."""
+
+    expected: int = 0
+    missing: int = 0
+    """Expected, and not there."""
+    duplicated: int = 0
+    """There more often than expected."""
+    wrong: int = 0
+    """There, and not expected at all."""
+
+    def __add__(self, other: ExactlyOnce) -> ExactlyOnce:
+        return ExactlyOnce(
+            self.expected + other.expected,
+            self.missing + other.missing,
+            self.duplicated + other.duplicated,
+            self.wrong + other.wrong,
+        )
+
+    @property
+    def holds(self) -> bool:
+        """Whether every row came out once."""
+        return not (self.missing or self.duplicated or self.wrong)
+
+
+def compare_rows(expected: pa.Table, found: pa.Table | None) -> ExactlyOnce:
+    """Compare rows as bags: their order and files do not matter, their columns, values and number do."""
+    columns = expected.column_names
+    if found is None:
+        return ExactlyOnce(expected.num_rows, missing=expected.num_rows)
+    if set(found.column_names) != set(columns):
+        return ExactlyOnce(expected.num_rows, missing=expected.num_rows, wrong=found.num_rows)
+    if _in_order(expected, columns).equals(_in_order(found, columns)):  # as a rule: and a hundred times faster
+        return ExactlyOnce(expected.num_rows)
+    want, have = _counted(expected, columns), _counted(found, columns)
+    missing = duplicated = wrong = 0
+    for row, count in want.items():
+        there = have.get(row, 0)
+        missing += max(0, count - there)
+        duplicated += max(0, there - count)
+    wrong = sum(count for row, count in have.items() if row not in want)
+    return ExactlyOnce(expected.num_rows, missing, duplicated, wrong)
+
+
+def _in_order(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    ordered = table.select(columns).replace_schema_metadata(None)
+    return ordered.sort_by([(name, "ascending") for name in columns]).combine_chunks()
+
+
+def _counted(table: pa.Table, columns: Sequence[str]) -> Counter[tuple[Any, ...]]:
+    return Counter(zip(*(map(_comparable, table[name].to_pylist()) for name in columns), strict=True))
+
+
+def _comparable(value: Any) -> Any:
+    """Return a value that equals itself: not-a-number does not, and lists cannot be counted."""
+    if isinstance(value, float) and math.isnan(value):
+        return "not a number"
+    return repr(value) if isinstance(value, list | dict) else value
+
+
+def check_exactly_once(compared: Mapping[str, ExactlyOnce]) -> Check:
+    """Judge the comparison of every output."""
+    name = "exactly once"
+    total = sum(compared.values(), ExactlyOnce())
+    if not total.expected:
+        return Check(name, Verdict.UNKNOWN, "no output has rows even without failures: give more batches or rows")
+    if total.holds:
+        return Check(name, Verdict.OK, f"{total.expected:,} rows, each once")
+    worst = [
+        f"{output}: {one.missing} missing, {one.duplicated} duplicated, {one.wrong} wrong"
+        for output, one in compared.items()
+        if not one.holds
+    ]
+    return Check(name, Verdict.FAILED, "; ".join(worst))
+
+
+def check_recovered(measures: DrillMeasures, *, ended: bool) -> Check:
+    """Every query that went down is back, where the stream ran to its end."""
+    name = "recovered"
+    away = [one.query.id for one in measures.failed if one.back_at is None]
+    if away:
+        return Check(name, Verdict.FAILED, f"{', '.join(away[:5])} did not come back")
+    if not ended:
+        return Check(name, Verdict.UNKNOWN, "the drill ran out of time before the stream had ended")
+    return Check(
+        name, Verdict.OK, f"{len(measures.failed)} of {len(measures.queries)} queries were down, all came back"
+    )
+
+
+def check_faults(history: Sequence[Event], scheduled: int, measures: DrillMeasures, *, harmful: int) -> Check:
+    """The faults of the schedule were done; where some should take partitions, they did."""
+    name = "faults"
+    done = sum(event.kind == "fault" for event in history)
+    if done < scheduled:
+        return Check(name, Verdict.UNKNOWN, f"only {done} of {scheduled} faults were done before the stream ended")
+    problems = [event for event in history if event.kind == "fault-failed"]
+    if problems:
+        return Check(name, Verdict.UNKNOWN, f"a fault could not be done: {problems[0].fields.get('why')}")
+    if harmful and not measures.failed:
+        return Check(name, Verdict.UNKNOWN, "no fault hit a partition: the nodes had none")
+    return Check(name, Verdict.OK, f"{done} faults done")
+
+
+def check_bound(history: Sequence[Event], costs: Mapping[str, float], capacity: float, bound: float) -> Check:
+    """No plan puts more on a node than its bound allows: what is there already and what the plan adds."""
+    name = "bound"
+    where: dict[str, str] = {}
+    plans = 0
+    worst = 0.0
+    for event in history:
+        given = event.fields
+        if event.kind in {"node-lost", "node-silent"}:
+            where = {partition: node for partition, node in where.items() if node != given.get("node")}
+        elif event.kind in {"placed", "planned"}:
+            if event.kind == "planned":
+                plans += 1
+            elif given.get("all"):
+                where = {}
+            added = {str(partition): str(node) for partition, node in given.get("placement", {}).items()}
+            where.update(added)
+            for node in sorted(set(added.values())):
+                load = sum(costs.get(partition, 1.0) for partition, on in where.items() if on == node)
+                worst = max(worst, load / capacity)
+                if event.kind == "planned" and load > bound * capacity * (1 + _ROUNDING):
+                    what = f"{node} was planned to carry {load:g}, above {bound:g} of {capacity:g}"
+                    return Check(name, Verdict.FAILED, f"{what}, at {event.at:.1f} s")
+    if not plans:
+        return Check(name, Verdict.OK if not costs else Verdict.UNKNOWN, "no plan was told")
+    return Check(name, Verdict.OK, f"{plans} plans, the fullest node at {worst:.0%} of its capacity")
+
+
+def check_live_queries(measures: DrillMeasures, strategy: DrillStrategy, history: Sequence[Event]) -> Check:
+    """No live query's next output came later than the first of a query that had to wait for a new node."""
+    name = "live queries"
+    if measures.fault_at is None:
+        return Check(name, Verdict.OK, "no fault took a partition")
+    if any(event.kind == "fault" and event.fields["what"] == "kill-driver" for event in history):
+        return Check(name, Verdict.OK, "the driver was ended: every query was down")
+    live = [one for one in measures.queries if not one.failed]
+    arrivals = [event.at for event in history if event.kind == "node-arrived" and event.at > measures.fault_at]
+    first_arrival = min(arrivals, default=None)
+    waited = [
+        one.back_at
+        for one in measures.failed
+        if one.back_at is not None and first_arrival is not None and one.back_at > first_arrival
+    ]
+    if not live or not waited:
+        return Check(name, Verdict.OK, "no live query, or none that waited for a node: nothing to compare")
+    late = []
+    pause = 0.0
+    for one in live:
+        after = next((output.at for output in one.outputs if output.at > measures.fault_at), None)
+        if after is None or after > min(waited):
+            late.append(one.query.id)
+        else:
+            pause = max(pause, after - measures.fault_at)
+    if not late:
+        return Check(name, Verdict.OK, f"{len(live)} live queries went on within {pause:.1f} s")
+    what = f"{', '.join(late[:5])} had no output before a query that waited for a node"
+    return Check(name, Verdict.FAILED if strategy in NEVER_WAITS else Verdict.OK, what)
+
+
+def check_outboxes(history: Sequence[Event]) -> Check:
+    """After the last checkpoint of the drill no outbox holds what it covers."""
+    name = "outboxes"
+    kept = [event for event in history if event.kind == "kept"]
+    if not kept:
+        return Check(name, Verdict.UNKNOWN, "the run did not say what its outboxes hold")
+    last = kept[-1].fields
+    old = {
+        str(partition): int(first)
+        for partition, first in dict(last.get("oldest", {})).items()
+        if first is not None and int(first) <= int(last["checkpoint"])
+    }
+    if old:
+        partition, first = min(old.items())
+        what = f"{partition} still keeps batch {first}, which the checkpoint at {last['checkpoint']} covers"
+        return Check(name, Verdict.FAILED, what)
+    return Check(name, Verdict.OK, f"trimmed to the checkpoint at batch {last['checkpoint']}")
+
+
+def judge(checks: Iterable[Check]) -> Verdict:
+    """Put the checks together."""
+    said = {check.verdict for check in checks}
+    if Verdict.FAILED in said:
+        return Verdict.FAILED
+    return Verdict.UNKNOWN if Verdict.UNKNOWN in said or not said else Verdict.OK

@@ -1,0 +1,372 @@
+"""What a drill's history says of each query: when it was down, back and level; and how fast each step was. Pure.
+
+The measures are those of paper 000, sec. 6.2. The latency of an output is the time from when its batch was due to when
+it was published. Its **relative latency** is that over the query's mean latency before the failure. A query is
+**available** where it is not down and its mean relative latency over the next five seconds is below 1.2. It is **down**
+from the fault that took one of its partitions until the first complete output after all of them are back.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from holdfast.drill.history import Event
+from holdfast.drill.schedule import FaultKind
+
+WINDOW = 5.0
+"""Seconds over which relative latency is averaged (the paper's ΔT)."""
+LEVEL = 1.2
+"""Relative latency below which a query is as it was (the paper's Θ)."""
+LOST = frozenset({"failed", "lost", "missing"})
+"""States of a partition that is not there."""
+_TAKES_PARTITIONS = frozenset({FaultKind.KILL, FaultKind.FREEZE, FaultKind.KILL_DRIVER})
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query as the history names it: its priority, and the partitions it needs."""
+
+    id: str
+    priority: int
+    members: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A complete output of a query for a batch, the first time it was published."""
+
+    batch: int
+    at: float
+    latency: float
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A partition that was lost: by the fault at `at`, noticed at `seen`, restored at `back` (None: never)."""
+
+    partition: str
+    at: float
+    seen: float
+    back: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A time in which a query was down; `back_at` is None where it did not come back."""
+
+    down_at: float
+    back_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueryMeasures:
+    """What became of one query."""
+
+    query: Query
+    outputs: tuple[Output, ...]
+    latency_before: float | None
+    """Mean over the second half of the time before the first fault; None where nothing came out there."""
+    outages: tuple[Outage, ...]
+    tentative_at: float | None
+    level_at: float | None
+    relative: tuple[tuple[float, float], ...]
+    """Relative latency of every output: when it was published, and how much."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether a fault took it down."""
+        return bool(self.outages)
+
+    @property
+    def down_at(self) -> float | None:
+        """When it first went down."""
+        return self.outages[0].down_at if self.outages else None
+
+    @property
+    def back_at(self) -> float | None:
+        """The first complete output after its (last) failure."""
+        return self.outages[-1].back_at if self.outages else None
+
+    @property
+    def latency_after(self) -> float | None:
+        """Mean latency of the outputs that came from level on."""
+        since = self.level_at if self.level_at is not None else self.back_at
+        found = [one.latency for one in self.outputs if since is not None and one.at >= since]
+        return fmean(found) if found else None
+
+    def down(self, at: float) -> bool:
+        """Whether it was down at this moment."""
+        return any(one.down_at <= at and (one.back_at is None or at < one.back_at) for one in self.outages)
+
+
+@dataclass(frozen=True, slots=True)
+class DrillMeasures:
+    """What a history says in all; times after the first fault are None where the step did not come."""
+
+    queries: tuple[QueryMeasures, ...]
+    fault_at: float | None
+    """The first fault that took partitions."""
+    detected_after: float | None
+    planned_after: float | None
+    first_restore_after: float | None
+    first_output_after: float | None
+    """To the first complete output of a query that was down."""
+    all_back_after: float | None
+    level_after: float | None
+    """To when the last failed query was level."""
+    recovered_at: Mapping[str, float]
+    """For each partition that was lost, when it was last restored."""
+    available: tuple[tuple[float, int], ...]
+    """How many queries were available, at every change."""
+    ended_at: float
+
+    @property
+    def failed(self) -> list[QueryMeasures]:
+        """The queries that went down."""
+        return [one for one in self.queries if one.failed]
+
+    @property
+    def unavailability(self) -> float:
+        """Sum over failed queries of priority x (back_at - down_at); one that is not back counts to the end."""
+        return sum(
+            one.query.priority * ((self.ended_at if one.back_at is None else one.back_at) - (one.down_at or 0.0))
+            for one in self.failed
+        )
+
+    @property
+    def unavailability_level(self) -> float:
+        """The same to `level_at`."""
+        return sum(
+            one.query.priority * ((self.ended_at if one.level_at is None else one.level_at) - (one.down_at or 0.0))
+            for one in self.failed
+        )
+
+
+def measure(history: Sequence[Event]) -> DrillMeasures:
+    """Read the measures from a history; its first event says which queries there are."""
+    begin = next(event for event in history if event.kind == "begin")
+    queries = [
+        Query(name, int(one["priority"]), frozenset(one["members"])) for name, one in begin.fields["queries"].items()
+    ]
+    every = float(begin.fields["batch_seconds"])
+    ended = max(event.at for event in history)
+    losses = find_losses(history, [partition for query in queries for partition in query.members])
+    faults = [event.at for event in history if event.kind == "fault" and event.fields["what"] in _TAKES_PARTITIONS]
+    fault_at = min(faults, default=None)
+    outputs, tentative = _published(history, every)
+    measured = tuple(
+        _query(query, outputs.get(query.id, []), tentative.get(query.id, []), losses, fault_at, ended)
+        for query in queries
+    )
+
+    def after(*kinds: str) -> float | None:
+        if fault_at is None:
+            return None
+        return next((one.at - fault_at for one in history if one.kind in kinds and one.at >= fault_at), None)
+
+    def until(moments: Iterable[float | None], choose: object) -> float | None:
+        known = list(moments)
+        if fault_at is None or not known or (choose is max and None in known):
+            return None
+        there = [moment for moment in known if moment is not None]
+        return (max(there) if choose is max else min(there)) - fault_at if there else None
+
+    down = [one for one in measured if one.failed]
+    return DrillMeasures(
+        queries=measured,
+        fault_at=fault_at,
+        detected_after=after("node-lost", "node-silent", "driver-ready"),
+        planned_after=after("planned"),
+        first_restore_after=after("restored"),
+        first_output_after=until((outage.back_at for one in down for outage in one.outages), min),
+        all_back_after=until((one.back_at for one in down), max),
+        level_after=until((one.level_at for one in down), max),
+        recovered_at=_recovered(losses),
+        available=_available(measured, fault_at, ended),
+        ended_at=ended,
+    )
+
+
+def find_losses(history: Sequence[Event], partitions: Iterable[str]) -> list[Loss]:
+    """Find every loss of a partition: which fault took it, when that was noticed, when it was restored.
+
+    A loss is known from the driver's word that the partition is lost; the fault is the last one, before that, on the
+    node it was on. The end of the driver takes every partition. A history that tells of no restore at all (Structured
+    Streaming has none) leaves it to the outputs to say when a query is back.
+    """
+    host_of = {
+        str(event.fields["node"]): str(event.fields["host"])
+        for event in history
+        if event.kind == "node-started" and "host" in event.fields
+    }
+    where: dict[str, str] = {}
+    faults: dict[str, float] = {}
+    last = 0.0
+    found: list[Loss] = []
+    restored: dict[str, list[float]] = {}
+    for event in history:
+        if event.kind == "restored":
+            restored.setdefault(str(event.fields["partition"]), []).append(event.at)
+    everything = sorted(set(partitions))
+
+    def add(partition: str, at: float, seen: float) -> None:
+        times = restored.get(partition, [])
+        place = bisect.bisect_left(times, seen)
+        back = times[place] if place < len(times) else None if restored else seen
+        found.append(Loss(partition, at, seen, back))
+
+    for event in history:
+        given = event.fields
+        if event.kind == "fault" and given["what"] in _TAKES_PARTITIONS:
+            last = event.at
+            if given["what"] == FaultKind.KILL_DRIVER:
+                for partition in everything:
+                    add(partition, event.at, event.at)
+            elif given.get("node") is not None:
+                faults[host_of.get(str(given["node"]), str(given["node"]))] = event.at
+        elif event.kind in {"placed", "planned"}:
+            where.update({str(name): str(node) for name, node in given.get("placement", {}).items()})
+        elif event.kind in {"restored", "restoring"} and given.get("node") is not None:
+            where[str(given["partition"])] = str(given["node"])
+        elif event.kind == "state" and given["to"] in LOST and given.get("from") not in LOST:
+            partition = str(given["partition"])
+            node = str(given.get("node") or where.get(partition, ""))
+            # The run names a node by its host and executor; the drill by the order of its start.
+            at = next((when for host, when in faults.items() if node == host or node.startswith(f"{host}-")), last)
+            add(partition, at, event.at)
+    return found
+
+
+def _published(history: Sequence[Event], every: float) -> tuple[dict[str, list[Output]], dict[str, list[float]]]:
+    complete: dict[str, list[Output]] = {}
+    tentative: dict[str, list[float]] = {}
+    seen: set[tuple[str, int]] = set()
+    for event in history:
+        if event.kind != "published":
+            continue
+        query, batch = str(event.fields["partition"]), int(event.fields["batch"])
+        if event.fields.get("tentative"):
+            tentative.setdefault(query, []).append(event.at)
+        elif (query, batch) not in seen:  # a driver that starts again says some a second time; the sink drops them
+            seen.add((query, batch))
+            rows = int(event.fields.get("rows") or 0)
+            complete.setdefault(query, []).append(Output(batch, event.at, event.at - batch * every, rows))
+    return complete, tentative
+
+
+def _query(
+    query: Query,
+    outputs: list[Output],
+    tentative: list[float],
+    losses: Sequence[Loss],
+    fault_at: float | None,
+    ended: float,
+) -> QueryMeasures:
+    before = latency_before(outputs, fault_at)
+    outages = find_outages(outputs, [loss for loss in losses if loss.partition in query.members])
+    relative = tuple((one.at, one.latency / before) for one in outputs) if before else ()
+    down_at = outages[0].down_at if outages else None
+    back_at = outages[-1].back_at if outages else None
+    return QueryMeasures(
+        query=query,
+        outputs=tuple(outputs),
+        latency_before=before,
+        outages=tuple(outages),
+        tentative_at=next((at for at in tentative if down_at is not None and at > down_at), None),
+        level_at=find_level(relative, back_at, ended) if back_at is not None else None,
+        relative=relative,
+    )
+
+
+def latency_before(outputs: Sequence[Output], fault_at: float | None) -> float | None:
+    """Return the mean latency over the second half of the time before the failure: by then everything is warm."""
+    if fault_at is None:
+        found = [one.latency for one in outputs]
+    else:
+        found = [one.latency for one in outputs if fault_at / 2 <= one.at < fault_at]
+    return fmean(found) if found else None
+
+
+def find_outages(outputs: Sequence[Output], losses: Sequence[Loss]) -> list[Outage]:
+    """Return when a query was down, from the losses of its partitions and its complete outputs.
+
+    Losses between which it did not come back are one outage. What comes out before all of them are restored was on its
+    way before, and does not end an outage.
+    """
+    found: list[Outage] = []
+    times = [one.at for one in outputs]
+    began: float | None = None
+    ready = 0.0
+
+    def back() -> float | None:
+        place = bisect.bisect_left(times, ready)
+        return None if place == len(times) else times[place]
+
+    for loss in sorted(losses, key=lambda one: (one.seen, one.at)):
+        if began is not None:
+            at = back()
+            if at is not None and at < loss.at:
+                found.append(Outage(began, at))
+                began, ready = None, 0.0
+        if began is None:
+            began = loss.at
+        began = min(began, loss.at)
+        ready = max(ready, math.inf if loss.back is None else loss.back)
+    if began is not None:
+        found.append(Outage(began, back()))
+    return found
+
+
+def find_level(relative: Sequence[tuple[float, float]], since: float, ended: float) -> float | None:
+    """Return the start of the first five seconds from `since` on with a mean relative latency below 1.2.
+
+    Candidates are the moments of outputs: a window begins with one. It must end before the drill does.
+    """
+    moments = [at for at, _ in relative]
+    for start in moments[bisect.bisect_left(moments, since) :]:
+        if start + WINDOW > ended:
+            return None
+        mean = mean_from(relative, moments, start)
+        if mean is not None and mean < LEVEL:
+            return start
+    return None
+
+
+def mean_from(relative: Sequence[tuple[float, float]], moments: Sequence[float], start: float) -> float | None:
+    """Return the mean relative latency of what came out in the five seconds from `start`; None where nothing did."""
+    first, last = bisect.bisect_left(moments, start), bisect.bisect_left(moments, start + WINDOW)
+    return fmean(value for _, value in relative[first:last]) if last > first else None
+
+
+def _recovered(losses: Sequence[Loss]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for loss in losses:
+        if loss.back is not None:
+            found[loss.partition] = max(loss.back, found.get(loss.partition, 0.0))
+    return dict(sorted(found.items()))
+
+
+def _available(
+    measured: Sequence[QueryMeasures], fault_at: float | None, ended: float
+) -> tuple[tuple[float, int], ...]:
+    """Count available queries at every half second, and keep the changes.
+
+    A window that begins before the first fault does not reach over it: what comes after says nothing of before.
+    """
+    moments = [[at for at, _ in one.relative] for one in measured]
+    found: list[tuple[float, int]] = []
+    for step in range(int(max(0.0, ended - WINDOW) * 2) + 1):
+        at = step / 2
+        count = 0
+        for one, times in zip(measured, moments, strict=True):
+            start = at if fault_at is None or at >= fault_at else min(at, fault_at - WINDOW)
+            mean = None if one.down(at) else mean_from(one.relative, times, start)
+            count += mean is not None and mean < LEVEL
+        if not found or found[-1][1] != count:
+            found.append((at, count))
+    return tuple(found)

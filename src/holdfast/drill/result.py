@@ -1,0 +1,68 @@
+"""A drill's `result.json`, from its settings, its measures and what the checks said. Runs anywhere; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from holdfast.drill.checkers import Check, ExactlyOnce, judge
+from holdfast.drill.measures import DrillMeasures, QueryMeasures
+from holdfast.drill.settings import DrillSettings
+
+
+def make_result(
+    asked: DrillSettings,
+    measures: DrillMeasures,
+    checks: Sequence[Check],
+    compared: Mapping[str, ExactlyOnce],
+    killed: int,
+    more: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the result as the contract has it: times in seconds from the drill's start."""
+    return {
+        "scenario": asked.scenario,
+        "strategy": str(asked.strategy),
+        "seed": asked.seed,
+        "nodes": asked.nodes,
+        "killed": killed,
+        "batches": asked.batches,
+        "verdict": str(judge(checks)),
+        "reasons": [f"{one.name}: {one.reason}" for one in checks if one.verdict != "ok"],
+        "exactly_once": asdict(sum(compared.values(), ExactlyOnce())),
+        "fault_at": _rounded(measures.fault_at),
+        "detected_after": _rounded(measures.detected_after),
+        "planned_after": _rounded(measures.planned_after),
+        "first_restore_after": _rounded(measures.first_restore_after),
+        "first_output_after": _rounded(measures.first_output_after),
+        "all_back_after": _rounded(measures.all_back_after),
+        "level_after": _rounded(measures.level_after),
+        "unavailability": _rounded(measures.unavailability),
+        "unavailability_level": _rounded(measures.unavailability_level),
+        "queries": [_query(one) for one in measures.queries],
+        "available": [[at, count] for at, count in measures.available],
+        "recovered_at": {name: _rounded(at) for name, at in measures.recovered_at.items()},
+        "checks": [{"name": one.name, "verdict": str(one.verdict), "reason": one.reason} for one in checks],
+        "ended_at": _rounded(measures.ended_at),
+        "settings": asked.document(),
+        **more,
+    }
+
+
+def _query(one: QueryMeasures) -> dict[str, Any]:
+    return {
+        "id": one.query.id,
+        "priority": one.query.priority,
+        "down_at": _rounded(one.down_at),
+        "tentative_at": _rounded(one.tentative_at),
+        "back_at": _rounded(one.back_at),
+        "level_at": _rounded(one.level_at),
+        "latency_before": _rounded(one.latency_before),
+        "latency_after": _rounded(one.latency_after),
+        "outages": [[_rounded(period.down_at), _rounded(period.back_at)] for period in one.outages],
+        "relative_latency": [[_rounded(at), _rounded(value)] for at, value in one.relative],
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

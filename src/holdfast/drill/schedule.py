@@ -1,0 +1,108 @@
+"""What happens when in a drill: every fault with its time and its node, all from the seed. Runs anywhere; pure.
+
+Nodes are named as the embedded cluster names them: node-1 … in the order they are started, so a replacement that has
+not been started yet has its name already, and a second wave can end it soon after it came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.drill.settings import DrillSettings, DrillStrategy, Uniform
+from holdfast.ids import NodeId
+from holdfast.topology.draws import Draws
+
+SLOW_SHARE = 0.3
+"""What a slow node gets of its processor."""
+DRIVER_AWAY = 2.0
+"""Seconds from the driver's end to its next start."""
+SETTLED = 8.0
+"""Seconds after its start in which a new node is not yet part of the cluster: a second wave spares it so long."""
+
+
+class FaultKind(StrEnum):
+    """What the drill does to the cluster."""
+
+    KILL = "kill"
+    FREEZE = "freeze"
+    THAW = "thaw"
+    SLOW = "slow"
+    FULL_SPEED = "full-speed"
+    DROP_PACKETS = "drop-packets"
+    DELIVER_PACKETS = "deliver-packets"
+    KILL_DRIVER = "kill-driver"
+    START_DRIVER = "start-driver"
+    ADD_NODE = "add-node"
+
+
+HARMFUL = frozenset({FaultKind.KILL, FaultKind.FREEZE, FaultKind.SLOW, FaultKind.DROP_PACKETS, FaultKind.KILL_DRIVER})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Fault:
+    """One thing done at one time, to one node (or to none: the driver)."""
+
+    at: float
+    kind: FaultKind
+    node: NodeId | None = None
+    value: float | None = None
+    """Of `slow`: the share of the processor left; of `drop-packets`: the share lost."""
+
+
+def make_schedule(asked: DrillSettings) -> tuple[Fault, ...]:
+    """Lay out all faults of a drill in the order of their times; the same settings give the same faults."""
+    draws = Draws(asked.seed)
+    names = [NodeId(f"node-{number}") for number in range(1, asked.nodes + 1)]
+    chosen = draws.branch("nodes").sample(names, len(names))
+    killed, frozen = chosen[: asked.kill], chosen[asked.kill : asked.kill + asked.freeze]
+    survivors = chosen[asked.kill + asked.freeze :]
+    began = asked.fail_at
+    faults = [
+        Fault(round(began + number * asked.stagger, 3), FaultKind.KILL, node) for number, node in enumerate(killed)
+    ]
+    faults += [Fault(began, FaultKind.FREEZE, node) for node in frozen]
+    faults += [Fault(round(began + asked.thaw_after, 3), FaultKind.THAW, node) for node in frozen]
+    offsets = _arrivals(asked, draws.branch("arrivals"), asked.kill)
+    added = [Fault(round(began + offset, 3), FaultKind.ADD_NODE) for offset in offsets]
+    # Recovery is under way from the failure until the last replacement has come, at least for a while.
+    until = began + max([*offsets, asked.thaw_after if frozen else 0.0, 6.0])
+    if asked.second_wave:
+        at = round(draws.branch("second wave").real(began + 0.3 * (until - began), began + 0.8 * (until - began)), 3)
+        come = sorted(one.at for one in added)
+        arrived = [
+            NodeId(f"node-{asked.nodes + number}") for number, when in enumerate(come, 1) if when + SETTLED <= at
+        ]
+        there = [*survivors, *arrived]
+        victims = draws.branch("second victims").sample(there, min(asked.second_wave, len(there)))
+        faults += [Fault(at, FaultKind.KILL, node) for node in victims]
+        again = _arrivals(asked, draws.branch("second arrivals"), len(victims))
+        added += [Fault(round(at + offset, 3), FaultKind.ADD_NODE) for offset in again]
+        survivors = [node for node in survivors if node not in victims]
+    faults += [
+        Fault(one.at, one.kind, NodeId(f"node-{asked.nodes + number}"))
+        for number, one in enumerate(sorted(added), start=1)
+    ]
+    if asked.kill_driver:
+        at = round(draws.branch("driver").real(began + 0.2 * (until - began), began + 0.8 * (until - began)), 3)
+        faults += [Fault(at, FaultKind.KILL_DRIVER), Fault(round(at + DRIVER_AWAY, 3), FaultKind.START_DRIVER)]
+    for node in survivors[: asked.slow]:
+        faults += [Fault(began, FaultKind.SLOW, node, SLOW_SHARE), Fault(until, FaultKind.FULL_SPEED, node)]
+    if asked.drop_packets:
+        for node in survivors:
+            faults += [
+                Fault(began, FaultKind.DROP_PACKETS, node, asked.drop_packets),
+                Fault(until, FaultKind.DELIVER_PACKETS, node),
+            ]
+    return tuple(sorted(faults, key=lambda one: (one.at, one.kind, one.node or "")))
+
+
+def _arrivals(asked: DrillSettings, draws: Draws, count: int) -> list[float]:
+    """Return when replacements are started after their failure; a second wave goes round a given list again."""
+    if isinstance(asked.arrivals, Uniform):
+        offsets = sorted(draws.real(asked.arrivals.low, asked.arrivals.high) for _ in range(count))
+    else:
+        offsets = sorted(asked.arrivals[number % len(asked.arrivals)] for number in range(count) if asked.arrivals)
+    if asked.strategy is DrillStrategy.BEST_CASE and offsets:
+        return [max(offsets) / 2] * len(offsets)  # the paper's BestCase: all at half of the last arrival
+    return offsets

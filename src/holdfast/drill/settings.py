@@ -1,0 +1,155 @@
+"""What a drill is asked to do. Runs anywhere; pure.
+
+All times are seconds. A drill's clock starts when the cluster is up and the first batch is due.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from holdfast.errors import BadInput
+
+MOST_NODES = 50
+
+
+class DrillStrategy(StrEnum):
+    """How outputs come back; all but the last are Holdfast's own."""
+
+    INCREMENTAL = "incremental"
+    OPERATOR_CENTRIC = "operator-centric"
+    BLOCKING = "blocking"
+    SOURCE_REPLAY = "source-replay"
+    BEST_CASE = "best-case"
+    STRUCTURED_STREAMING = "structured-streaming"
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Replacement nodes come at times drawn between two moments after the failure, all alike."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"uniform:{self.low:g}-{self.high:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class DrillSettings:
+    """One drill. `check_settings` says whether it can be done."""
+
+    scenario: str
+    strategy: DrillStrategy = DrillStrategy.INCREMENTAL
+    seed: int = 1
+    nodes: int = 6
+    kill: int = 3
+    arrivals: tuple[float, ...] | Uniform = Uniform(5.0, 30.0)
+    """When replacements are started, seconds after the failure: one for each killed node, or drawn."""
+    stagger: float = 0.0
+    """Seconds between two kills of the first wave; 0: all at once."""
+    freeze: int = 0
+    """Nodes that stop answering at the failure, and thaw later."""
+    thaw_after: float = 20.0
+    second_wave: int = 0
+    """Nodes killed while the first failure is being recovered from; they may be ones that have just arrived."""
+    kill_driver: bool = False
+    """End the driver with `kill -9` during the recovery, and start it again."""
+    slow: int = 0
+    """Nodes that get only a part of their processor from the failure on."""
+    drop_packets: float = 0.0
+    """Share of messages to nodes' agents that are lost from the failure until recovery is over."""
+    batches: int = 90
+    rows: int = 400
+    batch_seconds: float = 1.0
+    """A batch is due every so often; the stream lasts batches x batch_seconds."""
+    fail_at: float = 20.0
+    """When the first fault comes."""
+    checkpoint_every: int = 10
+    """Batches from one global checkpoint to the next."""
+    capacity: float | None = None
+    """What one node can carry, in the unit of partitions' costs; None: so that the start fills 60 % of it."""
+    algorithm: str = "best-density"
+
+    def document(self) -> dict[str, Any]:
+        """Return the settings as JSON knows them."""
+        found = asdict(self)
+        found["strategy"] = str(self.strategy)
+        found["arrivals"] = str(self.arrivals) if isinstance(self.arrivals, Uniform) else list(self.arrivals)
+        return found
+
+
+def read_settings(document: dict[str, Any]) -> DrillSettings:
+    """Read what `document` gave."""
+    given = {one.name: document[one.name] for one in fields(DrillSettings) if one.name in document}
+    given["strategy"] = DrillStrategy(given["strategy"])
+    given["arrivals"] = read_arrivals(given["arrivals"])
+    return DrillSettings(**given)
+
+
+def read_arrivals(given: object) -> tuple[float, ...] | Uniform:
+    """Read `10,20,30`, `uniform:10-60` or a list of numbers."""
+    remedy = "write seconds after the failure for each killed node, like 10,20,30, or uniform:10-60"
+    try:
+        if isinstance(given, str) and given.startswith("uniform:"):
+            low, _, high = given.removeprefix("uniform:").partition("-")
+            span = Uniform(float(low), float(high))
+            if not 0 <= span.low <= span.high < math.inf:
+                raise ValueError
+            return span
+        words = [word for word in given.split(",") if word.strip()] if isinstance(given, str) else list(given)  # type: ignore[call-overload]
+        times = tuple(float(word) for word in words)
+        if any(not 0 <= time < math.inf for time in times):
+            raise ValueError
+        return times
+    except (TypeError, ValueError):
+        raise BadInput(f"{given!r} is no list of times", field="--arrivals", remedy=remedy) from None
+
+
+def check_settings(asked: DrillSettings) -> None:
+    """Refuse a drill that cannot be done, with what would be right."""
+
+    def need(holds: bool, field: str, problem: str, remedy: str) -> None:
+        if not holds:
+            raise BadInput(problem, field=field, remedy=remedy)
+
+    need(1 <= asked.nodes <= MOST_NODES, "--nodes", f"{asked.nodes} nodes", f"give 1 to {MOST_NODES}")
+    faults = asked.kill + asked.freeze
+    need(
+        asked.kill >= 0 and asked.freeze >= 0 and faults <= asked.nodes,
+        "--kill",
+        f"{asked.kill} killed and {asked.freeze} frozen of {asked.nodes} nodes",
+        "together at most as many as there are",
+    )
+    if isinstance(asked.arrivals, tuple):
+        need(
+            len(asked.arrivals) == asked.kill,
+            "--arrivals",
+            f"{len(asked.arrivals)} times for {asked.kill} killed nodes",
+            "give one time for each killed node, or uniform:LOW-HIGH",
+        )
+    survivors = asked.nodes - asked.kill - asked.freeze
+    need(
+        0 <= asked.second_wave <= survivors + asked.kill,
+        "--second-wave",
+        f"{asked.second_wave} nodes, of {survivors} that survive and {asked.kill} that replace the killed",
+        "give fewer",
+    )
+    need(
+        0 <= asked.slow <= max(0, survivors),
+        "--slow",
+        f"{asked.slow} slow nodes of {survivors} that survive",
+        "give fewer",
+    )
+    need(0 <= asked.drop_packets < 1, "--drop-packets", f"{asked.drop_packets:g}", "give a share from 0 to below 1")
+    need(asked.stagger >= 0, "--stagger", f"{asked.stagger:g} s", "give 0 or more")
+    need(asked.batch_seconds > 0, "--batch-seconds", f"{asked.batch_seconds:g} s", "give more than 0")
+    need(asked.capacity is None or asked.capacity > 0, "--capacity", f"{asked.capacity}", "give more than 0")
+    need(
+        asked.fail_at < asked.batches * asked.batch_seconds,
+        "--batches",
+        f"the stream lasts {asked.batches * asked.batch_seconds:g} s and the failure comes at {asked.fail_at:g} s",
+        "give more batches, or an earlier --fail-at",
+    )

@@ -1,0 +1,165 @@
+"""Each checker finds what it is there for, and says unknown where it cannot know."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from drill.made_up import PLACED, begin, event, one_node_killed, outputs
+from holdfast.drill.checkers import (
+    Check,
+    ExactlyOnce,
+    Verdict,
+    check_bound,
+    check_exactly_once,
+    check_faults,
+    check_live_queries,
+    check_outboxes,
+    check_recovered,
+    compare_rows,
+    judge,
+)
+from holdfast.drill.history import Event, HistoryFile, read_history
+from holdfast.drill.measures import measure
+from holdfast.drill.report import make_report
+from holdfast.drill.result import make_result
+from holdfast.drill.settings import DrillSettings, DrillStrategy
+from holdfast.errors import BadInput
+
+INCREMENTAL = DrillStrategy.INCREMENTAL
+
+
+def table(*values: object) -> pa.Table:
+    return pa.table({"k": pa.array([str(value) for value in values]), "v": [1.0] * len(values)})
+
+
+@pytest.mark.parametrize(
+    ("found", "answer"),
+    [
+        (table("b", "a", "a"), ExactlyOnce(3)),
+        (table("a", "b"), ExactlyOnce(3, missing=1)),
+        (table("a", "a", "a", "b", "b"), ExactlyOnce(3, duplicated=2)),
+        (table("a", "a", "b", "c"), ExactlyOnce(3, wrong=1)),
+        (table("c"), ExactlyOnce(3, missing=3, wrong=1)),
+        (None, ExactlyOnce(3, missing=3)),
+        (pa.table({"other": [1]}), ExactlyOnce(3, missing=3, wrong=1)),
+    ],
+)
+def test_rows_are_compared_as_bags(found: pa.Table | None, answer: ExactlyOnce) -> None:
+    assert compare_rows(table("a", "a", "b"), found) == answer
+
+
+def test_not_a_number_equals_itself_and_null_is_no_number() -> None:
+    rows = pa.table({"x": pa.array([math.nan, None, 1.0])})
+    assert compare_rows(rows, rows).holds
+    assert not compare_rows(rows, pa.table({"x": pa.array([math.nan, math.nan, 1.0])})).holds
+
+
+def test_exactly_once_names_the_output() -> None:
+    check = check_exactly_once({"O3": ExactlyOnce(10), "O5": ExactlyOnce(5, duplicated=2)})
+    assert check.verdict is Verdict.FAILED
+    assert "O5: 0 missing, 2 duplicated" in check.reason
+    assert check_exactly_once({"O3": ExactlyOnce(10)}).verdict is Verdict.OK
+    assert check_exactly_once({"O3": ExactlyOnce(0)}).verdict is Verdict.UNKNOWN, "nothing was compared"
+
+
+def test_recovered() -> None:
+    whole = one_node_killed()
+    assert check_recovered(measure(whole), ended=True).verdict is Verdict.OK
+    cut = [one for one in whole if one.at < 36]
+    check = check_recovered(measure(cut), ended=True)
+    assert check.verdict is Verdict.FAILED
+    assert "B[0]" in check.reason
+    assert check_recovered(measure(whole), ended=False).verdict is Verdict.UNKNOWN
+
+
+def costs(history: list[Event], capacity: float) -> Check:
+    return check_bound(history, dict.fromkeys(PLACED, 1.0), capacity, 0.8)
+
+
+def test_no_node_is_planned_above_its_bound() -> None:
+    assert costs(one_node_killed(), 5).verdict is Verdict.OK
+    tight = costs(one_node_killed(), 3)  # A[1] makes three on a node that may carry 2.4
+    assert tight.verdict is Verdict.FAILED
+    assert "127.0.0.2-0 was planned to carry 3, above 0.8 of 3" in tight.reason
+    assert costs(begin(), 5).verdict is Verdict.UNKNOWN, "no plan was told"
+
+
+def test_live_queries_do_not_wait_for_dead_ones() -> None:
+    history = one_node_killed()
+    assert check_live_queries(measure(history), INCREMENTAL, history).verdict is Verdict.OK
+    waiting = [
+        one
+        for one in history
+        if not (one.kind == "published" and one.fields["partition"] == "A[0]" and 20 <= one.at <= 40)
+    ]
+    check = check_live_queries(measure(waiting), INCREMENTAL, waiting)
+    assert check.verdict is Verdict.FAILED
+    assert "A[0]" in check.reason
+    assert check_live_queries(measure(waiting), DrillStrategy.SOURCE_REPLAY, waiting).verdict is Verdict.OK
+
+
+def test_outboxes_are_trimmed_to_the_last_checkpoint() -> None:
+    assert check_outboxes(one_node_killed()).verdict is Verdict.OK
+    left = [event(60, "kept", checkpoint=59, oldest={"S[0]": 40, "T[0]": 60})]
+    assert check_outboxes(left).reason == "S[0] still keeps batch 40, which the checkpoint at 59 covers"
+    assert check_outboxes(left).verdict is Verdict.FAILED
+    assert check_outboxes([]).verdict is Verdict.UNKNOWN
+
+
+def test_faults_must_have_been_done() -> None:
+    history = one_node_killed()
+    measures = measure(history)
+    assert check_faults(history, 2, measures, harmful=1).verdict is Verdict.OK
+    assert check_faults(history, 3, measures, harmful=1).verdict is Verdict.UNKNOWN
+    calm = [*begin(), *outputs("A[0]", range(5)), event(20, "fault", what="kill", node="node-9")]
+    assert check_faults(calm, 1, measure(calm), harmful=1).verdict is Verdict.UNKNOWN, "no partition was hit"
+
+
+def test_the_worst_word_counts() -> None:
+    ok, bad, unsure = (Check("x", verdict, "") for verdict in (Verdict.OK, Verdict.FAILED, Verdict.UNKNOWN))
+    assert judge([ok, ok]) is Verdict.OK
+    assert judge([ok, unsure]) is Verdict.UNKNOWN
+    assert judge([unsure, bad, ok]) is Verdict.FAILED
+    assert judge([]) is Verdict.UNKNOWN
+
+
+def test_a_history_survives_its_driver(tmp_path: Path) -> None:
+    file = HistoryFile(tmp_path / "history.jsonl", began=1000.0)
+    file.add(1000.0, "begin", {"queries": {}})
+    file.add(1002.5, "published", {"partition": "größe[0]", "batch": 1})
+    file.add(1001.0, "logged", {"batch": 1})  # the driver's pipe was late
+    ordered = file.close()
+    assert [one.at for one in ordered] == [0.0, 1.0, 2.5]
+    text = (tmp_path / "history.jsonl").read_text(encoding="utf-8")
+    assert read_history(text.splitlines(keepends=True)) == ordered
+    assert read_history([*text.splitlines(keepends=True), '{"at": 3, "ki']) == ordered, "a torn last line"
+    with pytest.raises(BadInput, match="line 1"):
+        read_history(['{"at": 3, "ki\n', *text.splitlines(keepends=True)])
+
+
+def test_result_and_report() -> None:
+    history = one_node_killed()
+    measures = measure(history)
+    checks = [check_recovered(measures, ended=True), Check("exactly once", Verdict.OK, "<b>")]
+    asked = DrillSettings("traffic", nodes=3, kill=1, arrivals=(10.0,), batches=60)
+    result = make_result(asked, measures, checks, {"A": ExactlyOnce(600)}, 1, {"seconds": 70.0})
+    result = json.loads(json.dumps(result, allow_nan=False))
+    contract = {"scenario", "strategy", "seed", "nodes", "killed", "batches", "verdict", "exactly_once"}
+    contract |= {"detected_after", "planned_after", "first_restore_after", "unavailability", "unavailability_level"}
+    assert contract | {"queries", "available", "recovered_at"} <= set(result)
+    assert {"id", "priority", "down_at", "tentative_at", "back_at", "level_at"} <= set(result["queries"][0])
+    failed = [one for one in result["queries"] if one["down_at"] is not None]
+    assert result["unavailability"] == pytest.approx(
+        sum(one["priority"] * (one["back_at"] - one["down_at"]) for one in failed)
+    )
+    page = make_report(result, measures, checks, history)
+    assert page.count("<svg") == 3
+    for outside in ("http://", "https://", "src=", "href=", "@import", "url("):
+        assert outside not in page.replace("http://www.w3.org/2000/svg", ""), "the page needs no network"
+    assert "&lt;b&gt;" in page
+    assert "kill -9 node-2" in page
