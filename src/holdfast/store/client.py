@@ -36,10 +36,12 @@ from holdfast.store.scatter import Outcome, scatter
 from holdfast.store.states import Contents, Loaded, LoadedFile, Part, Saved, Version, chain_to
 from holdfast.store.survey import Survey, everyone, locate, survey_state
 from holdfast.store.tls import TlsFiles
-from holdfast.store.tuning import CodingTuner, SaveMeasurement, TuningGoals
+from holdfast.store.tuning import CodingTuner, SaveMeasurement, TuningGoals, coding_to_survive
 from holdfast.store.wire import Bytes, Frame
 
 Read = TypeVar("Read")
+MOST_FORGOTTEN = 200
+"""States named in one request to forget: a frame's header holds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,10 @@ class ClientSettings:
     tls: TlsFiles | None = None
     coding: Coding | None = None
     """m and k of every save; None: the tuner chooses, from what this client has measured."""
+    survive: float | None = None
+    """Share of the peers whose loss every save must survive, on rings of up to 32 peers; None: the tuner decides."""
+    fewest_peers: int = 1
+    """With fewer peers nothing is saved: it would not be safe."""
     goals: TuningGoals = field(default_factory=TuningGoals)
     tolerate: int | None = None
     """Losses a save must survive from the moment it is acknowledged; None: all k."""
@@ -114,14 +120,14 @@ class PeerStore:
         candidates = self.candidates(state)
         asked = coding or self.settings.coding
         try:
-            chosen = asked or self.tuner.choose(len(contents), len(candidates))
+            chosen = self._coding(len(contents), len(candidates), asked)
             saved = self._save(state, version, epoch, contents, follows, chosen, candidates)
         except NotSaved:
             living = candidates if asked else self._answering(candidates)
             if len(living) == len(candidates):
                 raise
             # Some of those the ring named have just gone: a coding for those that are left.
-            chosen = self.tuner.choose(len(contents), len(living))
+            chosen = self._coding(len(contents), len(living))
             saved = self._save(state, version, epoch, contents, follows, chosen, living)
         return replace(saved, seconds=time.monotonic() - began)
 
@@ -162,6 +168,17 @@ class PeerStore:
         if placement.warning is not None:
             notes.append(placement.warning)
         return Saved(state, version, epoch, len(contents), coding, len(report.stored), report.seconds, tuple(notes))
+
+    def _coding(self, state_bytes: int, peers: int, asked: Coding | None = None) -> Coding:
+        if peers < self.settings.fewest_peers:
+            raise NotSaved(
+                f"{peers} {'peer answers' if peers == 1 else 'peers answer'}, {self.settings.fewest_peers} are needed",
+                remedy="start more peers",
+            )
+        if asked is not None:
+            return asked
+        surviving = None if self.settings.survive is None else coding_to_survive(peers, self.settings.survive)
+        return surviving or self.tuner.choose(state_bytes, peers)
 
     def _answering(self, candidates: Sequence[Contact]) -> list[Contact]:
         outcomes = scatter(
@@ -311,6 +328,16 @@ class PeerStore:
             "release",
             {"namespace": state.namespace, "name": state.name, "before": before, "epoch": epoch},
         )
+
+    def forget(self, namespace: str, names: Sequence[str], epoch: Epoch) -> list[str]:
+        """Drop every version of these states at all peers; return those peers that did not answer."""
+        peers = [one.address for one in everyone(self._pool, self._contacts())]
+        silent: set[str] = set()
+        for first in range(0, len(names), MOST_FORGOTTEN):
+            header = {"namespace": namespace, "names": names[first : first + MOST_FORGOTTEN], "epoch": epoch}
+            outcomes = self._tell(peers, "forget", header)
+            silent |= set(peers) - {one.asked for one in outcomes if one.result is not None}
+        return sorted(silent)
 
     def fence(self, namespace: str, epoch: Epoch) -> Epoch:
         """Refuse every write of a lower epoch at all peers that answer; return the highest epoch that stands."""

@@ -11,6 +11,7 @@ Disk work runs in threads; the loop only moves bytes. Operations (all over authe
 | `locate` | `namespace`, `name` | | `root`, `members` |
 | `members` | | | `members` |
 | `release` | `namespace`, `name`, `before`, `epoch` | | `removed` |
+| `forget` | `namespace`, `names`, `epoch` | | `removed`: every version of these states |
 | `drop` | | fragment header | |
 | `fence` | `namespace`, `epoch` | | `epoch` |
 | `fences` | | | `fences` |
@@ -18,6 +19,7 @@ Disk work runs in threads; the loop only moves bytes. Operations (all over authe
 | `restored` | `ticket` | | `state`, `path`, `version`, `bytes`, `line` |
 | `repair` | `scrub` | | starts a round |
 | `status` | | | everything about this peer |
+| `ping` | | | `ready`: the process runs, and is part of the ring |
 """
 
 from __future__ import annotations
@@ -79,6 +81,7 @@ class Operations:
             "locate": self._locate,
             "members": self._members,
             "release": self._release,
+            "forget": self._forget,
             "drop": self._drop,
             "fence": self._fence,
             "fences": self._all_fences,
@@ -86,6 +89,7 @@ class Operations:
             "restored": self._restored,
             "repair": self._repair,
             "status": self._status,
+            "ping": self._ping,
         }
 
     async def serve(self, protocol: FrameProtocol, frame: Frame) -> Answer:
@@ -179,6 +183,17 @@ class Operations:
         removed = await self._in_thread(self._shelf.release, _state(frame), before, epoch)
         return Answer({"removed": removed})
 
+    async def _forget(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        namespace, epoch, names = _text(frame, "namespace"), Epoch(_number(frame, "epoch")), frame.header.get("names")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise BadRequest("must be a list of names", field="names")
+        states = [StateId(namespace, name) for name in names]
+
+        def remove() -> int:
+            return sum(self._shelf.release(state, BatchId((1 << 63) - 1), epoch) for state in states)
+
+        return Answer({"removed": await self._in_thread(remove)})
+
     async def _drop(self, protocol: FrameProtocol, frame: Frame) -> Answer:
         await self._in_thread(self._shelf.drop, _fragment(frame))
         return Answer()
@@ -200,6 +215,9 @@ class Operations:
 
     async def _repair(self, protocol: FrameProtocol, frame: Frame) -> Answer:
         return Answer(self._chores.repair(scrub=bool(frame.header.get("scrub"))))
+
+    async def _ping(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        return Answer({"ready": self._membership.ring.active})
 
     async def _status(self, protocol: FrameProtocol, frame: Frame) -> Answer:
         return Answer(self._chores.status())

@@ -15,7 +15,7 @@ import resource
 import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ from holdfast.ids import BatchId
 from holdfast.store.address import Address, is_loopback
 from holdfast.store.connection import ConnectionPool
 from holdfast.store.disk import Disk, write_atomically
-from holdfast.store.failures import Busy, Corrupt
+from holdfast.store.failures import Busy, Corrupt, StateMissing
 from holdfast.store.frames import FrameProtocol
 from holdfast.store.handshake import key_from_file
 from holdfast.store.leaf_set import leaf_set_size
@@ -75,6 +75,19 @@ class PeerSettings:
     repair: RepairSettings = field(default_factory=RepairSettings)
 
 
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """How to enter the ring: through one of these peers; with none of them, as its first."""
+
+    join: tuple[str, ...] = ()
+    seconds: float = 60.0
+    or_begin: bool = False
+    """Begin a ring where nobody answers within the time, instead of giving up."""
+
+
+FindEntrance = Callable[[Contact], Awaitable[Entrance]]
+
+
 class Peer:
     """A running peer. Use `run`."""
 
@@ -105,8 +118,11 @@ class Peer:
         self._began = time.monotonic()
         self._stop = asyncio.Event()
 
-    async def run(self, on_ready: Callable[[Contact, int], None]) -> None:
-        """Serve until told to stop; `on_ready` hears this peer's contact and how many others it knows."""
+    async def run(self, on_ready: Callable[[Contact, int], None], find_entrance: FindEntrance | None = None) -> None:
+        """Serve until told to stop; `on_ready` hears this peer's contact and how many others it knows.
+
+        `find_entrance` is asked, once this peer listens, how to enter the ring; without it the settings say.
+        """
         settings = self.settings
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -149,26 +165,47 @@ class Peer:
         )
         self._repairer.start()
         try:
-            await self._enter(contact)
+            await self._enter(contact, find_entrance)
             if not self._stop.is_set():
                 on_ready(contact, len(self._membership.everyone()) - 1)
             await self._stop.wait()
         finally:
             await self._leave()
 
-    async def _enter(self, contact: Contact) -> None:
-        others = [peer for peer in self.settings.join if peer != contact.address]
-        if not others:
-            self._membership.start()
-            return
-        joining = asyncio.create_task(self._membership.join(others, self.settings.join_seconds))
+    async def _enter(self, contact: Contact, find_entrance: FindEntrance | None) -> None:
+        """Become part of the ring, or hear meanwhile that it is time to stop."""
+        entering = asyncio.create_task(self._entered(contact, find_entrance))
         stopping = asyncio.create_task(self._stop.wait())
-        await asyncio.wait([joining, stopping], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([entering, stopping], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        if joining.done():
-            joining.result()
+        if entering.done():
+            entering.result()
         else:
-            joining.cancel()
+            entering.cancel()
+
+    async def _entered(self, contact: Contact, find_entrance: FindEntrance | None) -> None:
+        entrance = Entrance(self.settings.join, self.settings.join_seconds)
+        if find_entrance is not None:
+            entrance = await find_entrance(contact)
+        others = [peer for peer in entrance.join if peer != contact.address]
+        if others:
+            try:
+                await self._membership.join(others, entrance.seconds)
+                return
+            except StateMissing:
+                if not entrance.or_begin:
+                    raise
+                log.warning("none of %s answers: beginning a ring", ", ".join(others))
+        self._membership.start()
+
+    def neighbours(self) -> list[str]:
+        """Return where the others listen that this peer knows, once it is part of the ring."""
+        membership = getattr(self, "_membership", None)
+        return [] if membership is None else sorted(one.address for one in membership.ring.leaves.members)
+
+    def stop(self) -> None:
+        """Leave in good order, as on SIGTERM; to be called on the event loop."""
+        self._stop.set()
 
     async def _leave(self) -> None:
         log.info("leaving")

@@ -9,11 +9,12 @@ is faster than the code.
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass
 
 from holdfast.erasure.fragment import StateHeader
-from holdfast.erasure.layout import Coding
+from holdfast.erasure.layout import MOST_FRAGMENTS, Coding
 from holdfast.planning.code_rates import CodeRate, CodeRates
 from holdfast.planning.fragment_tuner import FragmentMeasurement, FragmentTuner, TunerDecision, TunerGoals
 from holdfast.planning.fragments import Preference
@@ -129,6 +130,18 @@ class CodingTuner:
             )
             tuner = self._tuners[number] = FragmentTuner.start(goals, FIRST_RATES)
         return tuner
+
+
+def coding_to_survive(peers: int, share: float) -> Coding | None:
+    """Return the cheapest code that outlives the loss of this share of the peers, whichever they are.
+
+    Every peer holds one fragment, so what may be lost is known and not a matter of luck. None on rings with more peers
+    than a state has fragments: there the tuner weighs probabilities.
+    """
+    if peers > MOST_FRAGMENTS:
+        return None
+    lost = min(math.floor(peers * share), peers - 1)
+    return Coding(peers - lost, lost)
 
 
 def _size_class(state_bytes: int) -> int:
