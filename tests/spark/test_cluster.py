@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.spark.pinned import DRIVER, PinnedSlots, executors_of
 from holdfast.spark.routed_rates import run_routed_rates
-from holdfast.spark.warden import Warden
+from holdfast.spark.warden import Warden, session_of
+from holdfast.store.spool import SPOOL_VARIABLE, SaveAnswer, Spool
 from holdfast.topology import Queries
 
 if TYPE_CHECKING:
@@ -63,8 +66,70 @@ def test_a_killed_node_is_gone_and_a_new_one_joins(spark: SparkSession, cluster:
     assert spark.range(1000).repartition(4).count() == 1000, "the others go on"
 
 
+def states_of(session: int) -> dict[int, str]:
+    """The processes of a node and how each is: T is frozen."""
+    found = {}
+    for process in session_of(session):
+        try:
+            found[process] = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+    return found
+
+
+def commands_of(session: int) -> list[str]:
+    found = []
+    for process in session_of(session):
+        try:
+            found.append(Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return found
+
+
+def test_a_node_is_one_machine_with_its_agent(spark: SparkSession, cluster: EmbeddedCluster) -> None:
+    """Added, used, slowed, frozen, thawed and killed: worker, executor, Python workers and agent alike."""
+    node = cluster.add_node()
+    context = spark.sparkContext
+    wait_until(lambda: node.host in {one.host for one in executors_of(context)})
+    cluster.await_agents()
+    assert len(cluster.agents) == len(cluster.nodes)
+    assert cluster.agents[node.id].host == node.host
+    assert cluster.secret_file.stat().st_mode & 0o777 == 0o600
+
+    def save(slot: int, blocks: list[bytes]) -> list[tuple[int, bytes]]:
+        spool = Spool(os.environ[SPOOL_VARIABLE])
+        spool.save(f"machine/O{slot}-0/1.1", bytes(1000), epoch=1, durable=False)
+        return [(DRIVER, str(spool.folder).encode())]
+
+    def work() -> None:
+        with PinnedSlots(context, [one for one in executors_of(context) if one.host == node.host]) as slots:
+            outcome = slots.run([save])
+            assert [report for _, report in outcome.reports] == [str(node.spool).encode()]
+
+    work()
+    answer: list[SaveAnswer | None] = []
+    wait_until(lambda: bool(answer.append(Spool(node.spool).saved("machine/O0-0/1.1")) or answer[-1]))
+    assert answer[-1] is not None
+    assert answer[-1].fragments == len(cluster.nodes)
+    running = " ".join(commands_of(node.group))
+    for part in ("worker.Worker", "CoarseGrainedExecutorBackend", "pyspark.daemon", "holdfast.store.node_agent"):
+        assert part in running
+    cluster.slow_node(node.id, 0.5)
+    work()
+    cluster.freeze_node(node.id)
+    wait_until(lambda: set(states_of(node.group).values()) == {"T"})
+    cluster.thaw_node(node.id)
+    wait_until(lambda: "T" not in states_of(node.group).values())
+    work()
+    cluster.freeze_node(node.id)
+    cluster.kill_node(node.id)
+    wait_until(lambda: not session_of(node.group))
+    assert node.id not in cluster.agents
+
+
 def test_nothing_is_left_behind_when_the_parent_is_killed(tmp_path: Path) -> None:
-    """The warden ends what a killed parent started: here a process that would sleep for an hour, and a folder."""
+    """The warden ends what a killed parent started, also what has left the group and is frozen, and a folder."""
     folder = tmp_path / "cluster"
     folder.mkdir()
     code = (
@@ -100,6 +165,27 @@ def test_a_closed_warden_has_ended_everything() -> None:
     assert kept.poll() is None, "what was forgotten is left alone"
     kept.kill()
     kept.wait()
+
+
+def test_a_warden_ends_what_left_the_group_and_is_frozen() -> None:
+    code = (
+        "import os, subprocess, signal, time\n"
+        "p = subprocess.Popen(['sleep', '3600'], process_group=0)\n"
+        "os.kill(p.pid, signal.SIGSTOP)\n"
+        "print(p.pid, flush=True)\n"
+        "time.sleep(3600)\n"
+    )
+    warden = Warden()
+    leader = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE, text=True)
+    assert leader.stdout is not None
+    strayed = int(leader.stdout.readline())
+    assert sorted(session_of(leader.pid)) == sorted([leader.pid, strayed])
+    assert os.getpgid(strayed) != leader.pid
+    warden.watch_group(leader.pid)
+    warden.close()
+    wait_until(lambda: not session_of(leader.pid))
+    leader.wait()
+    leader.stdout.close()
 
 
 def test_a_cluster_whose_warden_was_killed_still_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -347,13 +347,16 @@ def test_an_agent_without_a_ring_keeps_durable_copies(tmp_path: Path) -> None:
         assert "cannot write the durable copy" in str(found.problem)
         (tmp_path / "durable").unlink()
         assert ok(alone.spools[0], "run/O2-0/1.1").durable
+        other = Spool(alone.spools[0].folder, durable_folder=tmp_path / "other")
+        assert save(other, "other/O1-0/1.1").durable
+        assert (tmp_path / "other" / "other" / "O1-0..1.1.image").exists(), "tasks may name the folder of their run"
+        assert bring(other, "other/O1-0/1.1") == contents("other/O1-0/1.1")
         assert alone.stop(0) == 0
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"peer": False}, "nowhere to save to"),
         ({"data_fragments": 2}, "come together"),
         ({"survive": 1.0}, "share from 0 to below 1"),
     ],

@@ -1,8 +1,9 @@
 """An embedded cluster: a real standalone master and workers on loopback, each node with an address of its own.
 
-Runs on the driver's machine. Nodes are 127.0.0.2, 127.0.0.3, …: real processes in process groups of their own, so that
-a node can be killed as a machine dies, and nothing is left behind however the driver ends (see warden.py). JVMs are
-kept small: SerialGC, one compiler, class-data sharing.
+Runs on the driver's machine. Nodes are 127.0.0.2, 127.0.0.3, …: real processes in sessions of their own, so that a node
+can be killed or frozen as a machine is, and nothing is left behind however the driver ends (see warden.py). A node is a
+Spark worker, its executors with their Python workers, and an agent: the store peer that does background work for the
+tasks (see docs/agents.md). The agents form one ring. JVMs are kept small: SerialGC, one compiler, class-data sharing.
 """
 
 from __future__ import annotations
@@ -10,24 +11,35 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import holdfast
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import NodeId
 from holdfast.spark.java import find_java_home
-from holdfast.spark.warden import Warden
+from holdfast.spark.warden import Warden, kill_session, session_of, signal_session
+from holdfast.store.address import Address
+from holdfast.store.node_agent import AgentSettings, agent_ready, enter_ring, write_settings
+from holdfast.store.spool import SPOOL_VARIABLE, agent_address
 
 MASTER_HOST = "127.0.0.1"
 START_SECONDS = 120.0
+TURN_SECONDS = 0.1
+"""A slowed node is frozen and thawed once in this time."""
 
 _SMALL_JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData", "-Xss512k"]
 # What Spark's launcher opens for its own JVMs, as far as a master or a worker needs it.
@@ -52,18 +64,25 @@ _MODULES = [
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One worker: its address, and the process group that is the machine."""
+    """One worker and its agent: the address, and the process group (and session) that is the machine."""
 
     id: NodeId
     host: str
     group: int
+    spool: Path
+    """Where tasks on this node leave work for its agent; in their environment as HOLDFAST_SPOOL."""
 
 
 class EmbeddedCluster:
     """A standalone Spark cluster in processes of this machine; use it as a context."""
 
-    def __init__(self, nodes: int, *, cores: int = 1, memory_mb: int = 600) -> None:
-        """Start a master and so many nodes, each with so many cores and so much memory for its executor."""
+    def __init__(
+        self, nodes: int, *, cores: int = 1, memory_mb: int = 600, agents: AgentSettings | None = None
+    ) -> None:
+        """Start a master and so many nodes, each with so many cores and so much memory for its executor.
+
+        `agents` says how agents run: fragments, durable folder; where they listen and their secret is seen to here.
+        """
         if nodes < 1 or nodes > 200:
             raise BadInput(f"{nodes} nodes", field="nodes", remedy="give 1 to 200")
         self.cores, self.memory_mb = cores, memory_mb
@@ -71,14 +90,26 @@ class EmbeddedCluster:
         self._java = find_java_home()
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-cluster-"))
         self._started = 0
+        self.secret_file = self.folder / "secret"
+        self._agents = replace(
+            agents or AgentSettings(fewest_peers=min(2, nodes)),
+            peer=True,
+            peers=(),
+            wait_for_ring=True,
+            secret_file=str(self.secret_file),
+        )
+        self._slowed: dict[NodeId, _Slowed] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._warden = Warden()
         self._warden.watch_folder(str(self.folder))
         try:
+            _write_secret(self.secret_file)
             self.master_url = self._start_master()
             for host in [self._next_host() for _ in range(nodes)]:
                 self._start_worker(host)
+            self._form_ring()
             self._await_workers(nodes)
+            self.await_agents()
         except BaseException:
             self.stop()
             raise
@@ -93,24 +124,106 @@ class EmbeddedCluster:
         """Stop it."""
         self.stop()
 
+    # -- nodes ----------------------------------------------------------------------------------------------------
+
     def add_node(self) -> Node:
-        """Start one more worker; it registers with the master in a few seconds."""
-        return self._start_worker(self._next_host())
+        """Start one more worker with its agent; it registers with the master, and joins the ring, in a few seconds."""
+        there = [str(address) for address in self.agents.values()]
+        node = self._start_worker(self._next_host())
+        enter_ring(node.spool, there)
+        return node
 
     def kill_node(self, node: NodeId) -> None:
         """End a node as a machine dies: `kill -9` of everything on it at once."""
-        gone = self.nodes.pop(node)
-        os.killpg(gone.group, signal.SIGKILL)
+        gone = self._gone(node)
+        kill_session(gone.group)
         self._processes.pop(gone.group).wait()
         self._warden.forget_group(gone.group)
 
+    def remove_node(self, node: NodeId, seconds: float = 10.0) -> None:
+        """Take a node out in good order: everything on it is told to end, the agent leaves the ring, then it goes."""
+        gone = self._gone(node)
+        self._signal(gone, signal.SIGCONT)
+        self._signal(gone, signal.SIGTERM)
+        deadline = time.monotonic() + seconds
+        process = self._processes.pop(gone.group)
+        while session_of(gone.group) and time.monotonic() < deadline:
+            process.poll()  # the leader is ours to reap
+            time.sleep(0.05)
+        kill_session(gone.group)
+        process.wait()
+        self._warden.forget_group(gone.group)
+
+    def freeze_node(self, node: NodeId) -> None:
+        """Stop a node without ending it, as a machine that hangs: nothing on it runs, its connections stay open."""
+        self._unslow(node)
+        self._signal(self.nodes[node], signal.SIGSTOP)
+
+    def thaw_node(self, node: NodeId) -> None:
+        """Let a frozen node go on."""
+        self._signal(self.nodes[node], signal.SIGCONT)
+
+    def slow_node(self, node: NodeId, share: float) -> None:
+        """Let a node run for this share of the time, in turns of a tenth of a second; 1 lets it run freely again."""
+        if not 0 < share <= 1:
+            raise BadInput(f"{share:g} of the time", field="share", remedy="give a share above 0, up to 1")
+        self._unslow(node)
+        if share < 1:
+            self._slowed[node] = _Slowed(self.nodes[node].group, share)
+
+    @property
+    def agents(self) -> dict[NodeId, Address]:
+        """Where the agent of each node listens, of those that do."""
+        found = {node.id: agent_address(node.spool) for node in self.nodes.values()}
+        return {node: address for node, address in found.items() if address is not None}
+
+    def await_agents(self) -> None:
+        """Wait until every node's agent is part of the ring."""
+        for node in list(self.nodes.values()):
+            self._await_agent(node, "is not ready", partial(agent_ready, node.spool))
+
+    def _form_ring(self) -> None:
+        for node in self.nodes.values():
+            self._await_agent(node, "did not start", partial(agent_address, node.spool))
+        addresses = [str(address) for address in self.agents.values()]
+        for node in self.nodes.values():
+            enter_ring(node.spool, addresses)
+
+    def _await_agent(self, node: Node, problem: str, look: Callable[[], object]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not look():
+            if time.monotonic() > deadline or self._processes[node.group].poll() is not None:
+                log = (node.spool / "log").read_text(errors="replace").strip().splitlines()[-1:]
+                raise CheckFailed(
+                    f"the agent of {node.id} {problem}: {(log or ['nothing was logged'])[0]}",
+                    where="embedded cluster",
+                    remedy="see that the machine has memory and processes left",
+                )
+            time.sleep(0.01)
+
+    def _gone(self, node: NodeId) -> Node:
+        self._unslow(node)
+        return self.nodes.pop(node)
+
+    def _unslow(self, node: NodeId) -> None:
+        if (slowed := self._slowed.pop(node, None)) is not None:
+            slowed.end()
+
+    @staticmethod
+    def _signal(node: Node, number: signal.Signals) -> None:
+        # The group first, all at once; then what has left it, as Spark's Python workers do.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(node.group, number)
+        signal_session(node.group, number)
+
     def stop(self) -> None:
         """End every process and remove the cluster's folder."""
+        for node in list(self._slowed):
+            self._unslow(node)
         self._warden.close()
         # The warden has ended everything, unless it was itself ended (short of memory, say): then it is done here.
         for group, process in self._processes.items():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)
+            kill_session(group)
             process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
         self._processes.clear()
@@ -131,23 +244,30 @@ class EmbeddedCluster:
         name = f"node-{int(host.rpartition('.')[2]) - 1}"
         arguments = ["--host", host, "--port", "0", "--webui-port", "0", "--cores", str(self.cores)]
         arguments += ["--memory", f"{self.memory_mb}m", "--work-dir", str(self.folder / name / "work"), self.master_url]
-        local = self.folder / name / "local"
-        process, _ = self._spawn(
-            name, "org.apache.spark.deploy.worker.Worker", arguments, host, {"SPARK_LOCAL_DIRS": str(local)}
-        )
-        node = Node(NodeId(name), host, process.pid)
+        spool = self.folder / name / "spool"
+        write_settings(spool, replace(self._agents, host=host))
+        extra = {"SPARK_LOCAL_DIRS": str(self.folder / name / "local"), SPOOL_VARIABLE: str(spool)}
+        main = "org.apache.spark.deploy.worker.Worker"
+        process, _ = self._spawn(name, main, arguments, host, extra, _with_agent(spool))
+        node = Node(NodeId(name), host, process.pid, spool)
         self.nodes[node.id] = node
         return node
 
     def _spawn(
-        self, name: str, main: str, arguments: list[str], host: str, extra: dict[str, str]
+        self,
+        name: str,
+        main: str,
+        arguments: list[str],
+        host: str,
+        extra: dict[str, str],
+        before: Sequence[str] = (),
     ) -> tuple[subprocess.Popen[bytes], Path]:
         spark = find_spec("pyspark")
         assert spark is not None
         assert spark.origin is not None
         home = Path(spark.origin).parent
         place = self.folder / name
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         log = place / "log"
         environment = {
             **os.environ,
@@ -158,7 +278,7 @@ class EmbeddedCluster:
             "SPARK_NO_DAEMONIZE": "1",
             **extra,
         }
-        command = [str(self._java / "bin" / "java"), "-Xmx192m", *_SMALL_JVM, *_MODULES]
+        command = [*before, str(self._java / "bin" / "java"), "-Xmx192m", *_SMALL_JVM, *_MODULES]
         command += ["-cp", str(home / "jars" / "*"), main, *arguments]
         with log.open("wb") as out:
             process = subprocess.Popen(
@@ -192,6 +312,47 @@ class EmbeddedCluster:
         raise CheckFailed(
             f"{problem}: {last[0]}", where="embedded cluster", remedy="see that Java 17+ and memory are there"
         )
+
+
+class _Slowed:
+    """Freezes and thaws a session in turns."""
+
+    def __init__(self, session: int, share: float) -> None:
+        self._session, self._share = session, share
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-slow-{session}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._end.is_set():
+                signal_session(self._session, signal.SIGSTOP)
+                self._end.wait(TURN_SECONDS * (1 - self._share))
+                signal_session(self._session, signal.SIGCONT)
+                self._end.wait(TURN_SECONDS * self._share)
+        finally:
+            signal_session(self._session, signal.SIGCONT)
+
+    def end(self) -> None:
+        """Let it run freely."""
+        self._end.set()
+        self._thread.join()
+
+
+def _with_agent(spool: Path) -> list[str]:
+    """Return what starts a node's agent, then becomes the worker: so both are of one process group and session."""
+    # Where this Holdfast is imported from is where the agent's must be.
+    path = os.pathsep.join(filter(None, [str(Path(holdfast.__file__).parent.parent), os.environ.get("PYTHONPATH")]))
+    script = (
+        'python=$1 spool=$2 path=$3; shift 3; PYTHONPATH=$path "$python" -m holdfast.store.node_agent "$spool" '
+        '>"$spool/log" 2>&1 </dev/null & exec "$@"'
+    )
+    return ["/bin/sh", "-c", script, "sh", sys.executable, str(spool), path]
+
+
+def _write_secret(path: Path) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32))
 
 
 def _scala_version(home: Path) -> str:

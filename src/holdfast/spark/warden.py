@@ -2,7 +2,8 @@
 
 The parent writes `+GROUP` for each process group it starts, `-GROUP` when one has ended, `@FOLDER` for a folder to go.
 When the pipe closes, however the parent ended (also by `kill -9`), the warden kills the groups, removes the folders and
-ends. It imports nothing but the standard library, so it starts in a few milliseconds.
+ends. A group's leader leads a session too: what has left the group (Spark's Python workers do) is still in the session
+and goes with it, frozen or not. It imports nothing but the standard library, so it starts in a few milliseconds.
 """
 
 from __future__ import annotations
@@ -67,10 +68,41 @@ def watch(lines: IO[str]) -> None:
         elif kind == "@":
             folders.append(rest)
     for group in groups:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
+        kill_session(group)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def session_of(leader: int) -> list[int]:
+    """Return the processes of a session that run, are frozen or wait; not those that have ended."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError), open(f"/proc/{name}/stat", "rb") as stat:
+                state, _, _, session = stat.read().rpartition(b")")[2].split()[:4]
+                if int(session) == leader and state not in (b"Z", b"X"):
+                    found.append(int(name))
+    return found
+
+
+def signal_session(leader: int, number: signal.Signals, rounds: int = 10) -> None:
+    """Send a signal to every process of a session, and to those that they start meanwhile."""
+    told: set[int] = set()
+    for _ in range(rounds):
+        fresh = set(session_of(leader)) - told
+        if not fresh:
+            return
+        for process in fresh:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(process, number)
+        told |= fresh
+
+
+def kill_session(leader: int) -> None:
+    """End a session as a machine dies: the leader's group at once, then whatever had left it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+    signal_session(leader, signal.SIGKILL)
 
 
 if __name__ == "__main__":

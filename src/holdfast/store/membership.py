@@ -17,10 +17,10 @@ from random import Random
 
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.store.address import Address
-from holdfast.store.bandwidth import Bandwidth
 from holdfast.store.failures import StateMissing
 from holdfast.store.frames import ConnectionEnded, FrameProtocol
-from holdfast.store.handshake import ClientHandshake, ClusterKey, SessionSeals
+from holdfast.store.greeting import open_frames
+from holdfast.store.handshake import ClusterKey
 from holdfast.store.ring import RingPeer, RingSettings
 from holdfast.store.ring_ids import RingId
 from holdfast.store.ring_messages import (
@@ -36,7 +36,7 @@ from holdfast.store.ring_messages import (
     Send,
 )
 from holdfast.store.ring_wire import contact_from_plain, contact_to_plain, from_plain, to_plain
-from holdfast.store.wire import BadFrame, Frame, Kind
+from holdfast.store.wire import BadFrame, Frame
 
 log = logging.getLogger("holdfast.store.ring")
 CONNECT_SECONDS = 5.0
@@ -253,7 +253,8 @@ class _Link:
     async def _open(self) -> None:
         broken = False
         try:
-            protocol = await asyncio.wait_for(self._connect(), CONNECT_SECONDS)
+            opening = open_frames(Address.parse(self._address), self._key, self._tls, self._ended)
+            protocol = await asyncio.wait_for(opening, CONNECT_SECONDS)
             while self._waiting:
                 protocol.send_note(self._waiting.popleft())
             self._protocol = protocol
@@ -276,24 +277,3 @@ class _Link:
     def _ended(self) -> None:
         if self._protocol is not None:
             self._broken()
-
-    async def _connect(self) -> FrameProtocol:
-        address = Address.parse(self._address)
-        handshake = ClientHandshake(self._key)
-        greeting = SessionSeals(handshake.greeting.incoming, handshake.greeting.outgoing)
-        unlimited = Bandwidth(None)
-        _, protocol = await asyncio.get_running_loop().create_connection(
-            lambda: FrameProtocol(greeting, unlimited, unlimited, unread_bytes=1 << 16, on_end=self._ended),
-            address.host,
-            address.port,
-            ssl=self._tls,
-            server_hostname="" if self._tls is not None else None,
-        )
-        try:
-            await protocol.send(Kind.HELLO, handshake.hello())
-            await protocol.send(Kind.PROOF, handshake.prove(await protocol.next()))
-            protocol.trust(handshake.finish(await protocol.next()))
-        except BaseException:
-            protocol.end()
-            raise
-        return protocol

@@ -67,7 +67,7 @@ class AgentSettings:
     secret_file: str | None = None
     domain: str | None = None
     durable: str | None = None
-    """The durable folder: a path every node reaches."""
+    """The durable folder: a path every node reaches. Tasks may name another one for their run."""
     data_fragments: int | None = None
     parity_fragments: int | None = None
     survive: float = SURVIVE
@@ -87,8 +87,6 @@ class AgentSettings:
         """Refuse what cannot work."""
         if (self.data_fragments is None) != (self.parity_fragments is None):
             raise BadInput("data and parity fragments come together", remedy="give both, or neither")
-        if not self.peer and not self.peers and self.durable is None:
-            raise BadInput("nowhere to save to", remedy="run a peer here, name peers, or name a durable folder")
         if not 0 <= self.survive < 1:
             raise BadInput(f"{self.survive:g} of the peers", field="survive", remedy="give a share from 0 to below 1")
 
@@ -115,6 +113,11 @@ def read_settings(spool: Path) -> AgentSettings:
 def enter_ring(spool: Path, join: Sequence[str]) -> None:
     """Tell a waiting agent how to enter: through these peers; none, or only itself, means that it is the first."""
     _write(spool / "ring.json", {"join": list(join)})
+
+
+def agent_ready(spool: Path) -> bool:
+    """Say whether the agent of a spool has said that it is part of the ring (or needs none)."""
+    return bool((_read(spool / "agent.json") or {}).get("ready"))
 
 
 class NodeAgent:

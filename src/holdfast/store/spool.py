@@ -8,6 +8,7 @@ elsewhere and renamed. Several processes may use one spool; every call may be re
     SPOOL/orders/KEY.fetch, *.forget                what else tasks ask for
     SPOOL/answers/KEY.saved, KEY.lost               what came of it
     SPOOL/images/KEY                                images that were fetched
+    SPOOL/durable/RUN                               where durable copies of a run go, if not where the agent was told
     SPOOL/parts/                                    being written
     SPOOL/heartbeat                                 touched by the agent while it works
     SPOOL/agent.json                                where the agent listens, and its process
@@ -35,11 +36,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger("holdfast.store.spool")
+SPOOL_VARIABLE = "HOLDFAST_SPOOL"
+"""In the environment of tasks: their node's spool."""
 SILENCE_SECONDS = 10.0
 """An agent whose heartbeat is older than this does not answer."""
 AGAIN_SECONDS = 5.0
 """An image that was lost may be asked for again after this: peers may have come back."""
-FOLDERS = ("orders", "answers", "images", "parts")
+FOLDERS = ("orders", "answers", "images", "durable", "parts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +69,26 @@ class SaveAnswer:
 class Spool:
     """A task's side of the spool. May be pickled: what travels is the folder's name."""
 
-    def __init__(self, folder: Path | str, *, silence_seconds: float = SILENCE_SECONDS) -> None:
-        """Use this folder of the node; the agent and the tasks name the same one."""
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        durable_folder: Path | str | None = None,
+        silence_seconds: float = SILENCE_SECONDS,
+    ) -> None:
+        """Use this folder of the node; the agent and the tasks name the same one.
+
+        `durable_folder`: where durable copies of what is named here go; None: where the agent was told to at its start.
+        """
         self.folder = Path(folder)
+        self.durable_folder = None if durable_folder is None else Path(durable_folder)
         self.silence_seconds = silence_seconds
         self._problems: dict[str, SaveAnswer] = {}
         self._unreachable: dict[str, str] = {}
         self._to_forget: list[tuple[list[str], int | None]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _spool, (str(self.folder), self.silence_seconds)
+        return _spool, (str(self.folder), self.durable_folder, self.silence_seconds)
 
     # Saving
 
@@ -91,7 +104,7 @@ class Spool:
             return
         self._problems.pop(key, None)
         try:
-            make_folders(self.folder)
+            self._prepare(name)
             write_image(self.folder / "parts", name, data, epoch=epoch, durable=durable).rename(order)
         except OSError as error:
             self._problems[key] = SaveAnswer(problem=f"cannot spool {name}: {error.strerror or error}")
@@ -125,7 +138,7 @@ class Spool:
             lost.unlink()
         self._unreachable.pop(key, None)
         try:
-            make_folders(self.folder)
+            self._prepare(name)
             publish(self.folder, order, json.dumps({"name": name}).encode())
         except OSError as error:
             self._unreachable[key] = f"cannot be brought to this node: {error.strerror or error}"
@@ -165,7 +178,8 @@ class Spool:
             names_now, said_in = self._to_forget[0]
             order = self.folder / "orders" / f"{secrets.token_hex(8)}.forget"
             try:
-                make_folders(self.folder)
+                for run in {name.partition("/")[0] for name in names_now}:
+                    self._prepare(run)
                 publish(self.folder, order, json.dumps({"names": names_now, "epoch": said_in}).encode())
             except OSError as error:
                 log.warning("images stay longer: %s", error)  # they are named again with the next ones
@@ -173,6 +187,13 @@ class Spool:
             self._to_forget.pop(0)
 
     # The agent
+
+    def _prepare(self, name: str) -> None:
+        """Make the folders, and tell the agent where durable copies of this run go."""
+        make_folders(self.folder)
+        run = name.partition("/")[0]
+        if self.durable_folder is not None and read_durable(self.folder, run) != self.durable_folder:
+            publish(self.folder, self.folder / "durable" / run, str(self.durable_folder).encode())
 
     def silence(self) -> str | None:
         """Say that no agent answers on this node; None where one does."""
@@ -221,6 +242,14 @@ def publish(spool: Path, path: Path, contents: bytes) -> None:
         raise
 
 
+def read_durable(spool: Path, run: str) -> Path | None:
+    """Return where durable copies of a run go, if its tasks have said so."""
+    try:
+        return Path((spool / "durable" / run).read_text())
+    except FileNotFoundError:
+        return None
+
+
 def read_answer(spool: Path, key: str) -> SaveAnswer | None:
     """Return what came of a save, if anything has."""
     try:
@@ -234,5 +263,5 @@ def write_answer(spool: Path, key: str, answer: SaveAnswer) -> None:
     publish(spool, spool / "answers" / f"{key}.saved", json.dumps(asdict(answer)).encode())
 
 
-def _spool(folder: str, silence_seconds: float) -> Spool:
-    return Spool(folder, silence_seconds=silence_seconds)
+def _spool(folder: str, durable_folder: Path | None, silence_seconds: float) -> Spool:
+    return Spool(folder, durable_folder=durable_folder, silence_seconds=silence_seconds)

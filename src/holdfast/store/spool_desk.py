@@ -28,7 +28,7 @@ from holdfast.store.durable_folder import DurableFolder
 from holdfast.store.failures import BadRequest, Corrupt, StaleEpoch, StateMissing
 from holdfast.store.image_files import check_image, mapped
 from holdfast.store.image_names import name_of, state_of
-from holdfast.store.spool import SaveAnswer, make_folders, publish, read_answer, write_answer
+from holdfast.store.spool import SaveAnswer, make_folders, publish, read_answer, read_durable, write_answer
 from holdfast.store.states import Contents, LoadedFile, Saved
 
 log = logging.getLogger("holdfast.store.desk")
@@ -221,9 +221,10 @@ class SpoolDesk:
             if self._open_store is not None:
                 fragments = self._opened().save(state_of(name), ONLY_VERSION, head.epoch, mapped(order)).stored
             if head.durable or self._open_store is None:
-                if self._durable is None:
-                    raise BadRequest("no durable folder is set", remedy="set spark.holdfast.store.durable")
-                self._durable.save(name, order, head.epoch)
+                durable_folder = self._folder_of(run)
+                if durable_folder is None:
+                    raise BadRequest("no durable folder is set", remedy="name a folder that every node reaches")
+                durable_folder.save(name, order, head.epoch)
         except (StaleEpoch, BadRequest) as never:
             self._say_problem(key, str(never), final=True)
             order.unlink(missing_ok=True)
@@ -272,8 +273,9 @@ class SpoolDesk:
                 part.unlink(missing_ok=True)
         failing = self._failing_for(order)
         if failing >= (self._settings.settle if sure else self._settings.unreachable):
-            no_copy = "no durable folder" if self._durable is None else "no durable copy"
-            reason = "; ".join([*why, *([] if self._durable and self._durable.has(name) else [no_copy])])
+            folder = self._folder_of(state_of(name).namespace)
+            no_copy = "no durable folder" if folder is None else "no durable copy"
+            reason = "; ".join([*why, *([] if folder is not None and folder.has(name) else [no_copy])])
             publish(self._spool, self._spool / "answers" / f"{key}.lost", one_line(f"{name}: {reason}").encode())
             order.unlink(missing_ok=True)
             return None
@@ -296,7 +298,8 @@ class SpoolDesk:
         return True
 
     def _bring_from_folder(self, name: str, key: str, part: Path) -> bool:
-        return self._durable is not None and self._durable.fetch(name, part)
+        folder = self._folder_of(state_of(name).namespace)
+        return folder is not None and folder.fetch(name, part)
 
     # Forgetting
 
@@ -346,12 +349,17 @@ class SpoolDesk:
             store = self._opened()
             said_in = store.standing_epoch(run) if said_in is None else said_in
             silent = store.forget(run, sorted(names.values()), said_in)
-        if self._durable is not None:
+        if (folder := self._folder_of(run)) is not None:
             for name in names:
-                self._durable.forget(name, said_in)
+                folder.forget(name, said_in)
         return silent
 
     # Everything else
+
+    def _folder_of(self, run: str) -> DurableFolder | None:
+        """Return where durable copies of a run go: where its tasks say, or where the agent was told at its start."""
+        named = read_durable(self._spool, run)
+        return self._durable if named is None else DurableFolder(named)
 
     def _opened(self) -> ImageStore:
         with self._opening:
