@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import Application, average, count, session, sliding, tumbling
-from holdfast.runtime import InProcess, ParquetSink, directory_store, sources
+from holdfast.runtime import InProcess, ParquetSink, directory_store, source_pieces
 from runtime.generated import SCHEMA, batches, table
 
 OUTPUTS = ("windows", "sessions", "join")
@@ -71,7 +71,8 @@ def dying_at(operation: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[s
         patch.setattr(Path, "replace", watched("replace", Path.replace))
         patch.setattr(Path, "unlink", watched("unlink", Path.unlink))
         patch.setattr(directory_store, "_write_new", watched("write", directory_store._write_new, write_half))
-        patch.setattr(sources, "_write_durably", watched("write", sources._write_durably, write_half))
+        durably = watched("write", source_pieces.write_durably, lambda path, parts: write_half(path, b"".join(parts)))
+        patch.setattr(source_pieces, "write_durably", durably)
         yield done
 
 

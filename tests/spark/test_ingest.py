@@ -6,19 +6,23 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Thread
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from holdfast import Application, count, tumbling
 from holdfast.errors import BadInput
-from holdfast.spark.ingest import Ingestion
+from holdfast.ids import BatchId, Epoch
+from holdfast.runtime.program import Program
+from holdfast.runtime.sources import DirectoryLog
+from holdfast.spark.ingest import Ingestion, IngestionStopped
 from holdfast.spark.run import SparkRun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.cluster
 
 
 def words(folder: Path) -> Application:
@@ -53,6 +57,7 @@ def drain(ingestion: Ingestion, run: SparkRun) -> None:
     run.run()
 
 
+@pytest.mark.cluster
 def test_files_are_counted_once_over_two_drivers(spark: SparkSession, tmp_path: Path) -> None:
     folder, place, sinks = tmp_path / "in", tmp_path / "run", {"counts": str(tmp_path / "out")}
     for number in range(3):
@@ -85,6 +90,7 @@ def test_files_are_counted_once_over_two_drivers(spark: SparkSession, tmp_path: 
     last.close()
 
 
+@pytest.mark.cluster
 def test_sources_that_cannot_be_read_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     bare = Application("bare")
     bare.source("s", schema={"a": "int64"}).output()
@@ -100,3 +106,140 @@ def test_sources_that_cannot_be_read_are_refused(spark: SparkSession, tmp_path: 
         run = SparkRun(app, spark, tmp_path / name)
         with pytest.raises(BadInput, match=problem):
             Ingestion(app, spark, run, tmp_path / name).start()
+
+
+# -- what needs no cluster: micro-batches are handed in as Spark would -------------------------------------------------
+
+
+class Frame:
+    """A micro-batch of so many tasks, as far as ingestion knows a DataFrame."""
+
+    def __init__(self, *tasks: pa.Table) -> None:
+        self._tasks = tasks
+
+    def mapInArrow(self, work: Any, schema: str) -> Frame:  # noqa: N802
+        self._found = [batch for rows in self._tasks for batch in work(iter(rows.to_batches()))]
+        return self
+
+    def toArrow(self) -> pa.Table:  # noqa: N802
+        return pa.Table.from_batches(self._found)
+
+
+def two_streams() -> Application:
+    app = Application("two")
+    for name in ("left", "right"):
+        stream = app.source(name, lambda spark: None, schema={"n": "int64", "at": "double"}, event_time="at")
+        stream.output()
+    return app
+
+
+class Bench:
+    """A run as far as ingestion knows it, its ingestion and its logs."""
+
+    def __init__(self, directory: Path, **options: Any) -> None:
+        self.program = Program(two_streams())
+        self.logs = {
+            name: DirectoryLog(source, "two", directory / "sources" / name)
+            for name, source in self.program.sources.items()
+        }
+        self.frontier = BatchId(-1)
+        self.ingestion = Ingestion(two_streams(), None, self, directory, **options)  # type: ignore[arg-type]
+
+    @property
+    def logged(self) -> BatchId:
+        return min(log.frontier for log in self.logs.values())
+
+    def arrive(self, name: str, number: int, *tasks: list[float]) -> None:
+        frame = Frame(*(pa.table({"n": range(len(at)), "at": pa.array(at, pa.float64())}) for at in tasks))
+        self.ingestion._arrived(name, frame, number)  # type: ignore[arg-type]
+
+    def times(self, name: str, batch: int) -> list[float]:
+        rows = self.logs[name].block(BatchId(batch), 0, Epoch(1)).rows
+        return [] if rows is None else rows["at"].to_pylist()
+
+    def watermark(self, name: str, batch: int) -> float:
+        manifest = self.logs[name].manifest(BatchId(batch))
+        assert manifest is not None
+        assert manifest.watermark is not None
+        return manifest.watermark / 1e6
+
+
+def test_a_micro_batch_that_comes_again_is_taken_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.arrive("left", 0, [1.0, 2.0], [], [3.0])
+    bench.arrive("left", 0, [9.0])
+    bench.arrive("right", 0, [5.0])
+    assert bench.ingestion.make_batch() == 0
+    bench.arrive("left", 0, [9.0])  # after it was taken
+    assert bench.ingestion.make_batch() is None
+    assert (bench.times("left", 0), bench.times("right", 0)) == ([1.0, 2.0, 3.0], [5.0]), "in the order of the tasks"
+    anew = Bench(tmp_path)
+    anew.arrive("left", 0, [9.0])
+    assert anew.ingestion.make_batch() is None, "another driver knows it too"
+    anew.arrive("left", 1, [4.0])
+    assert anew.ingestion.make_batch() == 1
+    assert (anew.times("left", 1), anew.times("right", 1)) == ([4.0], [])
+
+
+def test_pieces_without_a_list_never_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(tmp_path)
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.link", crash)
+        with pytest.raises(KeyboardInterrupt):
+            bench.arrive("left", 0, [1.0])
+    pieces = tmp_path / "sources" / "left"
+    assert len(list(pieces.glob("*.rows"))) == 1
+    anew = Bench(tmp_path)
+    assert anew.ingestion.make_batch() is None
+    anew.arrive("left", 0, [2.0])
+    assert len(list(pieces.glob("*.rows"))) == 1, "what the dead driver left is swept away"
+    assert anew.ingestion.make_batch() == 0
+    assert anew.times("left", 0) == [2.0]
+    anew.logs["left"].trim(BatchId(0))
+    assert not list(pieces.glob("*.rows")), "trimmed with its batch"
+
+
+def test_a_source_waits_when_too_much_is_waiting(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, most_behind=2, most_arrivals=1)
+    for number in range(2):
+        bench.arrive("left", number, [float(number)])
+    assert bench.ingestion.make_batch() == 0
+    assert bench.ingestion.waiting == {"left": 2, "right": 0}, "one arrived, one logged and not processed"
+    third = Thread(target=bench.arrive, args=("left", 2, [2.0]))
+    third.start()
+    bench.arrive("right", 0, [7.0])  # another source does not wait for it
+    assert bench.ingestion.waiting["left"] == 2
+    bench.frontier = BatchId(0)
+    third.join(30)
+    assert bench.ingestion.waiting["left"] == 2, "the third is in"
+    bench.ingestion.stop()
+    with pytest.raises(IngestionStopped):
+        bench.arrive("left", 3, [3.0])
+
+
+def test_an_idle_source_lets_the_watermark_go_where_asked_to(tmp_path: Path) -> None:
+    for idle, stands in ((None, [5.0] * 6), (2, [5.0, 5.0, 5.0, 30.0, 40.0, 50.0])):
+        bench = Bench(tmp_path / str(idle), idle_batches=idle)
+        for batch in range(6):
+            bench.arrive("left", batch, [10.0 * batch + 10])
+            if batch == 0:
+                bench.arrive("right", 0, [5.0])
+            assert bench.ingestion.make_batch() == batch
+        assert [bench.watermark("right", batch) for batch in range(6)] == stands
+        bench.arrive("right", 1, [100.0])
+        assert bench.ingestion.make_batch() == 6
+        assert bench.watermark("right", 6) == 100.0
+
+
+def test_rows_of_another_type_are_named(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    with pytest.raises(BadInput, match="column 'n' of a batch of source left is string, declared as int64"):
+        bench.ingestion._arrived("left", Frame(pa.table({"n": ["x"], "at": [1.0]})), 0)  # type: ignore[arg-type]
+    failed = SimpleNamespace(exception=lambda: "PythonException", isActive=False)
+    bench.ingestion._queries["left"] = failed  # type: ignore[index,assignment]
+    with pytest.raises(BadInput, match="source left is string"):
+        bench.ingestion.reading  # noqa: B018

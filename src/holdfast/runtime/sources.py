@@ -3,7 +3,8 @@
 A batch is in the log when its manifest is: content without a manifest never happened. A batch that is delivered again
 finds its manifest and is not written again. A log belongs to one query and refuses another's. The watermark is in the
 manifest: it is a function of the logged batches, the latest event so far less the source's allowed lateness, and never
-goes back, so that every replay sees the same.
+goes back, so that every replay sees the same. Nodes read the log; pieces of a batch may be written by nodes too, then
+the driver commits them (see source_pieces.py).
 """
 
 from __future__ import annotations
@@ -11,21 +12,24 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+from uuid import uuid4
 
 import pyarrow as pa
 
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, Epoch, PartitionId
-from holdfast.runtime.blocks import OUTSIDE, Block, Edge, Header, decode_blocks, encode_blocks
+from holdfast.runtime import source_pieces
+from holdfast.runtime.blocks import OUTSIDE, Block, Edge, Header
 from holdfast.runtime.program import SourceProgram
-from holdfast.runtime.routing import spread_by_key
-from holdfast.runtime.schemas import conform
-from holdfast.runtime.times import END_OF_TIME, NOT_YET, Watermark, event_times, highest, microseconds
+from holdfast.runtime.source_pieces import Piece, cut_rows, piece_of, read_pieces, write_piece
+from holdfast.runtime.times import END_OF_TIME, NOT_YET, Watermark, highest, microseconds
 from holdfast.runtime.versions import NO_BATCH
+
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,8 @@ class Manifest:
     watermark: Watermark
     rows: tuple[int, ...]
     """Rows per partition of the source."""
-    file: str | None
-    """Where the rows are; None: there are none."""
+    pieces: tuple[Piece, ...]
+    """Where the rows are, in their order."""
 
 
 class SourceLog(Protocol):
@@ -51,6 +55,10 @@ class SourceLog(Protocol):
 
     def manifest(self, batch: BatchId) -> Manifest | None:
         """Return a batch's manifest, if it is in the log."""
+        ...
+
+    def block(self, batch: BatchId, index: int, epoch: Epoch) -> Block:
+        """Return a batch's block for one partition of the source, with or without rows."""
         ...
 
     def blocks(self, batch: BatchId, epoch: Epoch) -> list[Block]:
@@ -67,48 +75,21 @@ class SourceLog(Protocol):
         ...
 
 
-def cut_batch(
-    source: SourceProgram, rows: pa.Table, before: Watermark, *, last: bool
-) -> tuple[list[pa.Table | None], Watermark]:
-    """Check a batch's rows, spread them over the source's partitions and move the watermark on."""
-    rows = conform(rows, source.schema, f"a batch of source {source.id}")
-    watermark: Watermark = None
-    if source.event_time is not None:
-        watermark = highest(before, NOT_YET)
-        times, known = event_times(rows, source.event_time)
-        if known.any():
-            lateness = microseconds(source.lateness) if source.lateness else 0
-            watermark = highest(watermark, int(times[known].max()) - lateness)
-        if last:
-            watermark = END_OF_TIME
-    try:
-        return spread_by_key(rows, source.keys, source.parallelism), watermark
-    except BadInput as error:
-        raise error.placed(f"source {source.id}") from None
+def watermark_after(source: SourceProgram, before: Watermark, latest: int | None, *, last: bool) -> Watermark:
+    """Move a source's watermark on by the latest event of a batch; None where the source has no event time."""
+    if source.event_time is None:
+        return None
+    if last:
+        return END_OF_TIME
+    lateness = microseconds(source.lateness) if source.lateness else 0
+    return highest(highest(before, NOT_YET), None if latest is None else latest - lateness)
 
 
-def blocks_of(source: SourceProgram, manifest: Manifest, rows: Sequence[Block], epoch: Epoch) -> list[Block]:
-    """Return a block for each partition: with the rows logged for it, or the barrier alone."""
-    found = {block.header.receiver.index: block for block in rows}
-    return [
-        found[index].stamped(epoch)
-        if index in found
-        else Block(_header(source, index, manifest.batch, epoch, manifest.watermark))
-        for index in range(source.parallelism)
-    ]
-
-
-def _header(source: SourceProgram, index: int, batch: BatchId, epoch: Epoch, watermark: Watermark) -> Header:
-    edge = Edge(OUTSIDE, source.id)
-    return Header(edge, PartitionId(OUTSIDE, index), PartitionId(source.id, index), batch, epoch, watermark)
-
-
-def _logged(source: SourceProgram, tables: Sequence[pa.Table | None], batch: BatchId, mark: Watermark) -> list[Block]:
-    return [
-        Block(_header(source, index, batch, Epoch(0), mark), rows)
-        for index, rows in enumerate(tables)
-        if rows is not None and rows.num_rows
-    ]
+def _block(source: SourceProgram, manifest: Manifest, index: int, epoch: Epoch, rows: pa.Table | None) -> Block:
+    """Return the block for one partition: with the rows logged for it, or the barrier alone."""
+    sender, receiver = PartitionId(OUTSIDE, index), PartitionId(source.id, index)
+    header = Header(Edge(OUTSIDE, source.id), sender, receiver, manifest.batch, epoch, manifest.watermark)
+    return Block(header, rows)
 
 
 def _check_next(source: SourceProgram, batch: BatchId, frontier: BatchId) -> None:
@@ -124,7 +105,7 @@ class MemoryLog:
     def __init__(self, source: SourceProgram, query: str) -> None:
         self._source, self._query = source, query
         self._manifests: dict[BatchId, Manifest] = {}
-        self._blocks: dict[BatchId, list[Block]] = {}
+        self._rows: dict[BatchId, list[pa.Table | None]] = {}
 
     @property
     def frontier(self) -> BatchId:
@@ -137,61 +118,65 @@ class MemoryLog:
             return self._manifests[batch]
         _check_next(self._source, batch, self.frontier)
         before = self._manifests.get(BatchId(batch - 1))
-        tables, mark = cut_batch(self._source, rows, None if before is None else before.watermark, last=last)
+        tables, latest = cut_rows(self._source, rows)
+        mark = watermark_after(self._source, None if before is None else before.watermark, latest, last=last)
         counts = tuple(0 if table is None else table.num_rows for table in tables)
-        self._blocks[batch] = _logged(self._source, tables, batch, mark)
-        self._manifests[batch] = Manifest(self._source.id, self._query, batch, mark, counts, str(batch))
+        self._rows[batch] = tables
+        self._manifests[batch] = Manifest(self._source.id, self._query, batch, mark, counts, ())
         return self._manifests[batch]
 
     def manifest(self, batch: BatchId) -> Manifest | None:
         """See SourceLog."""
         return self._manifests.get(batch)
 
-    def blocks(self, batch: BatchId, epoch: Epoch) -> list[Block]:
+    def block(self, batch: BatchId, index: int, epoch: Epoch) -> Block:
         """See SourceLog."""
         manifest = self._manifests.get(batch)
-        if manifest is None or batch not in self._blocks:
+        if manifest is None or batch not in self._rows:
             raise _gone(self._source, batch)
-        return blocks_of(self._source, manifest, self._blocks[batch], epoch)
+        rows = self._rows[batch][index]
+        return _block(self._source, manifest, index, epoch, rows if rows is not None and rows.num_rows else None)
+
+    def blocks(self, batch: BatchId, epoch: Epoch) -> list[Block]:
+        """See SourceLog."""
+        return [self.block(batch, index, epoch) for index in range(self._source.parallelism)]
 
     def trim(self, through: BatchId) -> None:
         """See SourceLog."""
-        for batch in [batch for batch in self._blocks if batch <= through]:
-            del self._blocks[batch]
+        for batch in [batch for batch in self._rows if batch <= through]:
+            del self._rows[batch]
 
 
 class DirectoryLog:
     """A source log in a directory on durable storage; what it says is written is on the disk.
 
-    DIR/identity, DIR/12.4f1-7.blocks, DIR/12.manifest. Manifests of trimmed batches stay: they are small, and the
-    watermark goes on from them.
+    DIR/identity, DIR/12.4f1e77-0.blocks (a piece written by `append`), DIR/12.manifest; pieces that others wrote for
+    `commit` have names of their own. Manifests of trimmed batches stay: they are small, and the watermark goes on from
+    them. Several processes may have the log open: what one commits the others see.
     """
 
     def __init__(self, source: SourceProgram, query: str, directory: Path) -> None:
         """Open or begin a log; one that belongs to another query is refused."""
-        self._source, self._query, self._directory = source, query, Path(directory)
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._attempts = itertools.count()
-        identity = {"holdfast-source-log": 1, "source": source.id, "query": query}
-        if not self._link("identity", json.dumps(identity).encode()):
-            found = json.loads((self._directory / "identity").read_bytes())
-            if found != identity:
-                raise BadInput(
-                    f"the log belongs to source {found.get('source')} of query {found.get('query')}, "
-                    f"not to source {source.id} of query {query}",
-                    where=str(directory),
-                    remedy="give every query a directory of its own",
-                )
+        self._source, self._query, self.directory = source, query, Path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._attempts = (f"{uuid4().hex[:12]}-{number:x}" for number in itertools.count())
+        identity = {"holdfast-source-log": _VERSION, "source": source.id, "query": query}
+        if not link_durably(self.directory, "identity", json.dumps(identity).encode(), next(self._attempts)):
+            self._check_identity(json.loads((self.directory / "identity").read_bytes()), identity)
         self._manifests = {
             manifest.batch: manifest
-            for path in self._directory.glob("*.manifest")
+            for path in self.directory.glob("*.manifest")
             if (manifest := self._read(path)) is not None
         }
+        self._frontier = max(self._manifests, default=NO_BATCH)
+        self._trimmed = NO_BATCH
 
     @property
     def frontier(self) -> BatchId:
         """See SourceLog."""
-        return max(self._manifests, default=NO_BATCH)
+        while self.manifest(BatchId(self._frontier + 1)) is not None:
+            self._frontier = BatchId(self._frontier + 1)
+        return self._frontier
 
     def append(self, batch: BatchId, rows: pa.Table, *, last: bool = False) -> Manifest:
         """See SourceLog."""
@@ -199,55 +184,94 @@ class DirectoryLog:
         if there is not None:
             return there
         _check_next(self._source, batch, self.frontier)
+        content = self.directory / f"{batch}.{next(self._attempts)}.blocks"
+        piece = write_piece(self._source, rows, content) if rows.num_rows else None
+        manifest = self.commit(batch, [] if piece is None else [piece], last=last)
+        if piece is not None and piece not in manifest.pieces:
+            content.unlink(missing_ok=True)
+        self._sweep(batch)
+        return manifest
+
+    def commit(
+        self, batch: BatchId, pieces: Sequence[Piece], *, last: bool = False, at_least: Watermark = None
+    ) -> Manifest:
+        """Log a batch of pieces that are written; if the batch is there already, what is there holds.
+
+        `at_least`: where the watermark must stand whatever the rows say (a source that has been idle).
+        """
+        there = self.manifest(batch)
+        if there is not None:
+            return there
+        _check_next(self._source, batch, self.frontier)
         before = self._manifests.get(BatchId(batch - 1))
-        tables, mark = cut_batch(self._source, rows, None if before is None else before.watermark, last=last)
-        counts = tuple(0 if table is None else table.num_rows for table in tables)
-        manifest = Manifest(self._source.id, self._query, batch, mark, counts, None)
-        content = None
-        if sum(counts):
-            content = self._directory / f"{batch}.{os.getpid():x}-{next(self._attempts):x}.blocks"
-            _write_durably(content, encode_blocks(_logged(self._source, tables, batch, mark)))
-            manifest = replace(manifest, file=content.name)
-        first = self._link(f"{batch}.manifest", json.dumps(asdict(manifest)).encode())
-        if not first:
-            if content is not None:
-                content.unlink(missing_ok=True)
+        known = [piece.latest for piece in pieces if piece.latest is not None]
+        past = None if before is None else before.watermark
+        mark = watermark_after(self._source, past, max(known, default=None), last=last)
+        if mark is not None:
+            mark = highest(mark, at_least)
+        counts = [0] * self._source.parallelism
+        for piece in pieces:
+            for section in piece.sections:
+                counts[section.partition] += section.rows
+        full = tuple(piece for piece in pieces if piece.rows)
+        manifest = Manifest(self._source.id, self._query, batch, mark, tuple(counts), full)
+        if not link_durably(
+            self.directory, f"{batch}.manifest", json.dumps(asdict(manifest)).encode(), next(self._attempts)
+        ):
             return self._need(batch)
         self._manifests[batch] = manifest
-        self._sweep(batch)
         return manifest
 
     def manifest(self, batch: BatchId) -> Manifest | None:
         """See SourceLog."""
         if batch not in self._manifests:
-            found = self._read(self._directory / f"{batch}.manifest")
+            found = self._read(self.directory / f"{batch}.manifest")
             if found is not None:
                 self._manifests[batch] = found
         return self._manifests.get(batch)
 
-    def blocks(self, batch: BatchId, epoch: Epoch) -> list[Block]:
+    def block(self, batch: BatchId, index: int, epoch: Epoch) -> Block:
         """See SourceLog."""
         manifest = self._need(batch)
-        rows: list[Block] = []
-        if manifest.file is not None:
-            try:
-                with pa.memory_map(str(self._directory / manifest.file)) as file:
-                    rows = decode_blocks(file.read_buffer())
-            except FileNotFoundError:
-                raise _gone(self._source, batch) from None
-        return blocks_of(self._source, manifest, rows, epoch)
+        try:
+            rows = read_pieces(self.directory, manifest.pieces, index)
+        except FileNotFoundError:
+            raise _gone(self._source, batch) from None
+        return _block(self._source, manifest, index, epoch, rows)
+
+    def blocks(self, batch: BatchId, epoch: Epoch) -> list[Block]:
+        """See SourceLog."""
+        return [self.block(batch, index, epoch) for index in range(self._source.parallelism)]
 
     def trim(self, through: BatchId) -> None:
         """See SourceLog."""
-        for batch, manifest in self._manifests.items():
-            if batch <= through and manifest.file is not None:
-                (self._directory / manifest.file).unlink(missing_ok=True)
+        for number in range(self._trimmed + 1, through + 1):
+            manifest = self.manifest(BatchId(number))
+            for piece in () if manifest is None else manifest.pieces:
+                (self.directory / piece.file).unlink(missing_ok=True)
+        self._trimmed = max(self._trimmed, through)
 
     def _need(self, batch: BatchId) -> Manifest:
         manifest = self.manifest(batch)
         if manifest is None:
             raise _gone(self._source, batch)
         return manifest
+
+    def _check_identity(self, found: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+        if found == identity:
+            return
+        if found.get("holdfast-source-log") != _VERSION:
+            raise BadInput(
+                f"the log has format {found.get('holdfast-source-log')}, and this Holdfast reads {_VERSION}",
+                where=str(self.directory),
+                remedy="finish the run with the Holdfast that began it, or begin in another directory",
+            )
+        raise BadInput(
+            f"the log belongs to source {found.get('source')} of query {found.get('query')}, "
+            f"not to source {self._source.id} of query {self._query}",
+            where=str(self.directory),
+            remedy="give every query a directory of its own",
+        )
 
     def _read(self, path: Path) -> Manifest | None:
         try:
@@ -258,42 +282,34 @@ class DirectoryLog:
             raise CheckFailed(
                 "the manifest is damaged", where=str(path), remedy="restore it from a copy of the log"
             ) from None
-        return Manifest(**{**fields, "rows": tuple(fields["rows"])})
+        pieces = tuple(piece_of(piece) for piece in fields["pieces"])
+        return Manifest(**{**fields, "rows": tuple(fields["rows"]), "pieces": pieces})
 
     def _sweep(self, batch: BatchId) -> None:
         """Remove content of this and earlier batches that no manifest names: attempts that never happened."""
-        named = {manifest.file for manifest in self._manifests.values()}
-        for path in self._directory.glob("*.blocks"):
-            if path.name not in named and int(path.name.partition(".")[0]) <= batch:
+        for path in self.directory.glob("*.blocks"):
+            number = BatchId(int(path.name.partition(".")[0]))
+            manifest = self.manifest(number) if number <= batch else None
+            if manifest is not None and path.name not in [piece.file for piece in manifest.pieces]:
                 path.unlink(missing_ok=True)
 
-    def _link(self, name: str, data: bytes) -> bool:
-        """Write a file to disk and give it its name, at once and only if there is none."""
-        beside = self._directory / f".{name}.{os.getpid():x}-{next(self._attempts):x}"
-        _write_durably(beside, data)
-        try:
-            os.link(beside, self._directory / name)
-        except FileExistsError:
-            return False
-        finally:
-            beside.unlink(missing_ok=True)
-        _sync_directory(self._directory)
-        return True
 
-
-def _write_durably(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_directory(directory: Path) -> None:
+def link_durably(directory: Path, name: str, data: bytes, attempt: str) -> bool:
+    """Write a file to disk and give it its name, at once and only if there is none; say whether it is the first."""
+    beside = directory / f".{name}.{attempt}"
+    source_pieces.write_durably(beside, [data])
+    try:
+        os.link(beside, directory / name)
+    except FileExistsError:
+        return False
+    finally:
+        beside.unlink(missing_ok=True)
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+    return True
 
 
 def _gone(source: SourceProgram, batch: BatchId) -> CheckFailed:
