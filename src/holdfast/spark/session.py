@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.spark.java import find_java_home
+from holdfast.spark.needs import session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +71,7 @@ def start_session(
         "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Dlog4j2.configurationFile={log_settings}",
         "spark.executor.extraJavaOptions": small_jvm,
         "spark.executor.memory": f"{executor_mb}m",
-        "spark.python.unix.domain.socket.enabled": "true",
+        **session_settings(),
         "spark.sql.shuffle.partitions": "4",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

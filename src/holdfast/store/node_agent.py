@@ -20,11 +20,13 @@ import os
 import secrets
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.store.address import Address
@@ -79,9 +81,8 @@ class AgentSettings:
     """How often neighbours on the ring hear from this peer, seconds."""
     memory_mb: int = 32
     """The peer's memory tier."""
-    lives_with: int | None = None
-    """The executor's process id: without it the agent ends, after `linger` seconds."""
-    linger: float = 60.0
+    linger: float = 600.0
+    """How long it outlives the process that SPOOL/executor names (`live_with`), seconds; none named, it stays."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
@@ -113,6 +114,27 @@ def read_settings(spool: Path) -> AgentSettings:
 def enter_ring(spool: Path, join: Sequence[str]) -> None:
     """Tell a waiting agent how to enter: through these peers; none, or only itself, means that it is the first."""
     _write(spool / "ring.json", {"join": list(join)})
+
+
+def live_with(spool: Path, process: int) -> None:
+    """Let the agent of a spool end some time after this process has; the last one named counts."""
+    executor = {"pid": process, "began": process_began(process)}
+    if _read(spool / "executor") != executor:
+        _write(spool / "executor", executor)
+
+
+def stop_agent(spool: Path) -> None:
+    """Let the agent of a spool end now: its run is over."""
+    (spool / "stop").touch()
+
+
+def process_began(process: int) -> int | None:
+    """Return when a process began, in ticks since the machine did; None where it has ended. Ids are used again."""
+    try:
+        about = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return None if about[0] in "ZX" else int(about[19])
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def agent_ready(spool: Path) -> bool:
@@ -180,8 +202,8 @@ class NodeAgent:
         port = await listener.open(settings.host, settings.port)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
-        self._listens(str(Address(settings.host, port)))
         self._desk.start()
+        self._listens(str(Address(settings.host, port)))
         await self._stop.wait()
         await listener.close()
 
@@ -223,6 +245,9 @@ class NodeAgent:
     def _ready(self, contact: Contact, others: int) -> None:
         log.info("ready %s with %d others", contact.address, others)
         self._desk.start()
+        if (self._spool / "executor").exists():
+            # It may outlive the folder it was imported from: what it will need is imported now.
+            threading.Thread(target=import_module, args=("holdfast.store.client",), daemon=True).start()
         _write(self._spool / "agent.json", {**self._about(contact.address), "ready": True})
 
     def _listens(self, address: str) -> None:
@@ -248,14 +273,13 @@ class NodeAgent:
 
     async def _end_in_time(self) -> None:
         """End when told to by a file, or when the executor has been gone for as long as agents linger."""
-        settings = self._settings
         gone_since: float | None = None
         while True:
             await asyncio.sleep(0.5)
-            if settings.lives_with is not None:
-                alive = Path(f"/proc/{settings.lives_with}").exists()
-                gone_since = None if alive else gone_since or time.monotonic()
-            overdue = gone_since is not None and time.monotonic() - gone_since >= settings.linger
+            executor = _read(self._spool / "executor")
+            alive = executor is None or process_began(executor["pid"]) == executor["began"]
+            gone_since = None if alive else gone_since or time.monotonic()
+            overdue = gone_since is not None and time.monotonic() - gone_since >= self._settings.linger
             if overdue or (self._spool / "stop").exists():
                 log.info("ending: %s", "the executor is gone" if overdue else "told to stop")
                 self._stop.set()
@@ -315,9 +339,7 @@ def main(arguments: Sequence[str]) -> int:
     spool = Path(arguments[0])
     make_folders(spool)
     with (spool / "agent.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked(lock):
             return 0  # another agent serves this spool
         with contextlib.suppress(FileNotFoundError):
             (spool / "stop").unlink()
@@ -327,6 +349,17 @@ def main(arguments: Sequence[str]) -> int:
             sys.stderr.write(f"holdfast: {error}\n")
             return error.status
     return 0
+
+
+def _locked(lock: IO[str], tries: int = 10) -> bool:
+    """Take the spool's lock; again where someone may only have looked whether it is taken."""
+    for left in range(tries, 0, -1):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if left > 1:
+            time.sleep(0.05)
+    return False
 
 
 async def _run(spool: Path, settings: AgentSettings) -> None:

@@ -117,7 +117,8 @@ class SpoolDesk:
         make_folders(spool)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin: from now on tasks see that someone is here."""
+        _touch(self._spool / "heartbeat")
         self._thread.start()
 
     def stop(self) -> None:

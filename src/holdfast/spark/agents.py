@@ -1,0 +1,197 @@
+"""Agents on a user's own cluster: the first task on an executor starts one, and all find each other. Runs in tasks.
+
+On an embedded cluster every node has its agent already, and tasks find its spool in their environment. Elsewhere a task
+calls `ensure_agent`: it returns at once, starts an agent where none runs (detached: it outlives Python workers, and for
+a while the executor, so that the next driver finds the fragments), and tells the driver where it listens. The driver
+collects that in a `Roster`, and the next tasks pass on whom to join. No agent has to know another beforehand, and no
+port has to be set.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from holdfast.errors import BadInput
+from holdfast.ids import NodeId
+from holdfast.spark.pinned import own_host
+from holdfast.spark.settings import PREFIX, Settings
+from holdfast.store.address import Address, is_loopback
+from holdfast.store.node_agent import AgentSettings, agent_ready, enter_ring, live_with, write_settings
+from holdfast.store.spool import SPOOL_VARIABLE, agent_address, make_folders
+
+START_SECONDS = 5.0
+"""An agent that does not hold its spool's lock so long after its start is started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReport:
+    """What a task tells the driver of its node's agent."""
+
+    spool: str
+    address: str | None
+    """Where it listens; None: it has only just been started."""
+    ready: bool
+    """It is part of the ring, or needs none."""
+
+
+def node_spool(run: str, host: str | None = None) -> Path:
+    """Return this node's spool: of the embedded cluster's agent, or one of this run's own, by host.
+
+    A run that starts again finds it: its name decides, not the executor's.
+    """
+    given = os.environ.get(SPOOL_VARIABLE)
+    if given is not None:
+        return Path(given)
+    name = hashlib.blake2b(run.encode(), digest_size=8).hexdigest()
+    ours = Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
+    ours.mkdir(mode=0o700, exist_ok=True)
+    if ours.lstat().st_uid != os.getuid():
+        raise BadInput("belongs to another user", where=str(ours), remedy="have it removed, or set TMPDIR elsewhere")
+    return ours / name / (host or own_host())
+
+
+def agent_settings(settings: Settings, host: str) -> AgentSettings:
+    """Return how the agent of a node runs."""
+    given = bool(settings.store_peers)
+    if settings.store_secret_file is None and not is_loopback(host):
+        raise BadInput(
+            f"will not serve {host} without a secret",
+            field=f"{PREFIX}store.secretFile",
+            remedy="write a secret into a file on every node (mode 600), and name it",
+        )
+    return AgentSettings(
+        host=host,
+        peer=not given,
+        peers=settings.store_peers,
+        wait_for_ring=not given,
+        secret_file=settings.store_secret_file,
+        durable=settings.store_durable,
+        data_fragments=settings.store_data_fragments,
+        parity_fragments=settings.store_parity_fragments,
+        survive=settings.store_survive,
+        linger=settings.store_linger_seconds,
+    )
+
+
+def ensure_agent(
+    spool: Path, settings: AgentSettings, join: Sequence[str] = (), *, executor: int | None = None
+) -> AgentReport:
+    """See that an agent serves this spool, and tell where it is; returns at once and may be called in every task.
+
+    `join`: whom to enter the ring with, once the driver knows (`Roster.join`). `executor`: the process it lives with;
+    None: the executor of this task.
+    """
+    embedded = os.environ.get(SPOOL_VARIABLE) == str(spool)
+    make_folders(spool)
+    if not embedded:
+        live_with(spool, _executor() if executor is None else executor)
+    if join and not (spool / "ring.json").exists():
+        enter_ring(spool, join)
+    if not _runs(spool):
+        if not _just_started(spool):
+            if not embedded:
+                write_settings(spool, settings)
+            _start(spool, own_session=not embedded)
+        return AgentReport(str(spool), None, ready=False)
+    address = agent_address(spool)
+    return AgentReport(str(spool), None if address is None else str(address), agent_ready(spool))
+
+
+class Roster:
+    """The agents that the driver has heard of, and whom the others are to join."""
+
+    def __init__(self) -> None:
+        self._reports: dict[NodeId, AgentReport] = {}
+
+    def hear(self, reports: Mapping[NodeId, AgentReport]) -> None:
+        """Take what tasks told."""
+        self._reports.update({node: report for node, report in reports.items() if report.address is not None})
+
+    def lose(self, node: NodeId) -> None:
+        """Forget a node that is gone."""
+        self._reports.pop(node, None)
+
+    def join(self, nodes: Sequence[NodeId]) -> tuple[str, ...]:
+        """Return whom agents of these nodes are to enter the ring with; nobody, until it is sure who is first.
+
+        Agents that are part of the ring come first. Without any, all nodes must have been heard: the first of them
+        begins the ring, and two must never do so.
+        """
+        ready = sorted(str(one.address) for one in self._reports.values() if one.ready)
+        waiting = sorted(str(one.address) for one in self._reports.values() if not one.ready)
+        return tuple(ready + waiting) if ready or set(nodes) <= set(self._reports) else ()
+
+    def ready(self, nodes: Sequence[NodeId]) -> bool:
+        """Say whether the agents of all these nodes can save."""
+        return all(node in self._reports and self._reports[node].ready for node in nodes)
+
+    def addresses(self) -> dict[NodeId, Address]:
+        """Return where agents listen, for keep-alives."""
+        return {node: Address.parse(one.address) for node, one in self._reports.items() if one.address is not None}
+
+
+def with_durable(settings: AgentSettings, folder: Path) -> AgentSettings:
+    """Return the settings with a durable folder where they name none."""
+    return settings if settings.durable is not None else replace(settings, durable=str(folder))
+
+
+_started: list[subprocess.Popen[bytes]] = []
+
+
+def _just_started(spool: Path) -> bool:
+    """Say whether one is on its way: until it has the lock, others need not try."""
+    try:
+        return time.time() - (spool / "started").stat().st_mtime < START_SECONDS
+    except FileNotFoundError:
+        return False
+
+
+def _runs(spool: Path) -> bool:
+    """Say whether an agent holds the spool's lock."""
+    with (spool / "agent.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _start(spool: Path, *, own_session: bool) -> None:
+    """Start an agent; of two started at once, one takes the lock and the other ends."""
+    (spool / "started").touch()
+    with (spool / "log").open("ab") as log:
+        # Kept: a worker that lives longer than the agent reaps it when the next one is started.
+        _started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "holdfast.store.node_agent", str(spool)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=spool,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=own_session,
+            )
+        )
+    _started[:] = [process for process in _started if process.poll() is None]
+
+
+def _executor() -> int:
+    """Return the executor's process: the nearest Java above this Python worker, else its parent."""
+    process = parent = os.getppid()
+    while process > 1:
+        try:
+            if Path(f"/proc/{process}/comm").read_text().strip() == "java":
+                return process
+            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
+    return parent
