@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.application import Application
-from holdfast.examples import hashtags, hot_pages, traffic, word_count
+from holdfast.examples import (
+    advertising,
+    hashtags,
+    hot_pages,
+    incidents,
+    traffic,
+    trending_keywords,
+    word_count,
+)
 
 Batches = Iterator[dict[str, pa.Table]]
 
@@ -30,6 +38,9 @@ EXAMPLES: dict[str, Example] = {
         Example("traffic", traffic.TITLE, traffic.application, traffic.batches),
         Example("hashtags", hashtags.TITLE, hashtags.application, hashtags.batches),
         Example("hot-pages", hot_pages.TITLE, hot_pages.application, hot_pages.batches),
+        Example("incidents", incidents.TITLE, incidents.application, incidents.batches),
+        Example("trending-keywords", trending_keywords.TITLE, trending_keywords.application, trending_keywords.batches),
+        Example("advertising", advertising.TITLE, advertising.application, advertising.batches),
         Example("word-count", word_count.TITLE, word_count.application, word_count.batches),
     )
 }

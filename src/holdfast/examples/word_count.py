@@ -31,7 +31,7 @@ def application() -> Application:
 
 def split(sentences: pa.Table) -> pa.Table:
     """Cut sentences at spaces; a sentence without words gives none."""
-    lists = pc.split_pattern_regex(pc.utf8_trim_whitespace(sentences["text"]), r"\s+").combine_chunks()
+    lists = pc.split_pattern_regex(sentences["text"], r"\s+").combine_chunks()
     at = pc.take(sentences["at"], pc.list_parent_indices(lists))
     words = pa.table({"word": pc.list_flatten(lists), "at": at})
     return words.filter(pc.not_equal(words["word"], ""))
