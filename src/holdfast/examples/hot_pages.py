@@ -47,8 +47,11 @@ def by_slices(weigh: Callable[[pa.Table], pa.Table]) -> CustomFunction:
     def slices(state: pa.Table, inputs: tuple[pa.Table, ...], watermark: float) -> tuple[pa.Table, pa.Table]:
         rows = pa.concat_tables([state, weigh(inputs[0])])
         full = rows.num_rows // SLICE * SLICE
-        numbered = rows.slice(0, full).append_column("slice", pa.array(np.arange(full) // SLICE))
-        sums = numbered.group_by(["slice", "page"], use_threads=False).aggregate([("visits", "sum")])
+        numbered = rows.slice(0, full).append_column("row", pa.array(np.arange(full)))
+        numbered = numbered.append_column("slice", pa.array(np.arange(full) // SLICE))
+        sums = numbered.group_by(["slice", "page"], use_threads=False).aggregate([("visits", "sum"), ("row", "min")])
+        # In the order in which pages first appear: what comes next is cut by order again.
+        sums = sums.take(pa.array(np.argsort(np.asarray(sums["row_min"]))))
         return rows.slice(full).combine_chunks(), sums.select(["page", "visits_sum"]).rename_columns(_SCHEMA.names)
 
     return slices

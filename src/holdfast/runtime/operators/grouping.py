@@ -1,7 +1,8 @@
 """Groups of rows by the values of columns: as Arrow's single-threaded group-by, and as numbers. Runs anywhere.
 
-Values are the same group when they are equal; nulls are one group, and so are NaNs, and so are 0.0 and -0.0. Groups
-come in the order in which they first appear, so the same rows in the same order give the same bytes.
+Values are the same group when they are equal; nulls are one group, and so are NaNs, and so are 0.0 and -0.0. The same
+rows in the same order give the same groups in the same order, on every machine. That order is Arrow's own: with many
+groups it is not that of first appearance, and a later Arrow may choose another (decision 0056).
 """
 
 from __future__ import annotations
