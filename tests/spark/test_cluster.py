@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.errors import BadInput
+from holdfast.ids import NodeId
 from holdfast.spark.pinned import DRIVER, PinnedSlots, executors_of
 from holdfast.spark.routed_rates import run_routed_rates
 from holdfast.spark.warden import Warden, session_of
@@ -186,6 +188,44 @@ def test_a_warden_ends_what_left_the_group_and_is_frozen() -> None:
     wait_until(lambda: not session_of(leader.pid))
     leader.wait()
     leader.stdout.close()
+
+
+def test_a_node_that_does_not_end_in_good_order_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sleeping processes stand for nodes: one ends when told to, one does not listen, and one is slowed."""
+    from holdfast.spark import cluster as module
+
+    monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(module, "find_java_home", lambda: tmp_path)
+    monkeypatch.setattr(module.EmbeddedCluster, "_start_master", lambda self: "spark://127.0.0.1:1")
+    for name in ("_form_ring", "await_agents"):
+        monkeypatch.setattr(module.EmbeddedCluster, name, lambda self: None)
+    monkeypatch.setattr(module.EmbeddedCluster, "_await_workers", lambda self, count: None)
+    scripts = iter(["sleep 3600", "trap '' TERM; while true; do sleep 1; done", "sleep 3600"])
+
+    def start_worker(self: EmbeddedCluster, host: str) -> None:
+        process = subprocess.Popen(["sh", "-c", next(scripts)], start_new_session=True)
+        self._warden.watch_group(process.pid)
+        self._processes[process.pid] = process  # type: ignore[assignment]
+        self.nodes[NodeId(host)] = module.Node(NodeId(host), host, process.pid, tmp_path / host)
+
+    monkeypatch.setattr(module.EmbeddedCluster, "_start_worker", start_worker)
+    with module.EmbeddedCluster(3) as running:
+        willing, deaf, slow = running.nodes.values()
+        running.freeze_node(willing.id)
+        running.remove_node(willing.id)
+        assert not session_of(willing.group)
+        running.remove_node(deaf.id, seconds=0.5)
+        assert not session_of(deaf.group)
+        assert list(running.nodes) == [slow.id]
+        with pytest.raises(BadInput, match="share above 0"):
+            running.slow_node(slow.id, 0)
+        running.slow_node(slow.id, 0.3)
+        wait_until(lambda: "T" in states_of(slow.group).values())
+        wait_until(lambda: "T" not in states_of(slow.group).values())
+        running.slow_node(slow.id, 1)
+        assert "T" not in states_of(slow.group).values()
+        running.slow_node(slow.id, 0.3)
+    assert not session_of(slow.group)
 
 
 def test_a_cluster_whose_warden_was_killed_still_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

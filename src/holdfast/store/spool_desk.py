@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import secrets
 import threading
@@ -133,6 +134,7 @@ class SpoolDesk:
 
     def _run(self) -> None:
         beat = tidied = 0.0
+        copies_tidied = -math.inf
         seen = -1
         while not self._stopping.wait(self._settings.look_every):
             now = time.monotonic()
@@ -143,6 +145,9 @@ class SpoolDesk:
                 if now - tidied >= 60.0:
                     tidied = now
                     self._tidy()
+                if now - copies_tidied >= self._settings.keep and self._durable is not None:
+                    copies_tidied = now
+                    self._saving.submit(self._durable.tidy)  # a folder of others' storage may be slow
                 changed = (self._spool / "orders").stat().st_mtime_ns
                 due = any(one.due <= now for one in list(self._trouble.values()))
                 # A folder's time has ticks: what comes within the same tick is seen by looking once more.
@@ -377,8 +382,6 @@ class SpoolDesk:
                 with contextlib.suppress(FileNotFoundError):
                     if path.stat().st_mtime < oldest:
                         path.unlink()
-        if self._durable is not None:
-            self._durable.tidy()
 
 
 def _touch(path: Path) -> None:
