@@ -69,6 +69,8 @@ class Measures:
     state_bytes: int = 0
     written_bytes: int = 0
     """Bytes of state that this batch added or wrote again."""
+    cpu_seconds: float = 0.0
+    """Its share of its task's CPU, by rows."""
 
     def plus(self, more: Measures) -> Measures:
         """Return the sums of both, and the later size of the state."""
@@ -79,6 +81,7 @@ class Measures:
             self.seconds + more.seconds,
             more.state_bytes,
             self.written_bytes + more.written_bytes,
+            self.cpu_seconds + more.cpu_seconds,
         )
 
 

@@ -1,71 +1,102 @@
-"""One cycle of one node, as a value in and a value out: what a task of the cluster does. Runs on a node.
+"""A cycle, as values: what the driver says to all nodes, and what each says back. Runs anywhere.
 
-The driver says which partitions run where and up to where its log has them, what consumers have acknowledged and which
-checkpoints are safe; the exchange brings blocks. The task places, hears, takes in, processes and hands back answers and
-blocks. It never raises for anything a partition or a user's function does: a failed partition is an answer, and its
-neighbours go on. Everything can be sent again: a cycle that ran twice, or on two workers at once, changes nothing.
+Everything can be said again: a cycle that ran twice, or on two workers at once, changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from holdfast.ids import BatchId, PartitionId
-from holdfast.runtime.answers import Answer, Order, Ready
+from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.recovery.assignments import Start
+from holdfast.recovery.checkpoints import SavedImage
+from holdfast.runtime.answers import Answer, Measures
 from holdfast.runtime.blocks import Block
-from holdfast.runtime.host import PartitionHost
-from holdfast.runtime.inbox import Delivery
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledgement:
-    """That a consumer has completed a batch of what a partition sends it."""
+class Task:
+    """What one partition is to do."""
 
-    sender: PartitionId
-    consumer: PartitionId
+    node: NodeId
+    start: Start
+    """What it starts from, unless it has since."""
     frontier: BatchId
+    """What it has completed, as the driver knows."""
+    keep_from: BatchId
+    """The first batch whose output it keeps."""
+    through: BatchId
+    """The last batch it takes from its source's log; of no meaning for others."""
+    marks: tuple[BatchId, ...] = ()
+    """Batches at which it saves an image."""
+    durable: frozenset[BatchId] = frozenset()
+    """Those of them whose images are whole and durable."""
+    follows: SavedImage | None = None
+    """Its last image: the next one may hold only what has changed since."""
+    with_outbox: bool = False
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Instructions:
-    """What the driver's log says about one node."""
+class Cycle:
+    """What holds in one cycle, for every node alike."""
 
-    orders: Sequence[Order]
-    acknowledged: Sequence[Acknowledgement] = ()
-    checkpointed: Sequence[tuple[PartitionId, BatchId]] = ()
+    run: str
+    """Names the run: its images are apart from every other's."""
+    number: int
+    epoch: Epoch
+    tasks: Mapping[PartitionId, Task]
+    """The partitions that have a node."""
+    published: Mapping[PartitionId, BatchId]
+    """What has reached the sink of each output partition."""
     most: int | None = None
-    """Batches per partition in this cycle; None: all that are complete."""
+    """Batches per partition at most; None: all that are complete."""
+    seconds: float = 1e9
+    """No batch is begun on a node after so much time at one level."""
+    count_kept: bool = False
+    """Whether nodes say how much their outboxes hold."""
+    forget: tuple[str, ...] = ()
+    """Images to drop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An image of a partition is safe."""
+
+    partition: PartitionId
+    image: SavedImage
+
+
+@dataclass(frozen=True, slots=True)
+class NotSaved:
+    """An image of a partition is not safe, and why; it is tried again."""
+
+    partition: PartitionId
+    batch: BatchId
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An image that a partition should start from cannot be brought back."""
+
+    partition: PartitionId
+    image: tuple[BatchId, Epoch]
+    problem: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Report:
-    """What came of a cycle on one node."""
+class NodeReport:
+    """What came of one level of a cycle on one node."""
 
-    answers: Sequence[Answer]
-    blocks: Sequence[Block]
+    node: NodeId
+    epoch: Epoch
+    answers: Sequence[Answer | Stored | NotSaved | Lost] = ()
+    blocks: Sequence[Block] = ()
     """What consumers on other nodes, and sinks, have not acknowledged."""
-    dropped: int
-    """Blocks that were duplicates, of an old epoch, or for nobody here."""
-
-
-def run_cycle(host: PartitionHost, told: Instructions, blocks: Iterable[Block]) -> Report:
-    """Run one cycle. The blocks are drained, whatever happens."""
-    answers: list[Answer] = []
-    placed = set()
-    for order in told.orders:
-        answer = host.take(order)
-        answers.append(answer)
-        if isinstance(answer, Ready):
-            placed.add(order.partition)
-    for partition in host.partitions:
-        if partition not in placed:
-            host.release(partition)
-    for heard in told.acknowledged:
-        host.acknowledge(heard.sender, heard.consumer, heard.frontier)
-    for partition, batch in told.checkpointed:
-        host.checkpointed(partition, batch)
-    deliveries = host.deliver(blocks)
-    answers += host.run(told.most)
-    dropped = sum(delivery is not Delivery.QUEUED for delivery in deliveries)
-    return Report(tuple(answers), tuple(host.outgoing()), dropped)
+    frontiers: Mapping[PartitionId, BatchId] = field(default_factory=dict)
+    """The partitions whose state is here, and how far they are."""
+    measures: Mapping[PartitionId, Measures] = field(default_factory=dict)
+    """What partitions took at this level."""
+    kept_bytes: int = 0

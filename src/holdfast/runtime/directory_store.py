@@ -18,7 +18,7 @@ import itertools
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +225,21 @@ class DirectoryStore:
         if len(live) > MOST_FILES:
             thin |= set(sorted(live, key=_batch_of)[: len(live) // 2])
         return thin
+
+    @contextmanager
+    def alone(self, partition: PartitionId) -> Iterator[None]:
+        """See VersionStore: the lock is beside the partition's folder, which may be dropped and made anew."""
+        with (self._directory / f".{partition.operator}-{partition.index}.lock").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def kept_bytes(self) -> int:
+        """See VersionStore."""
+        total = 0
+        for path in self._directory.glob("*/*.blocks"):
+            with suppress(FileNotFoundError):  # another attempt has trimmed it
+                total += path.stat().st_size
+        return total
 
     # -- files -----------------------------------------------------------------------------------------------------
 

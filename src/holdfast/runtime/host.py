@@ -9,16 +9,17 @@ another node are answers, and the partition stands where it stood.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.runtime.answers import Done, Failed, Measures, Misplaced, Missing, Order, Ready, Refused
-from holdfast.runtime.blocks import LATE, Block, Edge
+from holdfast.runtime.blocks import LATE, SINK, Block, Edge
 from holdfast.runtime.images import Image, take_image
 from holdfast.runtime.inbox import Delivery, Inbox
-from holdfast.runtime.outbox import Outbox, Retention
+from holdfast.runtime.outbox import NOT_HEARD, Outbox, Retention
 from holdfast.runtime.placed import Placed
 from holdfast.runtime.program import Program
 from holdfast.runtime.restoring import install
@@ -122,6 +123,11 @@ class PartitionHost:
         """Begin an epoch: every partition goes on from its frontier, and the writes of earlier epochs are refused."""
         if epoch < self.epoch:
             raise StaleEpoch(f"epoch {epoch} is over: this host is in {self.epoch}", remedy="take a new epoch")
+        if epoch > self.epoch:
+            for placed in self._placed.values():
+                # What was sent in an earlier epoch may be of a line that is abandoned; it is sent again.
+                placed.inbox.clear()
+                placed.handed.clear()
         self.epoch = epoch
 
     def release(self, partition: PartitionId) -> None:
@@ -141,6 +147,15 @@ class PartitionHost:
     def frontier(self, partition: PartitionId) -> BatchId:
         """The last batch a partition has completed."""
         return self._need(partition).frontier
+
+    def since(self, partition: PartitionId) -> Epoch:
+        """The epoch in which a partition was last put in place, or went on from there."""
+        return self._need(partition).pointer.epoch
+
+    def version(self, partition: PartitionId, batch: BatchId) -> VersionId | None:
+        """The version of a partition's state at a batch, if it is on its line."""
+        commit = self._need(partition).commits.get(batch)
+        return None if commit is None else commit.id
 
     def watermark(self, partition: PartitionId) -> int | None:
         """The watermark after the last batch."""
@@ -171,14 +186,17 @@ class PartitionHost:
                 found.append(placed.inbox.put(block, placed.frontier))
         return found
 
-    def run(self, most: int | None = None) -> list[Done | Failed | Missing | Refused]:
-        """Process every batch that is complete, at most so many per partition.
+    def run(
+        self, most: int | None = None, *, seconds: float = math.inf, without: Collection[PartitionId] = ()
+    ) -> list[Done | Failed | Missing | Refused]:
+        """Process every batch that is complete: at most so many per partition, begun within so many seconds.
 
         Rows go from one partition here to the next at once. One that failed is not tried again before the next call.
         """
         answers: list[Done | Failed | Missing | Refused] = []
         counts: dict[PartitionId, int] = {}
-        stopped: set[PartitionId] = set()
+        stopped: set[PartitionId] = set(without)
+        until = self._clock() + seconds if seconds < math.inf else math.inf
         moved = True
         while moved:
             moved = False
@@ -187,7 +205,7 @@ class PartitionHost:
                 self._hand_over(placed)
                 while partition not in stopped and (most is None or counts.get(partition, 0) < most):
                     blocks = placed.inbox.complete(BatchId(placed.frontier + 1))
-                    if blocks is None:
+                    if blocks is None or (until < math.inf and self._clock() >= until):
                         break
                     answer = self._step(placed, blocks)
                     if answer is None:
@@ -259,7 +277,7 @@ class PartitionHost:
         for partition in self.partitions:
             placed = self._placed[partition]
             for consumer in placed.outbox.consumers:
-                if consumer not in self._placed:
+                if consumer not in self._placed and placed.outbox.acknowledged(consumer) != NOT_HEARD:
                     found += self.replay(partition, consumer, placed.outbox.acknowledged(consumer)) or []
         return found
 
@@ -285,6 +303,33 @@ class PartitionHost:
         while (commit := placed.commits.get(number)) is not None and self._store.blocks(commit) is not None:
             number = BatchId(number - 1)
         return BatchId(number + 1)
+
+    def unkept(self) -> list[tuple[PartitionId, BatchId]]:
+        """Return senders here that no longer have what a consumer asks for next: they have to make it again."""
+        found = []
+        for partition, placed in self._placed.items():
+            for consumer in placed.outbox.consumers:
+                if consumer.operator in (SINK, LATE):
+                    continue
+                near = self._placed.get(consumer)
+                at = placed.outbox.acknowledged(consumer) if near is None else near.frontier
+                if at == NOT_HEARD or at >= placed.frontier:
+                    continue
+                commit = placed.commits.get(BatchId(at + 1))
+                if commit is None or self._store.blocks(commit) is None:
+                    found.append((partition, at))
+                    break
+        return found
+
+    def hear(self, sender: PartitionId, consumer: PartitionId, frontier: BatchId | None) -> None:
+        """Hear exactly where a consumer stands, also when it went back; None: it is lost, and gets nothing now."""
+        if sender in self._placed:
+            self._placed[sender].outbox.hear(consumer, frontier)
+
+    def keep(self, partition: PartitionId, first: BatchId, states: Collection[BatchId] = ()) -> None:
+        """Keep a partition's output from a batch on, and its states at these batches until they are safe."""
+        placed = self._need(partition)
+        placed.keep_from, placed.pinned = first, frozenset(states)
 
     def acknowledge(self, sender: PartitionId, consumer: PartitionId, frontier: BatchId) -> None:
         """Hear that a consumer (a partition, or a sink) has completed a batch of what a partition here sends."""
@@ -315,9 +360,17 @@ class PartitionHost:
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
     def snapshot(
-        self, partition: PartitionId, batch: BatchId, *, since: VersionId | None = None, with_outbox: bool = False
+        self,
+        partition: PartitionId,
+        batch: BatchId,
+        *,
+        since: VersionId | None = None,
+        outbox_from: BatchId | None = None,
     ) -> Image | Missing:
-        """Return a partition's state at a batch: the changes since a version that is on its line, else all of it."""
+        """Return a partition's state at a batch: the changes since a version that is on its line, else all of it.
+
+        It holds the output from a batch on too, where one is named.
+        """
         placed = self._need(partition)
         commit = placed.commits.get(batch)
         state = None if commit is None else self._store.load(commit)
@@ -326,13 +379,20 @@ class PartitionHost:
         if commit.tentative:
             raise CheckFailed(f"{partition} at batch {batch} is tentative", remedy="checkpoint its clean line")
         earlier = None if since is None else placed.commits.get(since.batch)
+        if earlier is not None and earlier.id != since:
+            earlier = None
         outbox: list[Block] = []
-        if with_outbox:
-            first = BatchId(max(self.kept_from(partition), placed.outbox.needed_from()) - 1)
+        if outbox_from is not None:
             for consumer in placed.outbox.consumers:
-                kept = self.replay(partition, consumer, first) or []
+                kept = self.replay(partition, consumer, BatchId(outbox_from - 1)) or []
                 outbox += [block for block in kept if block.header.batch <= batch]
-        return take_image(commit, state, earlier if earlier is not None and earlier.id == since else None, outbox)
+        return take_image(commit, state, earlier, outbox)
+
+    def outbox_from(self, partition: PartitionId) -> BatchId:
+        """The first batch of a partition's output that is here and that consumers may still ask for."""
+        placed = self._need(partition)
+        wanted = placed.outbox.needed_from() if placed.keep_from is None else placed.keep_from
+        return max(self.kept_from(partition), wanted)
 
     def restore(self, images: Sequence[Image]) -> Ready:
         """Put a partition here from a base and the changes since, in this host's epoch."""
@@ -393,9 +453,11 @@ class PartitionHost:
         placed.trimmed_at = placed.frontier
         recent = sorted(placed.commits)[-self._versions :]
         states = {placed.commits[batch].id for batch in recent}
+        states |= {commit.id for batch, commit in placed.commits.items() if batch in placed.pinned}
         if placed.checkpoint is not None:
             states.add(placed.checkpoint)
-        self._store.forget(placed.partition, states, placed.outbox.needed_from())
+        first = placed.outbox.needed_from() if placed.keep_from is None else placed.keep_from
+        self._store.forget(placed.partition, states, first)
         line = self._store.line(placed.partition)
         if line is not None:
             placed.pointer, placed.commits = line.pointer, dict(line.commits)

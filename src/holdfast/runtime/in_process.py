@@ -272,7 +272,9 @@ class InProcess:
             since = chain[-1][0] if chain and len(chain) <= LONGEST_CHAIN else None
             # What a deterministic operator gave is published already, or is made again.
             unsure = not self.program.operators[partition.operator].deterministic
-            image = self._host(partition).snapshot(partition, batch, since=since, with_outbox=unsure)
+            host = self._host(partition)
+            first = host.outbox_from(partition) if unsure else None
+            image = host.snapshot(partition, batch, since=since, outbox_from=first)
             if isinstance(image, Missing):
                 raise CheckFailed(f"{partition} is not at batch {batch}", remedy="run until every partition is there")
             taken[partition] = image.commit.id, encode_image(image), image.since is None

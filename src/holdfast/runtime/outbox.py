@@ -22,6 +22,10 @@ class Retention(StrEnum):
     CHECKPOINT = "checkpoint"
 
 
+NOT_HEARD = BatchId(-2)
+"""What is known of a consumer that is lost: nothing. It is sent nothing until it is heard of again."""
+
+
 class Outbox:
     """What is known of the consumers of one partition's output."""
 
@@ -43,6 +47,11 @@ class Outbox:
         """Hear that a consumer has completed a batch, and so all before it."""
         if consumer in self._acknowledged:
             self._acknowledged[consumer] = max(frontier, self._acknowledged[consumer])
+
+    def hear(self, consumer: PartitionId, frontier: BatchId | None) -> None:
+        """Hear exactly where a consumer stands; None: it is lost."""
+        if consumer in self._acknowledged:
+            self._acknowledged[consumer] = NOT_HEARD if frontier is None else frontier
 
     def checkpointed(self, consumer: PartitionId, batch: BatchId) -> None:
         """Hear that a consumer's state at a batch is safe, so that it will never ask for this batch again."""

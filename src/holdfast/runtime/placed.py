@@ -24,6 +24,10 @@ class Placed:
     """The last batch handed to each consumer on this host."""
     checkpoint: VersionId | None = None
     """The version that is safe in the store."""
+    keep_from: BatchId | None = None
+    """The first batch whose output is kept, where the driver says so; None: what the outbox finds needed."""
+    pinned: frozenset[BatchId] = frozenset()
+    """Batches whose state is kept until it is safe."""
     trimmed_at: BatchId = NO_BATCH
     measures: Measures = field(default_factory=Measures)
 

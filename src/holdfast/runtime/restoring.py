@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from holdfast.ids import Epoch
+from holdfast.runtime.blocks import Block
 from holdfast.runtime.images import Image, assemble
 from holdfast.runtime.stores import FRESH, Addition, VersionStore, check_epoch
 from holdfast.runtime.versions import GONE, Commit, FileName, Line, Pointer, RunRef, VersionId
@@ -24,7 +25,8 @@ def install(store: VersionStore, images: Sequence[Image], epoch: Epoch) -> Line:
     check_epoch(partition, epoch, None if there is None else there.pointer)
     store.drop(partition)
     store.point(partition, Pointer(epoch, None))
-    parent = _install_outbox(store, image, epoch)
+    sent_before = [block for one in images for block in one.outbox]
+    parent = _install_outbox(store, image, sent_before, epoch)
     number, refs = 0, {}
     for name in sorted(state):
         refs[name] = tuple(RunRef(FRESH, number + place) for place in range(len(state[name])))
@@ -41,11 +43,11 @@ def install(store: VersionStore, images: Sequence[Image], epoch: Epoch) -> Line:
     return line
 
 
-def _install_outbox(store: VersionStore, image: Image, epoch: Epoch) -> VersionId | None:
+def _install_outbox(store: VersionStore, image: Image, outbox: Sequence[Block], epoch: Epoch) -> VersionId | None:
     """Commit the batches before the image's, of which only the output is known; return the last of them."""
     parent = None
-    for batch in sorted({block.header.batch for block in image.outbox} - {image.commit.id.batch}):
-        blocks = [block for block in image.outbox if block.header.batch == batch]
+    for batch in sorted({block.header.batch for block in outbox} - {image.commit.id.batch}):
+        blocks = [block for block in outbox if block.header.batch == batch]
         commit = Commit(
             image.commit.partition,
             VersionId(batch, epoch),

@@ -11,6 +11,7 @@ Both keep to one contract (tests run one suite on both):
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -77,6 +78,14 @@ class VersionStore(Protocol):
 
     def rewrite(self, commit: Commit) -> set[FileName]:
         """Name files of which so little is still needed that their runs should be written again."""
+        ...
+
+    def alone(self, partition: PartitionId) -> AbstractContextManager[None]:
+        """Let one attempt at a time put a partition in place: of two, the later sees what the earlier did."""
+        ...
+
+    def kept_bytes(self) -> int:
+        """Return what all outboxes here hold."""
         ...
 
 
@@ -205,3 +214,17 @@ class MemoryStore:
     def rewrite(self, commit: Commit) -> set[FileName]:
         """See VersionStore: memory is not kept in files."""
         return set()
+
+    def alone(self, partition: PartitionId) -> AbstractContextManager[None]:
+        """See VersionStore: one process, one attempt."""
+        return nullcontext()
+
+    def kept_bytes(self) -> int:
+        """See VersionStore."""
+        return sum(
+            block.rows.nbytes
+            for files in self._blocks.values()
+            for blocks in files.values()
+            for block in blocks
+            if block.rows is not None
+        )

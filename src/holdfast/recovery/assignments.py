@@ -1,0 +1,37 @@
+"""What the machine knows of one partition: where it runs, from what it started, how far it is. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.ids import BatchId, Epoch, NodeId
+from holdfast.recovery.checkpoints import FIRST, NOTHING, SavedImage
+from holdfast.recovery.states import PartitionState, Story
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a partition starts from: since which epoch, at which batch, by which images (none: from nothing)."""
+
+    epoch: Epoch
+    batch: BatchId
+    images: tuple[SavedImage, ...]
+
+
+@dataclass(slots=True)
+class Assignment:
+    """What the machine knows of one partition."""
+
+    story: Story
+    start: Start
+    node: NodeId | None = None
+    frontier: BatchId = NOTHING
+    kept_from: BatchId = FIRST
+    """The first batch that its outbox surely has: nobody was ever told to drop it."""
+    first_mark: BatchId = NOTHING
+    """It saves at marks from this one on."""
+
+    @property
+    def state(self) -> PartitionState:
+        """Where it stands."""
+        return self.story.state

@@ -1,0 +1,185 @@
+"""The book of checkpoints: which images of which partitions are safe, and what follows from it. Pure.
+
+Sources mark batches; every partition that completes a marked batch saves an image of its state at it. The checkpoint of
+a mark is *global* once every partition's image is safe and every output up to it is out. Each image is a base or the
+changes since the one before (a chain). During a recovery images hold outboxes too, so that a partition that fails again
+starts from its own last image and costs only itself. Every so many marks are durable: bases, on storage that outlives
+the nodes; a recovery that finds too few fragments goes back to the last of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.ids import BatchId, Epoch, PartitionId
+
+FIRST = BatchId(0)
+NO_EPOCH = Epoch(0)
+NOTHING = BatchId(-1)
+"""Before the first batch: what a partition starts from that has no checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SavedImage:
+    """That a partition's state at a batch is safe in the store."""
+
+    batch: BatchId
+    epoch: Epoch
+    """The epoch of the version it was taken of."""
+    follows: tuple[BatchId, Epoch] | None = None
+    """The image whose changes it holds; None: it is whole."""
+    outbox_from: BatchId | None = None
+    """The first batch whose output it holds, with the images it follows; None: it holds none."""
+    durable: bool = False
+    bytes: int = 0
+
+    @property
+    def id(self) -> tuple[BatchId, Epoch]:
+        """Its batch and epoch: with the partition, its name."""
+        return self.batch, self.epoch
+
+
+def image_name(run: str, partition: PartitionId, image: SavedImage) -> str:
+    """Name an image in the store: what it holds is in its name, so that a name never stands for two things."""
+    name = f"{run}/{partition.operator}-{partition.index}/{image.batch}.{image.epoch}"
+    if image.follows is not None:
+        name += f"-{image.follows[0]}.{image.follows[1]}"
+    return name if image.outbox_from is None else f"{name}-o{image.outbox_from}"
+
+
+class CheckpointBook:
+    """What is safe of every partition."""
+
+    def __init__(self, partitions: Iterable[PartitionId]) -> None:
+        self._partitions = tuple(partitions)
+        self._images: dict[PartitionId, dict[tuple[BatchId, Epoch], SavedImage]] = {p: {} for p in self._partitions}
+        self.marks: list[BatchId] = []
+        """Marked batches after the last global checkpoint."""
+        self.global_batch = NOTHING
+        self.durable_batch = NOTHING
+        self._durable_marks: set[BatchId] = set()
+
+    # -- marks and images ----------------------------------------------------------------------------------------------
+
+    def mark(self, batch: BatchId, *, durable: bool) -> None:
+        """Say that partitions save at a batch."""
+        if batch > max([*self.marks, self.global_batch]):
+            self.marks.append(batch)
+            if durable:
+                self._durable_marks.add(batch)
+
+    def is_durable(self, mark: BatchId) -> bool:
+        """Whether images of a mark are whole, and kept on durable storage too."""
+        return mark in self._durable_marks
+
+    def stored(self, partition: PartitionId, image: SavedImage) -> None:
+        """Hear that an image is safe."""
+        self._images[partition][image.id] = image
+
+    def has(self, partition: PartitionId, mark: BatchId) -> bool:
+        """Whether a partition's image at a mark is safe."""
+        return any(batch == mark for batch, _ in self._images[partition])
+
+    def last(self, partition: PartitionId) -> SavedImage | None:
+        """Return a partition's last image."""
+        return max(self._images[partition].values(), default=None)
+
+    def at(self, partition: PartitionId, batch: BatchId) -> SavedImage | None:
+        """Return a partition's image at a batch, the latest where there are several."""
+        return max((one for one in self._images[partition].values() if one.batch == batch), default=None)
+
+    def chain(self, partition: PartitionId, image: SavedImage) -> tuple[SavedImage, ...]:
+        """Return an image with those it follows, the whole one first; nothing where one of them is not there."""
+        found = [image]
+        while found[-1].follows is not None:
+            before = self._images[partition].get(found[-1].follows)
+            if before is None:
+                return ()
+            found.append(before)
+        return tuple(reversed(found))
+
+    # -- what counts -------------------------------------------------------------------------------------------------
+
+    def next_global(self, published: Mapping[PartitionId, BatchId], outputs: Collection[PartitionId]) -> BatchId | None:
+        """Return the last mark that every partition has saved and whose outputs are out, if there is a new one."""
+        for mark in reversed(self.marks):
+            if all(self.has(p, mark) for p in self._partitions) and all(published[p] >= mark for p in outputs):
+                return mark
+        return None
+
+    def make_global(self, mark: BatchId) -> list[tuple[PartitionId, SavedImage]]:
+        """Let a mark be the global checkpoint; return the images that nobody needs any more."""
+        self.global_batch = mark
+        if mark in self._durable_marks:
+            self.durable_batch = mark
+        self.marks = [one for one in self.marks if one > mark]
+        self._durable_marks = {one for one in self._durable_marks if one >= mark}
+        return self._sweep()
+
+    def forget_after(self, partition: PartitionId, batch: BatchId) -> None:
+        """Forget images after a batch: the partition goes back, and may tell its batches differently."""
+        images = self._images[partition]
+        for key in [key for key in images if key[0] > batch]:
+            del images[key]
+
+    def lost(self, partition: PartitionId, image: tuple[BatchId, Epoch]) -> None:
+        """Hear that an image cannot be brought back."""
+        self._images[partition].pop(image, None)
+
+    def go_durable(self) -> None:
+        """The global checkpoint is lost: the last durable one takes its place, and what came after is forgotten."""
+        self.global_batch = self.durable_batch
+        self.marks = []
+        self._durable_marks = {self.durable_batch}
+        for partition in self._partitions:
+            self.forget_after(partition, self.durable_batch)
+
+    def _sweep(self) -> list[tuple[PartitionId, SavedImage]]:
+        gone = []
+        for partition, images in self._images.items():
+            needed: set[tuple[BatchId, Epoch]] = set()
+            for image in images.values():
+                if image.batch >= self.global_batch or image.batch == self.durable_batch:
+                    needed |= {one.id for one in self.chain(partition, image)}
+            for key in [key for key in images if key not in needed]:
+                gone.append((partition, images.pop(key)))
+        return gone
+
+    # -- written down --------------------------------------------------------------------------------------------------
+
+    def written(self) -> dict[str, object]:
+        """Return what a driver that starts again needs."""
+        kept = {self.global_batch, self.durable_batch}
+        return {
+            "global": self.global_batch,
+            "durable": self.durable_batch,
+            "images": {
+                str(partition): [
+                    [one.batch, one.epoch, one.follows, one.outbox_from, one.durable, one.bytes]
+                    for one in sorted(images.values())
+                    if one.batch in kept or any(one in self.chain(partition, top) for top in _tops(images, kept))
+                ]
+                for partition, images in self._images.items()
+            },
+        }
+
+    @classmethod
+    def read(cls, partitions: Sequence[PartitionId], fields: Mapping[str, object]) -> CheckpointBook:
+        """Make a book of what an earlier driver wrote."""
+        book = cls(partitions)
+        book.global_batch = BatchId(int(str(fields["global"])))
+        book.durable_batch = BatchId(int(str(fields["durable"])))
+        book._durable_marks = {book.durable_batch}
+        images = fields["images"]
+        assert isinstance(images, Mapping)
+        for partition in partitions:
+            for batch, epoch, follows, outbox_from, durable, size in images.get(str(partition), ()):
+                before = None if follows is None else (BatchId(follows[0]), Epoch(follows[1]))
+                image = SavedImage(BatchId(batch), Epoch(epoch), before, outbox_from, durable, size)
+                book._images[partition][image.id] = image
+        return book
+
+
+def _tops(images: Mapping[tuple[BatchId, Epoch], SavedImage], kept: set[BatchId]) -> list[SavedImage]:
+    return [one for one in images.values() if one.batch in kept]

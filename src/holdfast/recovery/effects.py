@@ -1,0 +1,123 @@
+"""What the recovery machine asks for. The log is written before any of it is done. Values; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.recovery.checkpoints import SavedImage
+from holdfast.recovery.states import Cause, PartitionState
+
+
+@dataclass(frozen=True, slots=True)
+class CancelCycle:
+    """Stop the cycle that is running: its nodes are gone, or its plan is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Begin an epoch: what earlier ones still write is refused from now on. Comes first: log it."""
+
+    epoch: Epoch
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Run partitions on nodes; where each starts is in its assignment."""
+
+    placement: tuple[tuple[PartitionId, NodeId], ...]
+    queries: tuple[PartitionId, ...]
+    """The queries that are whole again with them."""
+    priority: int
+    left: tuple[PartitionId, ...]
+    """Lost partitions for which there is no room yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Bring a partition's state to its node: these images, the whole one first; none: from nothing."""
+
+    partition: PartitionId
+    node: NodeId
+    images: tuple[SavedImage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RollBack:
+    """Let live partitions go back to a batch; the log, or who kept, brings what came after."""
+
+    partitions: tuple[PartitionId, ...]
+    batch: BatchId
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Change how far back outboxes are kept: all to the checkpoint, or as the plan says."""
+
+    everything: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestNodes:
+    """Ask for so many nodes."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalCheckpoint:
+    """A checkpoint is global: outboxes need not reach back further; source logs not beyond the durable one."""
+
+    batch: BatchId
+    durable: BatchId
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Drop images that nobody needs any more."""
+
+    images: tuple[tuple[PartitionId, SavedImage], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A partition's state has changed: for those who watch."""
+
+    partition: PartitionId
+    before: PartitionState
+    after: PartitionState
+    cause: Cause
+    node: NodeId | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryEnded:
+    """Everything is back, and a global checkpoint covers it."""
+
+    batch: BatchId
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Nodes that were asked for have not come, and something waits for them."""
+
+    missing: int
+    partitions: tuple[PartitionId, ...]
+
+
+Effect: TypeAlias = (
+    CancelCycle
+    | Fence
+    | Place
+    | Restore
+    | RollBack
+    | Keep
+    | RequestNodes
+    | GlobalCheckpoint
+    | Forget
+    | Changed
+    | RecoveryEnded
+    | Waiting
+)

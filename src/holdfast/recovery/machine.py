@@ -1,0 +1,465 @@
+"""The recovery machine: it hears what happened and says what to do. Pure; driven by Spark, one process, the simulator.
+
+One path for every failure (a node, several at once or one after the other, a silent one, missing files, the driver):
+
+1. what is lost is *lost*; a new epoch fences off whatever still writes;
+2. live partitions that have not kept what the lost ones will need go back to the global checkpoint (`rollback`); from
+   then on every outbox is kept to the checkpoint, so that arriving nodes never take anybody back again;
+3. a plan brings back the most valuable queries that fit the nodes there are now (`layout`), none above its bound;
+4. their states are restored, they catch up from what was kept;
+5. on every arriving node the next plan, for what is left;
+6. the next global checkpoint with nothing lost ends it: outboxes shrink to the plan's policy.
+
+A driver that starts again is the same path with every partition lost. What a cycle needs to know (who runs where, from
+where, how far back to keep, at which batches to save) is read off the machine between events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from holdfast.errors import CheckFailed
+from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.recovery.assignments import Assignment, Start
+from holdfast.recovery.checkpoints import NO_EPOCH, NOTHING, CheckpointBook, SavedImage
+from holdfast.recovery.effects import (
+    CancelCycle,
+    Changed,
+    Effect,
+    Fence,
+    Forget,
+    GlobalCheckpoint,
+    Keep,
+    Place,
+    RecoveryEnded,
+    RequestNodes,
+    Restore,
+    RollBack,
+    Waiting,
+)
+from holdfast.recovery.events import (
+    CheckpointMarked,
+    CheckpointStored,
+    CostsMeasured,
+    CycleDone,
+    CycleFailed,
+    Event,
+    NodesArrived,
+    NodesLost,
+    NodesSilent,
+    RestoreFailed,
+    StateMissing,
+    Timer,
+)
+from holdfast.recovery.layout import Layout, lay_out, with_costs
+from holdfast.recovery.rollback import must_go_back
+from holdfast.recovery.states import LIVE_STATES, PLACED_STATES, Cause, PartitionState, Story
+from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
+from holdfast.recovery.wiring import Wiring
+
+
+class Machine:
+    """See the module."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        settings: RecoverySettings | None = None,
+        *,
+        epoch: Epoch = NO_EPOCH,
+        book: CheckpointBook | None = None,
+    ) -> None:
+        """Begin with every partition lost, at the book's global checkpoint: a start is a recovery of everything."""
+        self.wiring = wiring
+        self.settings = settings or RecoverySettings()
+        self.epoch = epoch
+        self.book = book or CheckpointBook(wiring.order)
+        at = self.book.global_batch
+        self.nodes: dict[NodeId, float] = {}
+        """The nodes there are, with their capacity."""
+        self.partitions = {
+            p: Assignment(Story(p), Start(epoch, at, ()), None, at, BatchId(at + 1)) for p in wiring.order
+        }
+        self.published: dict[PartitionId, BatchId] = dict.fromkeys(wiring.outputs, at)
+        """The last batch of each output partition that is out."""
+        self.logged = at
+        self.buffering = False
+        """Whether every outbox is kept to the checkpoint."""
+        self.recovering = False
+        self.awaited = 0
+        """Nodes that were asked for and have not come."""
+        self.losses = 0
+        """Nodes lost since the last global checkpoint."""
+        self.paused: set[PartitionId] = set()
+        """Queries that are held back."""
+        self.last_layout: Layout | None = None
+        self._effects: list[Effect] = []
+        self._costs: dict[PartitionId, float] = {}
+
+    # -- what a cycle needs to know ------------------------------------------------------------------------------------
+
+    def in_state(self, states: Iterable[PartitionState]) -> list[PartitionId]:
+        """Return the partitions in these states, senders first."""
+        wanted = frozenset(states)
+        return [p for p in self.wiring.order if self.partitions[p].state in wanted]
+
+    @property
+    def lost(self) -> list[PartitionId]:
+        """The partitions that run nowhere."""
+        return self.in_state([PartitionState.LOST])
+
+    @property
+    def placement(self) -> dict[PartitionId, NodeId]:
+        """Who is where."""
+        return {p: node for p in self.wiring.order if (node := self.partitions[p].node) is not None}
+
+    @property
+    def frontier(self) -> BatchId:
+        """The last batch that every partition has completed."""
+        return min(one.frontier for one in self.partitions.values())
+
+    def available(self, query: PartitionId) -> bool:
+        """Whether a query is whole: none of its partitions is lost or being restored."""
+        return all(self.partitions[p].state in LIVE_STATES for p in self.wiring.members(query))
+
+    def keep_from(self) -> dict[PartitionId, BatchId]:
+        """Return how far back each placed partition's outbox is kept; from now on nothing before it is counted on."""
+        told = {}
+        safe = BatchId(self.book.global_batch + 1)
+        for p in self.in_state(LIVE_STATES):
+            mine = self.partitions[p]
+            needed = [BatchId(self.published[p] + 1)] if p in self.published else []
+            for consumer in self.wiring.consumers(p):
+                other = self.partitions[consumer]
+                if self.buffering or p in self.settings.keepers:
+                    needed.append(min(safe, BatchId(other.frontier + 1)))
+                elif other.state is not PartitionState.LOST:
+                    needed.append(BatchId(other.frontier + 1))
+            mine.kept_from = max(mine.kept_from, min(needed, default=BatchId(mine.frontier + 1)))
+            told[p] = mine.kept_from
+        return told
+
+    def marks_for(self, partition: PartitionId) -> tuple[BatchId, ...]:
+        """Return the batches at which a partition is to save, those that are safe already left out."""
+        mine = self.partitions[partition]
+        return tuple(
+            mark
+            for mark in self.book.marks
+            if mark >= mine.first_mark and mark > mine.start.batch and not self.book.has(partition, mark)
+        )
+
+    def with_outbox(self, partition: PartitionId) -> bool:
+        """Whether a partition's images hold its outbox."""
+        return self.buffering or not self.wiring.deterministic(partition)
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> list[Effect]:
+        """Hear what happened; say what to do, in order. The caller logs before it does any of it."""
+        self._effects = []
+        handlers: dict[type, Callable[..., None]] = {
+            NodesArrived: self._arrived,
+            NodesLost: self._nodes_gone,
+            NodesSilent: self._nodes_gone,
+            StateMissing: self._state_missing,
+            CycleDone: self._cycle_done,
+            CycleFailed: lambda event: None,
+            CheckpointMarked: lambda event: self.book.mark(event.batch, durable=event.durable),
+            CheckpointStored: self._stored,
+            RestoreFailed: self._restore_failed,
+            CostsMeasured: lambda event: self._costs.update(event.costs),
+            Timer: self._timer,
+        }
+        handlers[type(event)](event)
+        return self._effects
+
+    def _arrived(self, event: NodesArrived) -> None:
+        fresh = {node: capacity for node, capacity in event.nodes.items() if node not in self.nodes}
+        if not fresh:
+            return
+        self.nodes.update(fresh)
+        self.awaited = max(0, self.awaited - len(fresh))
+        self._plan(f"{len(fresh)} nodes arrived")
+
+    def _nodes_gone(self, event: NodesLost | NodesSilent) -> None:
+        gone = [node for node in event.nodes if node in self.nodes]
+        if not gone:
+            return
+        for node in gone:
+            del self.nodes[node]
+        self.awaited += len(gone)
+        self.losses += len(gone)
+        self._effects.append(RequestNodes(len(gone)))
+        lost = [p for p, node in self.placement.items() if node in gone]
+        if lost:
+            word = "silent" if isinstance(event, NodesSilent) else "lost"
+            self._lose(lost, Cause.NODE_LOST, f"{', '.join(gone)} {word}")
+
+    def _state_missing(self, event: StateMissing) -> None:
+        mine = self.partitions[event.partition]
+        if event.epoch == self.epoch and mine.node == event.node and mine.state in PLACED_STATES:
+            self._lose([event.partition], Cause.STATE_MISSING, f"{event.partition} is not on {event.node}")
+
+    def _restore_failed(self, event: RestoreFailed) -> None:
+        mine = self.partitions[event.partition]
+        if event.epoch != self.epoch or event.image not in [one.id for one in mine.start.images]:
+            return
+        self.book.lost(event.partition, event.image)
+        found = self.book.at(event.partition, self.book.global_batch)
+        whole = self.book.global_batch == NOTHING or (
+            found is not None and bool(self.book.chain(event.partition, found))
+        )
+        if not whole:
+            if self.book.global_batch == self.book.durable_batch:
+                raise CheckFailed(
+                    f"the durable checkpoint at batch {self.book.durable_batch} is lost: {event.why}",
+                    where=f"partition {event.partition}",
+                    remedy="bring its durable folder back and start again; nothing was changed",
+                )
+            self._fall_back(event)
+        elif mine.state is PartitionState.RESTORING:
+            self._lose([event.partition], Cause.RESTORE_FAILED, f"{event.partition} cannot be restored: {event.why}")
+
+    def _stored(self, event: CheckpointStored) -> None:
+        if event.image.batch in self.book.marks:
+            self.book.stored(event.partition, event.image)
+            self._advance_checkpoint()
+
+    def _cycle_done(self, event: CycleDone) -> None:
+        if event.epoch != self.epoch:
+            return
+        self.logged = max(self.logged, event.logged)
+        for p in event.restored:
+            if self.partitions[p].state is PartitionState.RESTORING:
+                self._turn(p, Cause.RESTORED)
+        for p, frontier in event.frontiers.items():
+            mine = self.partitions[p]
+            if mine.state in LIVE_STATES:
+                mine.frontier = max(mine.frontier, frontier)
+        for p, batch in event.published.items():
+            self.published[p] = max(self.published[p], batch)
+        for p in self.in_state([PartitionState.CATCHING_UP]):
+            if self.partitions[p].frontier >= self.logged - self.settings.level_lag:
+                self._turn(p, Cause.LEVEL)
+        for p in self.in_state([PartitionState.RUNNING]):
+            if self.partitions[p].frontier < self.logged - 4 * self.settings.level_lag:
+                self._turn(p, Cause.BEHIND)
+        self._bound_buffers(event.kept_bytes)
+        self._advance_checkpoint()
+
+    def _timer(self, event: Timer) -> None:
+        lost = self.lost
+        if lost and self.awaited:
+            self._effects.append(Waiting(self.awaited, tuple(lost)))
+
+    # -- losing --------------------------------------------------------------------------------------------------------
+
+    def _lose(self, partitions: Sequence[PartitionId], cause: Cause, why: str) -> None:
+        """Take partitions as lost, let go back what must, and plan."""
+        self._effects.append(CancelCycle())
+        self._new_epoch(why)
+        for p in partitions:
+            self._turn(p, cause)
+            self._set_start(p)
+        if self.settings.strategy is RecoveryStrategy.SOURCE_REPLAY:
+            self._go_back(self.in_state(PLACED_STATES))
+        else:
+            live = self.in_state(LIVE_STATES)
+            starts = {p: self._start_of(p).batch for p in self.lost}
+            starts |= {p: self.partitions[p].start.batch for p in self.in_state([PartitionState.RESTORING])}
+            back = must_go_back(
+                self.wiring, starts, lambda p: self.partitions[p].kept_from, self.book.global_batch, frozenset(live)
+            )
+            self._go_back([p for p in self.wiring.order if p in back])
+            self._keep_everything()
+        self.recovering = True
+        self._plan(why, fenced=True)
+
+    def _fall_back(self, event: RestoreFailed) -> None:
+        """Too few fragments of the global checkpoint are left: everything starts again from the durable one."""
+        self._effects.append(CancelCycle())
+        self._new_epoch(f"checkpoint {self.book.global_batch} is lost ({event.why})")
+        self.book.go_durable()
+        self._go_back(self.in_state(PLACED_STATES))
+        for p in self.lost:
+            self._set_start(p)
+        if self.settings.strategy is not RecoveryStrategy.SOURCE_REPLAY:
+            self._keep_everything()
+        self.recovering = True
+        self._plan(event.why, fenced=True)
+
+    def _go_back(self, partitions: Sequence[PartitionId]) -> None:
+        if not partitions:
+            return
+        self._effects.append(RollBack(tuple(partitions), self.book.global_batch))
+        for p in partitions:
+            if not self.wiring.deterministic(p):
+                self.book.forget_after(p, self.book.global_batch)
+            self._turn(p, Cause.ROLLED_BACK)
+            self._set_start(p, at_global=True)
+
+    def _keep_everything(self) -> None:
+        if not self.buffering:
+            self.buffering = True
+            self._effects.append(Keep(everything=True))
+
+    # -- planning ------------------------------------------------------------------------------------------------------
+
+    def _plan(self, why: str, *, fenced: bool = False) -> None:
+        """Bring back what fits now."""
+        lost = self.lost
+        if not lost or not self.nodes:
+            return
+        topology = with_costs(self.wiring.topology, self._costs) if self._costs else self.wiring.topology
+        layout = lay_out(self.wiring, topology, lost, self.placement, self.nodes, self.settings)
+        if self.settings.after_plan is not None:
+            self.settings.after_plan(layout)
+        if not layout.placement or (self._waits_for_all() and layout.left):
+            return
+        self.last_layout = layout
+        if not fenced:
+            self._new_epoch(why)
+            if self.settings.strategy is RecoveryStrategy.SOURCE_REPLAY and self.recovering:
+                self._go_back(self.in_state(PLACED_STATES))
+        self._effects.append(Place(tuple(layout.placement.items()), layout.queries, layout.priority, layout.left))
+        for p in self.wiring.order:
+            if p not in layout.placement:
+                continue
+            self._set_start(p)
+            self._turn(p, Cause.PLACED, node=layout.placement[p])
+            node = self.partitions[p].node
+            assert node is not None
+            self._effects.append(Restore(p, node, self.partitions[p].start.images))
+
+    def _waits_for_all(self) -> bool:
+        if self.settings.strategy is RecoveryStrategy.BLOCKING:
+            return True
+        return self.recovering and self.losses < self.settings.least_losses
+
+    def _start_of(self, partition: PartitionId) -> SavedImage | _Nothing:
+        """Return what a lost partition starts from: its own last image where that is enough, else the global one."""
+        safe = self.book.global_batch
+        last = self.book.last(partition)
+        if (
+            last is not None
+            and last.batch > safe
+            and self.wiring.deterministic(partition)
+            and last.outbox_from is not None
+            and last.outbox_from <= safe + 1
+            and self.book.chain(partition, last)
+            and self.settings.strategy is not RecoveryStrategy.SOURCE_REPLAY
+        ):
+            return last
+        return self.book.at(partition, safe) or _NOTHING
+
+    def _set_start(self, partition: PartitionId, *, at_global: bool = False) -> None:
+        mine = self.partitions[partition]
+        chosen = self._start_of(partition)
+        if at_global:
+            chosen = self.book.at(partition, self.book.global_batch) or _NOTHING
+        if isinstance(chosen, _Nothing):
+            if self.book.global_batch != NOTHING:
+                raise CheckFailed(
+                    f"{partition} has no image at batch {self.book.global_batch}",
+                    where="recovery",
+                    remedy="this is a fault of ours: report it",
+                )
+            mine.start = Start(self.epoch, NOTHING, ())
+            mine.kept_from = BatchId(NOTHING + 1)
+        else:
+            mine.start = Start(self.epoch, chosen.batch, self.book.chain(partition, chosen))
+            reach = chosen.batch + 1 if chosen.outbox_from is None else chosen.outbox_from
+            mine.kept_from = BatchId(reach)
+        if not self.wiring.deterministic(partition):
+            self.book.forget_after(partition, mine.start.batch)
+        mine.frontier = mine.start.batch
+        mine.first_mark = max(self.book.marks, default=NOTHING)
+
+    # -- checkpoints and buffers ---------------------------------------------------------------------------------------
+
+    def _advance_checkpoint(self) -> None:
+        """Let the last mark that everybody has saved be the global checkpoint, once everybody is past it."""
+        sure = [p for p in self.wiring.outputs if self.wiring.deterministic(p)]
+        mark = self.book.next_global(self.published, sure)
+        if mark is None or any(
+            one.frontier < mark for one in self.partitions.values() if one.state is not PartitionState.LOST
+        ):
+            return
+        gone = self.book.make_global(mark)
+        for p in self.lost:
+            self._set_start(p)
+        self._effects.append(GlobalCheckpoint(mark, self.book.durable_batch))
+        if gone:
+            self._effects.append(Forget(tuple(gone)))
+        if not self.in_state([PartitionState.LOST, PartitionState.RESTORING]):
+            self.losses = 0
+            if self.recovering:
+                self.recovering = False
+                self._resume()
+                if self.buffering:
+                    self.buffering = False
+                    self._effects.append(Keep(everything=False))
+                self._effects.append(RecoveryEnded(mark))
+
+    def _bound_buffers(self, kept_bytes: int) -> None:
+        """At the bound, hold back first what serves no live query, then the least valuable live queries."""
+        waiting = self.in_state([PartitionState.LOST, PartitionState.RESTORING])
+        if self.paused and (kept_bytes < self.settings.buffer_bytes / 2 or not waiting):
+            self._resume()
+        if kept_bytes <= self.settings.buffer_bytes or not waiting:
+            return
+        dead = {query for query in self.wiring.outputs if not self.available(query)}
+        if not dead <= self.paused:
+            self.paused |= dead
+        else:
+            live = [query for query in self.wiring.outputs if query not in self.paused]
+            if not live:
+                return
+            topology = self.wiring.topology
+            self.paused.add(min(live, key=lambda query: (int(topology.priority[topology.index(query)]), query)))
+        for p in self.in_state([PartitionState.CATCHING_UP, PartitionState.RUNNING]):
+            if set(self.wiring.queries_of(p)) <= self.paused:
+                self._turn(p, Cause.BUFFERS_FULL)
+
+    def _resume(self) -> None:
+        self.paused.clear()
+        for p in self.in_state([PartitionState.PAUSED]):
+            self._turn(p, Cause.BUFFERS_FREE)
+
+    # -- written down --------------------------------------------------------------------------------------------------
+
+    def written(self) -> dict[str, object]:
+        """Return what a driver that starts again needs, as plain values; it is on disk before any effect is done."""
+        return {
+            "epoch": self.epoch,
+            "book": self.book.written(),
+            "placement": {str(p): node for p, node in self.placement.items()},
+            "buffering": self.buffering,
+        }
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _new_epoch(self, why: str) -> None:
+        self.epoch = Epoch(self.epoch + 1)
+        self._effects.append(Fence(self.epoch, why))
+
+    def _turn(self, partition: PartitionId, cause: Cause, node: NodeId | None = None) -> None:
+        """Change a partition's state; it gets a node when it is placed, and has none when it is lost."""
+        mine = self.partitions[partition]
+        if cause is Cause.PLACED or cause in _LOSING:
+            mine.node = node
+        before = mine.state
+        after = mine.story.turn(cause, self.epoch, mine.node)
+        self._effects.append(Changed(partition, before, after, cause, mine.node))
+
+
+@dataclass(frozen=True, slots=True)
+class _Nothing:
+    """There is no image: a partition starts from nothing."""
+
+    batch: BatchId = NOTHING
+
+
+_NOTHING = _Nothing()
+_LOSING = frozenset({Cause.NODE_LOST, Cause.STATE_MISSING, Cause.RESTORE_FAILED})

@@ -1,0 +1,46 @@
+"""What must go back with what has failed: it follows from what was kept (design: one idea under five papers). Pure.
+
+A partition that starts again from a batch needs its inputs after it. A sender whose outbox still has them replays; one
+whose outbox has not must go back to a checkpoint itself and make them again, and so on, up to senders that kept, at
+worst the sources' log. A partition that is not deterministic may tell its batches differently the second time, so
+everybody downstream of it goes back too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from holdfast.ids import BatchId, PartitionId
+from holdfast.recovery.wiring import Wiring
+
+
+def must_go_back(
+    wiring: Wiring,
+    lost: Mapping[PartitionId, BatchId],
+    kept_from: Callable[[PartitionId], BatchId],
+    checkpoint: BatchId,
+    live: Collection[PartitionId],
+) -> set[PartitionId]:
+    """Return the live partitions that must go back to a checkpoint.
+
+    `lost` says from which batch each lost partition will start (the one it completes first is the next), `kept_from`
+    the first batch that a live partition's outbox still has. Who goes back goes to the global checkpoint.
+    """
+    back: set[PartitionId] = set()
+    starts = dict(lost)
+    waiting = list(lost)
+    while waiting:
+        partition = waiting.pop()
+        needed = BatchId(starts[partition] + 1)
+        for sender in wiring.senders(partition):
+            if sender in live and sender not in starts and kept_from(sender) > needed:
+                back.add(sender)
+                starts[sender] = checkpoint
+                waiting.append(sender)
+        if not wiring.deterministic(partition):
+            for consumer in wiring.consumers(partition):
+                if consumer in live and consumer not in starts:
+                    back.add(consumer)
+                    starts[consumer] = checkpoint
+                    waiting.append(consumer)
+    return back

@@ -1,0 +1,54 @@
+"""How a recovery goes about it: the strategies to compare, on equal terms (paper 000, sec. 7). Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from holdfast.ids import PartitionId
+from holdfast.planning.best_density import best_density
+from holdfast.planning.operator_centric import operator_centric
+from holdfast.planning.placement import BOUND
+from holdfast.planning.recovery_algorithms import Planner
+
+
+class RecoveryStrategy(StrEnum):
+    """When to plan, how, and what goes back."""
+
+    INCREMENTAL = "incremental"
+    """Plan at the failure and at every arrival; the most valuable queries first."""
+    OPERATOR_CENTRIC = "operator-centric"
+    """Plan at the failure and at every arrival, operator by operator in topological order."""
+    BLOCKING = "blocking"
+    """Wait until everything fits."""
+    SOURCE_REPLAY = "source-replay"
+    """Keep nothing but the sources' log: every failure, and every plan, takes everything back."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverySettings:
+    """What a recovery may do."""
+
+    strategy: RecoveryStrategy = RecoveryStrategy.INCREMENTAL
+    planner: Planner = best_density
+    bound: float = BOUND
+    """No node is planned above this share of its capacity."""
+    keepers: frozenset[PartitionId] = frozenset()
+    """Partitions whose outbox reaches back to the checkpoint while all is well: the plan's policy."""
+    least_losses: int = 1
+    """Nodes lost since the last global checkpoint from which on recovery is incremental; below, it is blocking."""
+    level_lag: int = 2
+    """A partition is level with the log when it is at most so many batches behind."""
+    buffer_bytes: float = math.inf
+    """What all outboxes may hold during a recovery before the least valuable live queries pause."""
+    program_seconds: float = 5.0
+    """What an exact placement may take, where the simple one does not fit."""
+    after_plan: Callable[[object], None] | None = field(default=None, compare=False)
+    """Looks at every plan that is made; tests check it there."""
+
+    @property
+    def plan_with(self) -> Planner:
+        """The planner that the strategy uses."""
+        return operator_centric if self.strategy is RecoveryStrategy.OPERATOR_CENTRIC else self.planner

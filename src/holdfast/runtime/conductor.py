@@ -1,0 +1,573 @@
+"""The driver's loop: events to the recovery machine, its effects into cycles, outputs to the sinks. Runs on the driver.
+
+It knows nothing of Spark: a *backend* says which nodes there are and runs cycles on them. The same conductor runs on a
+cluster, in one process and under the simulator. What the machine decides is in the log before anything is done about
+it. Between two cycles is the only moment at which placement changes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from holdfast.errors import BadInput, CheckFailed, HoldfastError
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
+from holdfast.recovery.checkpoints import CheckpointBook, image_name
+from holdfast.recovery.effects import (
+    Changed,
+    Effect,
+    Fence,
+    Forget,
+    GlobalCheckpoint,
+    Keep,
+    Place,
+    RecoveryEnded,
+    RequestNodes,
+    RollBack,
+    Waiting,
+)
+from holdfast.recovery.events import (
+    CheckpointMarked,
+    CheckpointStored,
+    CostsMeasured,
+    CycleDone,
+    CycleFailed,
+    Event,
+    RestoreFailed,
+    StateMissing,
+)
+from holdfast.recovery.machine import Machine
+from holdfast.recovery.states import LIVE_STATES, PLACED_STATES, PartitionState
+from holdfast.recovery.strategy import RecoverySettings
+from holdfast.recovery.wiring import Wiring
+from holdfast.runtime.answers import Failed, Measures, Missing, OperatorFailed, Refused
+from holdfast.runtime.blocks import LATE, Block
+from holdfast.runtime.cycle import Cycle, Lost, NodeReport, NotSaved, Stored, Task
+from holdfast.runtime.program import Program
+from holdfast.runtime.progress import Progress
+from holdfast.runtime.sinks import OutputKey, Sink
+from holdfast.runtime.sources import SourceLog
+from holdfast.runtime.stores import StaleEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A cycle that has not ended, and why: what it did is found out by the next."""
+
+    why: str
+
+
+class Backend(Protocol):
+    """Nodes, and a way to run cycles on them."""
+
+    def events(self) -> Sequence[Event]:
+        """Return what has become of nodes since this was asked last."""
+        ...
+
+    def run(self, cycle: Cycle) -> Sequence[NodeReport] | Broken:
+        """Run one cycle; end it early when a node that it needs is gone."""
+        ...
+
+    def request_nodes(self, count: int) -> str | None:
+        """Ask for nodes; say why that cannot be done, if it cannot."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, or less of it when something happens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Something that those who watch a run may want to know."""
+
+    at: float
+    kind: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a run goes about its batches and checkpoints."""
+
+    checkpoint_batches: int = 10
+    """Batches between checkpoints; the earlier of both counts."""
+    checkpoint_seconds: float = math.inf
+    durable_every: int = 4
+    """Every so many checkpoints are durable: whole, and on storage that outlives the nodes."""
+    most_batches: int = 8
+    """Batches that a partition takes in one cycle at most."""
+    budget_seconds: float = 2.0
+    """On a node and at one level, no further batch is begun after so much time: live queries wait no longer."""
+    most_tries: int = 20
+    """Cycles in a row that may bring nothing before the run gives up."""
+    wait_seconds: float = 120.0
+    """How long a run that can do nothing waits for nodes."""
+    measure_costs: bool = False
+    """Whether plans use measured CPU in the place of the topology's costs."""
+
+
+@dataclass(slots=True)
+class _Counters:
+    """What only the loop itself needs."""
+
+    cycles: int = 0
+    marks: int = 0
+    marked_at: float = 0.0
+    forget: list[str] = field(default_factory=list)
+    problem: str | None = None
+
+
+class Conductor:
+    """A run of a program."""
+
+    def __init__(
+        self,
+        program: Program,
+        backend: Backend,
+        logs: Mapping[OperatorId, SourceLog],
+        sinks: Mapping[OperatorId, Sink],
+        late_sink: Callable[[OperatorId, OperatorId], Sink],
+        progress: Progress,
+        *,
+        recovery: RecoverySettings | None = None,
+        pace: Pace | None = None,
+        clock: Callable[[], float] = time.time,
+        observe: Callable[[Observation], object] = lambda seen: None,
+        tell: Callable[[str], object] = lambda line: None,
+    ) -> None:
+        """Begin, or go on where an earlier driver left off: the progress says which."""
+        self.program, self.backend, self._logs, self._sinks = program, backend, logs, sinks
+        self._late_sink, self._progress, self._clock = late_sink, progress, clock
+        self._observe, self._tell = observe, tell
+        self.pace = pace or Pace()
+        wiring = Wiring(program.topology, {name: one.deterministic for name, one in program.operators.items()})
+        book = None if progress.machine is None else CheckpointBook.read(wiring.order, progress.machine["book"])
+        self.machine = Machine(wiring, recovery, epoch=progress.epoch, book=book)
+        self.measures: dict[PartitionId, Measures] = dict.fromkeys(program.partitions, Measures())
+        """What every partition has taken in this run."""
+        self.rollbacks = 0
+        """How often partitions went back, or were lost, after the start."""
+        self._late: dict[tuple[OperatorId, OperatorId], Sink] = {}
+        self._held: dict[PartitionId, BatchId] = {}
+        self._began = clock()
+        self._counters = _Counters(marked_at=self._began)
+        # The first epoch of a driver is in the log before anything else: an earlier driver is refused from here on.
+        self.machine.epoch = Epoch(progress.epoch + 1)
+        for partition in program.outputs:
+            if not self._sure(partition):
+                # What is out of a query that waits for checkpoints is not known here: its sink drops what it has.
+                self.machine.published[partition] = BatchId(-1)
+        self._write()
+
+    # -- what there is to do -----------------------------------------------------------------------------------------
+
+    @property
+    def logged(self) -> BatchId:
+        """The last batch that every source has logged."""
+        return min(log.frontier for log in self._logs.values())
+
+    @property
+    def frontier(self) -> BatchId:
+        """The last batch that every partition has completed."""
+        return self.machine.frontier
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything logged is processed, and out where it can be."""
+        machine, logged = self.machine, self.logged
+        if any(one.state not in LIVE_STATES for one in machine.partitions.values()) or machine.frontier < logged:
+            return False
+        durable = machine.book.durable_batch
+        return all(
+            machine.published[p] >= (logged if self._sure(p) else min(durable, self._held.get(p, BatchId(-1))))
+            for p in self.program.outputs
+        )
+
+    def _can_work(self) -> bool:
+        """Whether a cycle would bring anything: a partition can go on, is on its way, or has something to save."""
+        machine, logged = self.machine, self.logged
+        for partition, one in machine.partitions.items():
+            if one.state is PartitionState.RESTORING:
+                return True
+            if one.state not in LIVE_STATES or one.state is PartitionState.PAUSED:
+                continue
+            marks = machine.marks_for(partition)
+            senders = [machine.partitions[p].frontier for p in machine.wiring.senders(partition)]
+            if one.frontier < min(senders, default=logged) or (marks and marks[0] <= one.frontier):
+                return True
+        return not self.caught_up and any(
+            machine.published[p] < machine.partitions[p].frontier for p in self.program.outputs
+        )
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Process everything in the logs; an operator that fails ends the run, and nothing before it is lost."""
+        tries, waited = 0, 0.0
+        self.hear_nodes()
+        while not self.caught_up:
+            before = self._standing()
+            if self.step():
+                tries, waited = (0 if self._standing() != before else tries + 1), 0.0
+                if tries:
+                    self.backend.wait(min(0.5, 0.01 * 2**tries))
+            else:
+                began = self._clock()
+                self.backend.wait(0.1)
+                waited += max(0.1, self._clock() - began)
+            if tries > self.pace.most_tries or waited > self.pace.wait_seconds:
+                raise self._stuck(waited > self.pace.wait_seconds)
+
+    def step(self) -> bool:
+        """Hear what has happened, and run one cycle if it would bring anything; say whether one was run."""
+        self.hear_nodes()
+        if not self._can_work():
+            return False
+        self._mark()
+        cycle = self.next_cycle()
+        began = self._clock()
+        outcome = self.backend.run(cycle)
+        if isinstance(outcome, Broken):
+            self._counters.problem = outcome.why
+            self._say("cycle-broken", number=cycle.number, epoch=cycle.epoch, why=outcome.why)
+            self.hear(CycleFailed(cycle.epoch, outcome.why))
+        else:
+            self._take(cycle, outcome, self._clock() - began)
+        return True
+
+    def hear_nodes(self) -> None:
+        """Hear what has become of nodes."""
+        for event in self.backend.events():
+            self._say(_name(event), **_fields(event))
+            self.hear(event)
+
+    def _standing(self) -> object:
+        machine = self.machine
+        return (
+            machine.epoch,
+            machine.book.global_batch,
+            sum(one.frontier for one in machine.partitions.values()),
+            sum(machine.published.values()),
+            [one.state for one in machine.partitions.values()],
+        )
+
+    def _stuck(self, waited: bool) -> CheckFailed:
+        lost = self.machine.lost
+        problem = self._counters.problem or "no failure"
+        if waited and lost:
+            return CheckFailed(
+                f"{len(lost)} partitions ({lost[0]}, …) found no node in {self.pace.wait_seconds:.0f} s",
+                where=f"application {self.program.name}",
+                remedy="see that the cluster has free workers; the run goes on from here when started again",
+            )
+        return CheckFailed(
+            f"{self.pace.most_tries} cycles brought nothing, at batch {self.frontier} ({problem})",
+            where=f"application {self.program.name}",
+            remedy="look at the executors' logs, and start the run again: it goes on from here",
+        )
+
+    # -- cycles ------------------------------------------------------------------------------------------------------
+
+    def next_cycle(self) -> Cycle:
+        """Say to all nodes what holds now."""
+        machine, logged = self.machine, self.logged
+        self._counters.cycles += 1
+        keep, forget = machine.keep_from(), tuple(self._counters.forget)
+        self._counters.forget.clear()
+        tasks = {}
+        for partition in machine.in_state(PLACED_STATES):
+            one = machine.partitions[partition]
+            assert one.node is not None
+            marks = machine.marks_for(partition)
+            tasks[partition] = Task(
+                one.node,
+                one.start,
+                one.frontier,
+                keep.get(partition, one.kept_from),
+                logged,
+                marks,
+                frozenset(mark for mark in marks if machine.book.is_durable(mark)),
+                machine.book.last(partition),
+                machine.with_outbox(partition),
+                one.state is PartitionState.PAUSED,
+            )
+        return Cycle(
+            self._progress.run,
+            self._counters.cycles,
+            machine.epoch,
+            tasks,
+            dict(machine.published),
+            self.pace.most_batches,
+            self.pace.budget_seconds,
+            machine.buffering,
+            forget,
+        )
+
+    def _take(self, cycle: Cycle, reports: Sequence[NodeReport], seconds: float) -> None:
+        """Hear what the nodes said: frontiers, outputs, saved states, and what is missing."""
+        machine = self.machine
+        frontiers: dict[PartitionId, BatchId] = {}
+        failed: list[Failed] = []
+        stored: list[Stored] = []
+        troubles: dict[PartitionId, Event] = {}
+        kept: dict[str, int] = {}
+        rows = 0
+        for report in reports:
+            kept[report.node] = report.kept_bytes
+            for partition, frontier in report.frontiers.items():
+                if machine.partitions[partition].node == report.node:
+                    frontiers[partition] = max(frontier, frontiers.get(partition, frontier))
+            for partition, measures in report.measures.items():
+                self.measures[partition] = self.measures[partition].plus(measures)
+                rows += measures.rows_in
+            for answer in report.answers:
+                if isinstance(answer, Stored):
+                    stored.append(answer)
+                elif isinstance(answer, Failed):
+                    failed.append(answer)
+                elif isinstance(answer, Lost):
+                    troubles[answer.partition] = RestoreFailed(
+                        answer.partition, answer.image, report.epoch, answer.problem
+                    )
+                elif isinstance(answer, Missing):
+                    troubles.setdefault(answer.partition, StateMissing(answer.partition, report.node, report.epoch))
+                elif isinstance(answer, Refused):
+                    raise StaleEpoch(
+                        f"epoch {answer.epoch} is over: {answer.partition} is in {answer.current}",
+                        where=f"application {self.program.name}",
+                        remedy="another driver runs this application: end this one",
+                    )
+                elif isinstance(answer, NotSaved):
+                    self._not_saved(answer)
+        blocks = [block for report in reports for block in report.blocks]
+        published: dict[PartitionId, BatchId] = {}
+        problem = self._publish_all(blocks, published)
+        self.hear(
+            CycleDone(
+                cycle.epoch,
+                self.logged,
+                frontiers,
+                frozenset(frontiers),
+                published,
+                sum(kept.values()),
+            )
+        )
+        self._say(
+            "cycle",
+            number=cycle.number,
+            epoch=cycle.epoch,
+            through=self.logged,
+            frontier=machine.frontier,
+            seconds=seconds,
+            rows=rows,
+        )
+        for one in stored:
+            self.hear(CheckpointStored(one.partition, one.image))
+        for event in troubles.values():
+            self._counters.problem = str(event)
+            self.hear(event)
+        if problem is not None:
+            raise problem
+        if failed:
+            raise OperatorFailed(min(failed, key=lambda one: (one.batch, one.partition)))
+
+    def _not_saved(self, answer: NotSaved) -> None:
+        line = f"{answer.partition} at batch {answer.batch} is not saved yet: {answer.problem}"
+        self._counters.problem = line
+        self._tell(line)
+        self._say("not-saved", partition=str(answer.partition), batch=answer.batch, problem=answer.problem)
+
+    # -- outputs -----------------------------------------------------------------------------------------------------
+
+    def _publish_all(self, blocks: Sequence[Block], published: dict[PartitionId, BatchId]) -> HoldfastError | None:
+        """Give outputs to their sinks in order; a sink that fails stops its partition, and is returned."""
+        problem: HoldfastError | None = None
+        broken: set[PartitionId] = set()
+        for block in sorted(blocks, key=lambda one: (one.header.batch, one.header.sender)):
+            if block.header.receiver.operator.startswith("@") and block.header.sender not in broken:
+                try:
+                    self._publish(block, published)
+                except HoldfastError as error:
+                    broken.add(block.header.sender)
+                    problem = problem or error
+        return problem
+
+    def _publish(self, block: Block, published: dict[PartitionId, BatchId]) -> None:
+        head, epoch = block.header, self.machine.epoch
+        if head.receiver.operator == LATE:
+            place = head.sender.operator, head.edge.source
+            if place not in self._late:
+                self._late[place] = self._late_sink(*place)
+            if block.rows is not None:
+                self._late[place].publish(OutputKey(head.sender, head.batch), block.rows, epoch)
+            return
+        if head.batch <= published.get(head.sender, self.machine.published[head.sender]):
+            return
+        if not self._sure(head.sender) and head.batch > self.machine.book.durable_batch:
+            # A replay could give other rows: they go out once a checkpoint covers them that outlives everything.
+            self._held[head.sender] = max(head.batch, self._held.get(head.sender, BatchId(-1)))
+            return
+        if block.rows is not None:
+            try:
+                self._sinks[head.sender.operator].publish(OutputKey(head.sender, head.batch), block.rows, epoch)
+            except HoldfastError:
+                raise
+            except Exception as error:
+                problem = f"its sink failed: {type(error).__name__}: {error}"
+                raise OperatorFailed(Failed(head.sender, head.batch, problem)) from error
+        published[head.sender] = head.batch
+        self._say("published", partition=str(head.sender), batch=head.batch, rows=block.row_count)
+
+    def _sure(self, partition: PartitionId) -> bool:
+        """Whether a replay gives the same rows again."""
+        return self.program.operators[partition.operator].deterministic
+
+    def late_sinks(self) -> Mapping[tuple[OperatorId, OperatorId], Sink]:
+        """The sinks of rows that came too late, by operator and input."""
+        return self._late
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def _mark(self) -> None:
+        """Let partitions save at the next batch, if it is time; none has reached it yet."""
+        machine, counters = self.machine, self._counters
+        if machine.book.marks and not machine.recovering:
+            return  # one at a time; during a recovery live partitions save again meanwhile
+        last = max([machine.book.global_batch, *machine.book.marks])
+        reached = max(one.frontier for one in machine.partitions.values())
+        due = reached + 1 - last >= self.pace.checkpoint_batches
+        timely = reached > last and self._clock() - counters.marked_at >= self.pace.checkpoint_seconds
+        if not due and not timely:
+            return
+        durable = counters.marks % self.pace.durable_every == 0
+        counters.marks += 1
+        counters.marked_at = self._clock()
+        self.hear(CheckpointMarked(BatchId(max(reached, last) + 1), durable))
+
+    def checkpoint(self) -> BatchId:
+        """Save everything at the last batch now, and wait until it is safe."""
+        self.run()
+        machine, target = self.machine, self.machine.frontier
+        self.hear(CheckpointMarked(target, durable=True))
+        tries = 0
+        while machine.book.global_batch < target:
+            before = self._standing()
+            if not self.step():
+                self.backend.wait(0.05)
+            tries = 0 if self._standing() != before else tries + 1
+            self.backend.wait(min(0.2, 0.002 * tries))
+            if tries > 50 * self.pace.most_tries:
+                raise self._stuck(waited=False)
+        self.run()
+        return machine.book.global_batch
+
+    # -- the machine -------------------------------------------------------------------------------------------------
+
+    def hear(self, event: Event) -> None:
+        """Give an event to the machine, write down what it decided, then do it."""
+        if isinstance(event, CycleDone) and self.pace.measure_costs:
+            self._hear_costs()
+        effects = self.machine.handle(event)
+        if any(isinstance(one, Fence | Place | GlobalCheckpoint | Keep) for one in effects):
+            self._write()
+        for effect in effects:
+            self._do(effect)
+
+    def _hear_costs(self) -> None:
+        seconds = max(1e-3, self._clock() - self._began)
+        costs = {p: max(1e-6, round(one.cpu_seconds / seconds, 6)) for p, one in self.measures.items()}
+        self.machine.handle(CostsMeasured(costs))
+
+    def _do(self, effect: Effect) -> None:
+        if isinstance(effect, Fence):
+            self._say("epoch", epoch=effect.epoch, why=effect.why)
+        elif isinstance(effect, RequestNodes):
+            self._say("requested", count=effect.count)
+            problem = self.backend.request_nodes(effect.count)
+            if problem is not None:
+                self._tell(f"{effect.count} nodes are asked for, and cannot be had: {problem}")
+        elif isinstance(effect, Place):
+            self._placed(effect)
+        elif isinstance(effect, RollBack):
+            self.rollbacks += 1
+            self._tell(f"{len(effect.partitions)} live partitions go back to batch {effect.batch}")
+            self._say("rolled-back", partitions=[str(p) for p in effect.partitions], to=effect.batch)
+        elif isinstance(effect, Changed):
+            self._changed(effect)
+        elif isinstance(effect, GlobalCheckpoint):
+            for log in self._logs.values():
+                log.trim(effect.durable)
+            self._tell(f"checkpoint at batch {effect.batch}")
+            self._say("checkpoint", batch=effect.batch, durable=effect.durable)
+        elif isinstance(effect, Forget):
+            self._counters.forget += [image_name(self._progress.run, p, image) for p, image in effect.images]
+        elif isinstance(effect, RecoveryEnded):
+            self._tell(f"recovered: batch {effect.batch} is safe everywhere")
+            self._say("recovery-ended", batch=effect.batch)
+        elif isinstance(effect, Waiting):
+            self._tell(f"{len(effect.partitions)} partitions wait for {effect.missing} nodes")
+
+    def _placed(self, effect: Place) -> None:
+        if effect.left:
+            self._tell(f"{len(effect.placement)} partitions come back now, {len(effect.left)} wait for nodes")
+        layout = self.machine.last_layout
+        self._say(
+            "planned",
+            recover=[str(p) for p, _ in effect.placement],
+            placement={str(p): node for p, node in effect.placement},
+            left_out=[str(p) for p in effect.left],
+            queries=[str(p) for p in effect.queries],
+            priority=effect.priority,
+            problems=[] if layout is None else layout.problems(self.machine.settings.bound),
+        )
+
+    def _changed(self, effect: Changed) -> None:
+        fields = {"partition": str(effect.partition), "node": effect.node}
+        if effect.after is PartitionState.RESTORING:
+            self._say("restoring", **fields, batch=self.machine.partitions[effect.partition].start.batch)
+        if effect.before is PartitionState.RESTORING and effect.after in LIVE_STATES:
+            self._say("restored", **fields, batch=self.machine.partitions[effect.partition].start.batch)
+        self._say("state", **fields, before=str(effect.before), after=str(effect.after), cause=str(effect.cause))
+
+    def _write(self) -> None:
+        self._progress.write(
+            self.machine.epoch,
+            self.machine.written(),
+            {str(p): {"cpu_seconds": one.cpu_seconds, "rows_in": one.rows_in} for p, one in self.measures.items()},
+        )
+
+    def _say(self, kind: str, **fields: Any) -> None:
+        self._observe(Observation(self._clock(), kind, fields))
+
+
+def log_batch(
+    program: Program,
+    logs: Mapping[OperatorId, SourceLog],
+    batch: Mapping[str, pa.Table],
+    *,
+    last: bool = False,
+    number: BatchId | None = None,
+) -> BatchId:
+    """Put one batch into the source logs; sources that are not named have no rows in it. Returns its number."""
+    if strange := set(batch) - set(logs):
+        raise BadInput(f"there is no source {min(strange)!r}", remedy=f"there are {', '.join(sorted(logs))}")
+    at = BatchId(min(log.frontier for log in logs.values()) + 1) if number is None else number
+    for name, log in logs.items():
+        log.append(at, batch.get(name, program.sources[name].schema.empty_table()), last=last)
+    return at
+
+
+def _name(event: Event) -> str:
+    words = type(event).__name__
+    return "".join(f"-{c.lower()}" if c.isupper() else c for c in words).strip("-").replace("nodes", "node")
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    nodes = getattr(event, "nodes", ())
+    return {"nodes": list(nodes)}

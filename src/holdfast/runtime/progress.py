@@ -1,0 +1,106 @@
+"""The batch log: epoch, checkpoints, placement of a run, on durable storage, before any effect. Runs on the driver.
+
+One small file, replaced at once: a driver that dies between two writes finds the one or the other. A driver that
+another one has followed is refused: its epoch is over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+from holdfast.errors import BadInput, CheckFailed
+from holdfast.ids import Epoch
+from holdfast.runtime.stores import StaleEpoch
+
+NO_EPOCH = Epoch(0)
+"""Before the first."""
+
+
+class Progress(Protocol):
+    """Where a run's progress is written down."""
+
+    run: str
+    """Names the run, over all its drivers: its images in the store are apart from every other's."""
+    epoch: Epoch
+    """The last epoch that was begun."""
+    machine: Mapping[str, Any] | None
+    """What the recovery machine wrote last; None: the run begins."""
+
+    def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
+        """Put new progress in the place of the old."""
+        ...
+
+
+class MemoryProgress:
+    """Progress of a run that does not outlive its process."""
+
+    def __init__(self, run: str = "run") -> None:
+        self.run = run
+        self.epoch = NO_EPOCH
+        self.machine: Mapping[str, Any] | None = None
+
+    def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
+        """See Progress."""
+        if epoch < self.epoch:
+            raise StaleEpoch(f"epoch {epoch} is over: another driver has begun {self.epoch}", remedy="end this driver")
+        self.epoch, self.machine = epoch, machine
+
+
+class ProgressFile:
+    """The file of a run's progress."""
+
+    def __init__(self, path: Path, application: str) -> None:
+        """Open or begin it; one of another application is refused."""
+        self._path, self._application = path, application
+        fields = self._read()
+        self.run: str = f"{application}-{uuid4().hex[:12]}" if fields is None else fields["run"]
+        self.epoch = NO_EPOCH if fields is None else Epoch(fields["epoch"])
+        self.machine: Mapping[str, Any] | None = None if fields is None else fields["machine"]
+        self.measures: Mapping[str, Any] = {} if fields is None else fields.get("measures", {})
+        if fields is not None and fields["application"] != application:
+            raise BadInput(
+                f"belongs to application {fields['application']!r}, not {application!r}",
+                where=str(path),
+                remedy="give every application a directory of its own",
+            )
+
+    def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
+        """Put new progress in the place of the old, on the disk when this returns; an earlier driver's is refused."""
+        there = self._read()
+        if there is not None and there["epoch"] > epoch:
+            raise StaleEpoch(
+                f"epoch {epoch} is over: another driver has begun {there['epoch']}",
+                where=str(self._path),
+                remedy="this driver is not the run's any more: end it",
+            )
+        fields = {
+            "holdfast-progress": 2,
+            "application": self._application,
+            "run": self.run,
+            "epoch": epoch,
+            "machine": machine,
+            "measures": measures,
+        }
+        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        with beside.open("w") as file:
+            json.dump(fields, file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self._path)
+        self.epoch, self.machine, self.measures = epoch, machine, measures
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            fields = json.loads(self._path.read_bytes())
+            if not isinstance(fields["machine"], dict) or not isinstance(fields["epoch"], int):
+                raise TypeError
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            raise CheckFailed("is damaged", where=str(self._path), remedy="restore it from a copy") from None
+        return dict(fields)
