@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +14,8 @@ import pytest
 
 from holdfast import Application, average, sliding, tumbling
 from holdfast.errors import BadInput
-from holdfast.ids import BatchId, Epoch
 from holdfast.runtime import run_in_process
 from holdfast.runtime.answers import OperatorFailed
-from holdfast.spark.node_cycle import checkpoint_folder
 from holdfast.spark.pinned import executors_of
 from holdfast.spark.run import SparkRun, check_session
 
@@ -108,7 +107,7 @@ def test_a_killed_node_changes_nothing(
             cluster.kill_node(node.id)
     run.log({}, last=True)
     run.run()
-    assert run.rollbacks >= 1
+    assert run.conductor.machine.epoch > 1, "it went on in another epoch"
     for name in OUTPUTS:
         assert as_rows(run.rows(name)) == expected[name]
     run.close()
@@ -163,16 +162,15 @@ def test_what_is_not_certain_waits_for_its_checkpoint_and_comes_out_once(spark: 
     assert [row["a"] for row in published] == [0, 1, 2], "batches 3 and 4 wait"
     first.close()
     # An epoch that died while it took the checkpoint of batch 5: what it left must not be mixed with another's.
-    left = checkpoint_folder(str(place / "checkpoints"), BatchId(5), Epoch(1))
-    left.mkdir()
-    (left / "draws-0.image").write_bytes(b"half a checkpoint")
+    name = json.loads((place / "progress.json").read_bytes())["run"]
+    left = place / "checkpoints" / name / "draws-0" / "5.1-o3"
+    left.write_bytes(b"half a checkpoint")
     second = SparkRun(uncertain(), spark, place, sinks=sinks, checkpoint_every=3)
     second.log({"s": pa.table({"a": [5]})})
     second.run()
     rows = second.rows("draws").to_pylist()
     assert [row["a"] for row in rows] == [0, 1, 2, 3, 4, 5]
     assert rows[:3] == published, "what was out stays as it was"
-    assert not left.exists()
     second.close()
 
 

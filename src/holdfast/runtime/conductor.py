@@ -305,6 +305,7 @@ class Conductor:
             dict(machine.published),
             self.pace.most_batches,
             self.pace.budget_seconds,
+            logged - min((task.frontier for task in tasks.values()), default=logged),
             machine.buffering,
             forget,
         )
@@ -435,20 +436,20 @@ class Conductor:
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def _mark(self) -> None:
-        """Let partitions save at the next batch, if it is time; none has reached it yet."""
+        """Let partitions save at a batch that none has reached yet, if it is time."""
         machine, counters = self.machine, self._counters
         if machine.book.marks and not machine.recovering:
             return  # one at a time; during a recovery live partitions save again meanwhile
         last = max([machine.book.global_batch, *machine.book.marks])
         reached = max(one.frontier for one in machine.partitions.values())
-        due = reached + 1 - last >= self.pace.checkpoint_batches
+        next_one = BatchId(last + self.pace.checkpoint_batches)
         timely = reached > last and self._clock() - counters.marked_at >= self.pace.checkpoint_seconds
-        if not due and not timely:
-            return
+        if not timely and next_one > reached + self.pace.most_batches:
+            return  # this cycle does not reach it
         durable = counters.marks % self.pace.durable_every == 0
         counters.marks += 1
         counters.marked_at = self._clock()
-        self.hear(CheckpointMarked(BatchId(max(reached, last) + 1), durable))
+        self.hear(CheckpointMarked(BatchId(reached + 1 if timely else max(next_one, reached + 1)), durable))
 
     def checkpoint(self) -> BatchId:
         """Save everything at the last batch now, and wait until it is safe."""

@@ -54,6 +54,8 @@ class Cycle:
     """Batches per partition at most; None: all that are complete."""
     seconds: float = 1e9
     """No batch is begun on a node after so much time at one level."""
+    behind: int = 0
+    """How many batches live partitions are behind the log: under load a cycle takes fewer exchanges."""
     count_kept: bool = False
     """Whether nodes say how much their outboxes hold."""
     forget: tuple[str, ...] = ()

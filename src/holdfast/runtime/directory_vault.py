@@ -1,0 +1,65 @@
+"""Images in a directory that every node reaches: safe as that storage is, with no peers. Runs on a node.
+
+Each image is one file, written beside its place, forced to disk and put there at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast.runtime.vault import Answered, SaveAnswer
+
+
+class DirectoryVault:
+    """See Vault; a save is done when `save` returns."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = Path(directory)
+
+    def save(self, name: str, data: bytes | pa.Buffer, *, epoch: int, durable: bool) -> None:
+        """See Vault."""
+        path = self._directory / name
+        if path.exists():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{path.name}.{os.getpid():x}")
+        try:
+            with beside.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def saved(self, name: str) -> SaveAnswer | None:
+        """See Vault."""
+        return Answered() if (self._directory / name).exists() else None
+
+    def fetch(self, name: str) -> None:
+        """See Vault: it is in reach."""
+
+    def fetched(self, name: str) -> pa.Buffer | None:
+        """See Vault."""
+        try:
+            with pa.memory_map(str(self._directory / name)) as file:
+                return file.read_buffer()
+        except FileNotFoundError:
+            return None
+
+    def lost(self, name: str) -> str | None:
+        """See Vault."""
+        return None if (self._directory / name).exists() else f"{name} is not in {self._directory}"
+
+    def forget(self, names: Sequence[str]) -> None:
+        """See Vault."""
+        for name in names:
+            path = self._directory / name
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # others are still there
+                path.parent.rmdir()

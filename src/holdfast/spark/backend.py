@@ -1,0 +1,233 @@
+"""Executors as nodes, Spark jobs as cycles: the conductor's backend on a cluster. Runs on the driver.
+
+A cycle is one job pinned to the executors that have the partitions' state. While it runs, executors are watched: when
+one that it needs is gone or silent, the job is cancelled at once, for it would wait or bring what nobody wants. A
+silent executor is asked to end, and never used again: when its machine thaws, it comes back as another.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import CheckFailed, one_line
+from holdfast.ids import NodeId
+from holdfast.recovery.events import Event, NodesArrived, NodesLost, NodesSilent
+from holdfast.runtime.conductor import Broken
+from holdfast.runtime.cycle import Cycle, NodeReport
+from holdfast.runtime.program import Program
+from holdfast.spark.node_cycle import Job, Surroundings, read_report, run_level
+from holdfast.spark.pinned import Executor, PinnedSlots, executors_of
+from holdfast.spark.placing import levels_needed
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+WATCH_SECONDS = 0.1
+SETTLE_SECONDS = 1.0
+"""At the start, executors that come within so much of each other are taken together."""
+PIPELINED_LEVELS = 2
+"""Under load a job has one exchange, and every level works on a batch of its own."""
+
+
+class SparkBackend:
+    """See the conductor's Backend."""
+
+    def __init__(
+        self,
+        context: SparkContext,
+        program: Program,
+        around: Surroundings,
+        *,
+        capacity: float = math.inf,
+        expected: int | None = None,
+        wait_seconds: float = 120.0,
+        request: Callable[[int], str | None] | None = None,
+        silent: Callable[[], set[NodeId]] = set,
+    ) -> None:
+        """Each node has this capacity; at the start, wait for the expected number of executors, or for the first."""
+        self._context, self._program, self._around = context, program, around
+        self._capacity, self._expected, self._wait = capacity, expected, wait_seconds
+        self._request, self._silent = request, silent
+        self._known: dict[NodeId, Executor] = {}
+        self._fenced: set[NodeId] = set()
+        """Nodes that were silent: their executors are not used again."""
+        self._slots: PinnedSlots | None = None
+        self._slot_nodes: tuple[NodeId, ...] = ()
+        self._started = False
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    def events(self) -> Sequence[Event]:
+        """See Backend."""
+        if not self._started:
+            self._await_executors()
+            self._started = True
+        found: list[Event] = []
+        alive = self._alive()
+        gone = tuple(node for node in self._known if node not in alive and node not in self._fenced)
+        quiet = tuple(node for node in self._silent() if node in self._known and node not in self._fenced)
+        quiet = tuple(node for node in quiet if node not in gone)
+        if gone:
+            found.append(NodesLost(gone))
+        if quiet:
+            found.append(NodesSilent(quiet))
+            for node in quiet:
+                self._fence(node)
+        for node in (*gone, *quiet):
+            del self._known[node]
+        fresh = {node: one for node, one in alive.items() if node not in self._known and node not in self._fenced}
+        if fresh:
+            self._known.update(fresh)
+            found.append(NodesArrived(dict.fromkeys(fresh, self._capacity)))
+        return found
+
+    def _alive(self) -> dict[NodeId, Executor]:
+        return {NodeId(f"{one.host}-{one.id}"): one for one in executors_of(self._context)}
+
+    def _await_executors(self) -> None:
+        deadline = time.monotonic() + self._wait
+        count, since = 0, time.monotonic()
+        while True:
+            alive, now = len(self._alive()), time.monotonic()
+            if alive != count:
+                count, since = alive, now
+            if count and (count == self._expected or now - since > SETTLE_SECONDS):
+                return
+            if now > deadline:
+                raise CheckFailed(
+                    f"no executor came in {self._wait:.0f} s",
+                    where=f"application {self._program.name}",
+                    remedy="see that the cluster has free workers; the run goes on from here when started again",
+                )
+            time.sleep(0.05)
+
+    def _fence(self, node: NodeId) -> None:
+        """Never use a silent node again; Spark is asked to end its executor and to take another in its place."""
+        self._fenced.add(node)
+        threading.Thread(target=self._end_executor, args=(self._known[node].id,), daemon=True).start()
+
+    def _end_executor(self, executor: str) -> None:
+        try:
+            self._context._jsc.sc().killAndReplaceExecutor(executor)
+        except Exception as error:  # it is fenced by its epoch all the same
+            self.last_problem = one_line(str(error))
+
+    def request_nodes(self, count: int) -> str | None:
+        """See Backend: by the owner's means, or by the cluster manager's own."""
+        return None if self._request is None else self._request(count)
+
+    def wait(self, seconds: float) -> None:
+        """See Backend."""
+        time.sleep(seconds)
+
+    # -- cycles ------------------------------------------------------------------------------------------------------
+
+    def run(self, cycle: Cycle) -> Sequence[NodeReport] | Broken:
+        """See Backend."""
+        nodes = tuple(sorted({task.node for task in cycle.tasks.values()}))
+        if missing := [node for node in nodes if node not in self._known]:
+            return Broken(f"{missing[0]} is not there")
+        try:
+            slots = self._pin(nodes)
+        except Exception as error:  # an executor may go while it is pinned to
+            self.close()
+            return Broken(f"pinning failed: {_first_line(error)}")
+        levels = self._levels(cycle)
+        shared = self._context.broadcast(Job(self._around, cycle, nodes))
+        work = [partial(_level, shared, level) for level in range(levels)]
+        frontiers = [task.frontier for task in cycle.tasks.values()]
+        first, last = min(frontiers) + 1, max(task.through for task in cycle.tasks.values())
+        name = f"{self._program.name}: batches {first} to {last}, epoch {cycle.epoch}, cycle {cycle.number}"
+        running = _Running(self._context, f"holdfast-{self._around.start}-{cycle.number}")
+        try:
+            outcome = running.result(lambda: slots.run(work, name=name), lambda: self._broken_by(nodes))
+        finally:
+            shared.unpersist()
+        if isinstance(outcome, Broken):
+            self.close()
+            return outcome
+        if outcome.misplaced:
+            self.close()
+        return [read_report(data) for _, data in outcome.reports]
+
+    def _broken_by(self, nodes: Sequence[NodeId]) -> str | None:
+        """Say which node a running job waits for in vain."""
+        alive, quiet = self._alive(), self._silent()
+        for node in nodes:
+            if node not in alive:
+                return f"{node} is gone"
+            if node in quiet:
+                return f"{node} is silent"
+        return None
+
+    def _levels(self, cycle: Cycle) -> int:
+        """As many exchanges as the placement needs, for low latency; under load, one."""
+        number = {node: slot for slot, node in enumerate(sorted({task.node for task in cycle.tasks.values()}))}
+        placement = {p: number[task.node] for p, task in cycle.tasks.items()}
+        needed = levels_needed(self._program.topology, placement)
+        return min(needed, PIPELINED_LEVELS) if cycle.behind > (cycle.most or 1) else needed
+
+    def _pin(self, nodes: tuple[NodeId, ...]) -> PinnedSlots:
+        if self._slots is None or self._slot_nodes != nodes:
+            self.close()
+            self._slots = PinnedSlots(self._context, [self._known[node] for node in nodes])
+            self._slot_nodes = nodes
+        return self._slots
+
+    def close(self) -> None:
+        """Let go of the executors."""
+        if self._slots is not None:
+            self._slots.close()
+            self._slots = None
+
+
+class _Running:
+    """A job in a thread of its own, so that it can be watched and cancelled."""
+
+    def __init__(self, context: SparkContext, group: str) -> None:
+        self._context, self._group = context, group
+        self._outcome: Any = None
+        self._error: BaseException | None = None
+
+    def result(self, job: Callable[[], Any], broken_by: Callable[[], str | None]) -> Any:
+        """Return what the job gives, or why it was cancelled or failed."""
+        thread = threading.Thread(target=self._run, args=(job,), name=self._group, daemon=True)
+        thread.start()
+        try:
+            while True:
+                thread.join(WATCH_SECONDS)
+                if not thread.is_alive():
+                    break
+                why = broken_by()
+                if why is not None:
+                    self._context.cancelJobGroup(self._group)
+                    thread.join(5.0)
+                    return Broken(why)
+        except BaseException:
+            self._context.cancelJobGroup(self._group)
+            raise
+        if self._error is not None:
+            if not isinstance(self._error, Exception):
+                raise self._error
+            return Broken(f"a job failed: {_first_line(self._error)}")
+        return self._outcome
+
+    def _run(self, job: Callable[[], Any]) -> None:
+        try:
+            self._context.setJobGroup(self._group, "holdfast cycle", interruptOnCancel=True)
+            self._outcome = job()
+        except BaseException as error:
+            self._error = error
+
+
+def _level(shared: Any, level: int, slot: int, blocks: list[bytes]) -> Any:
+    return run_level(shared.value, level, slot, blocks)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
