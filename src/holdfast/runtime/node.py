@@ -208,17 +208,21 @@ class Node:
         image = self._begun.get((partition, version)) or self._described(partition, task, version)
         name = image_name(cycle.run, partition, image)
         answer = self._vault.saved(name)
-        if answer is None and (partition, version) not in self._begun:
+        again = answer is not None and answer.problem is not None
+        if again or (answer is None and (partition, version) not in self._begun):
             problem = self._begin_save(cycle, partition, version, image, name)
             if problem is not None:
                 said.append(NotSaved(partition, mark, problem))
                 return
             self._begun[partition, version] = image
-            answer = self._vault.saved(name)
+            answer = self._vault.saved(name) if answer is None else answer
         if answer is None:
             return
+        if answer.problem is not None:
+            said.append(NotSaved(partition, mark, answer.problem))
+            return
         self._begun.pop((partition, version), None)
-        said.append(Stored(partition, image) if answer.problem is None else NotSaved(partition, mark, answer.problem))
+        said.append(Stored(partition, image))
 
     def _begin_save(
         self, cycle: Cycle, partition: PartitionId, version: VersionId, image: SavedImage, name: str

@@ -7,6 +7,7 @@ silent executor is asked to end, and never used again: when its machine thaws, i
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -20,7 +21,7 @@ from holdfast.recovery.events import Event, NodesArrived, NodesLost, NodesSilent
 from holdfast.runtime.conductor import Broken
 from holdfast.runtime.cycle import Cycle, NodeReport
 from holdfast.runtime.program import Program
-from holdfast.spark.node_cycle import Job, Surroundings, read_report, run_level
+from holdfast.spark.node_cycle import Job, Surroundings, read_report, run_level, warm_up
 from holdfast.spark.pinned import Executor, PinnedSlots, executors_of
 from holdfast.spark.placing import levels_needed
 
@@ -59,6 +60,7 @@ class SparkBackend:
         self._slots: PinnedSlots | None = None
         self._slot_nodes: tuple[NodeId, ...] = ()
         self._started = False
+        self._warming: dict[NodeId, threading.Thread] = {}
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
@@ -81,10 +83,26 @@ class SparkBackend:
         for node in (*gone, *quiet):
             del self._known[node]
         fresh = {node: one for node, one in alive.items() if node not in self._known and node not in self._fenced}
-        if fresh:
-            self._known.update(fresh)
-            found.append(NodesArrived(dict.fromkeys(fresh, self._capacity)))
+        warm = {node: one for node, one in fresh.items() if self._is_warm(node, one)}
+        if warm:
+            self._known.update(warm)
+            found.append(NodesArrived(dict.fromkeys(warm, self._capacity)))
         return found
+
+    def _is_warm(self, node: NodeId, executor: Executor) -> bool:
+        """Whether a node's Python has run: the first task there takes long, and no live query should wait for it."""
+        warming = self._warming.get(node)
+        if warming is None:
+            warming = self._warming[node] = threading.Thread(target=self._warm, args=(executor,), daemon=True)
+            warming.start()
+        warming.join(0.0 if self._known else self._wait)
+        return not warming.is_alive()
+
+    def _warm(self, executor: Executor) -> None:
+        """Start a node's Python, and load the application there; whatever goes wrong shows in the first cycle."""
+        around = self._around
+        with contextlib.suppress(Exception), PinnedSlots(self._context, [executor]) as slot:
+            slot.run([partial(_warm_up, around)], name=f"{self._program.name}: {executor.host} warms up")
 
     def _alive(self) -> dict[NodeId, Executor]:
         return {NodeId(f"{one.host}-{one.id}"): one for one in executors_of(self._context)}
@@ -225,9 +243,17 @@ class _Running:
             self._error = error
 
 
+def _warm_up(around: Surroundings, slot: int, blocks: list[bytes]) -> list[tuple[int, bytes]]:
+    warm_up(around)
+    return []
+
+
 def _level(shared: Any, level: int, slot: int, blocks: list[bytes]) -> Any:
     return run_level(shared.value, level, slot, blocks)
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """Return what an error says first; where that is Spark's introduction to a Python traceback, what this ends with."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
+    ends = [line for line in lines if "Error:" in line.partition(" ")[0]]
+    return ends[0] if "Python worker" in lines[0] and ends else lines[0]

@@ -104,6 +104,11 @@ def read_report(data: bytes) -> NodeReport:
     return found
 
 
+def warm_up(around: Surroundings) -> None:
+    """Load what a first cycle would have to load: the application, and what it imports."""
+    Program(pickle.loads(around.application))
+
+
 def _worker(job: Job, name: NodeId) -> _Worker:
     """Return this node's worker, the one kept from the cycle before where there is one."""
     around = job.around

@@ -55,8 +55,9 @@ def executors_of(context: SparkContext) -> list[Executor]:
     found = []
     for number in range(active.size()):
         one = active.apply(number)
-        if one.id() != "driver":
-            found.append(Executor(str(one.id()), str(one.hostPort()).rpartition(":")[0]))
+        host = str(one.hostPort()).rpartition(":")[0]
+        if one.id() != "driver" and host:  # one that is just coming has no address yet
+            found.append(Executor(str(one.id()), host))
     return sorted(found, key=lambda executor: (executor.host, executor.id))
 
 
