@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 WATCH_SECONDS = 0.1
+MOST_LOOKS = 10
+"""After a loss, how often to look whether more are lost."""
 SETTLE_SECONDS = 1.0
 """At the start, executors that come within so much of each other are taken together."""
 PIPELINED_LEVELS = 2
@@ -71,7 +73,11 @@ class SparkBackend:
             self._started = True
         found: list[Event] = []
         alive = self._alive()
-        gone = tuple(node for node in self._known if node not in alive and node not in self._fenced)
+        gone = tuple(node for node in self._known if node not in alive)
+        if gone:
+            # Nodes that fail together are not noticed at one moment: one plan for them is better than several.
+            alive = self._settled()
+            gone = tuple(node for node in self._known if node not in alive)
         quiet = tuple(node for node in self._silent() if node in self._known and node not in self._fenced)
         quiet = tuple(node for node in quiet if node not in gone)
         if gone:
@@ -106,6 +112,16 @@ class SparkBackend:
 
     def _alive(self) -> dict[NodeId, Executor]:
         return {NodeId(f"{one.host}-{one.id}"): one for one in executors_of(self._context)}
+
+    def _settled(self) -> dict[NodeId, Executor]:
+        """Return the executors that are alive once no more of them go."""
+        alive = self._alive()
+        for _ in range(MOST_LOOKS):
+            time.sleep(WATCH_SECONDS)
+            before, alive = alive, self._alive()
+            if set(before) <= set(alive):
+                break
+        return alive
 
     def _await_executors(self) -> None:
         deadline = time.monotonic() + self._wait
@@ -150,11 +166,6 @@ class SparkBackend:
         nodes = tuple(sorted({task.node for task in cycle.tasks.values()}))
         if missing := [node for node in nodes if node not in self._known]:
             return Broken(f"{missing[0]} is not there")
-        try:
-            slots = self._pin(nodes)
-        except Exception as error:  # an executor may go while it is pinned to
-            self.close()
-            return Broken(f"pinning failed: {_first_line(error)}")
         levels = self._levels(cycle)
         shared = self._context.broadcast(Job(self._around, cycle, nodes))
         work = [partial(_level, shared, level) for level in range(levels)]
@@ -163,7 +174,7 @@ class SparkBackend:
         name = f"{self._program.name}: batches {first} to {last}, epoch {cycle.epoch}, cycle {cycle.number}"
         running = _Running(self._context, f"holdfast-{self._around.start}-{cycle.number}")
         try:
-            outcome = running.result(lambda: slots.run(work, name=name), lambda: self._broken_by(nodes))
+            outcome = running.result(lambda: self._pin(nodes).run(work, name=name), lambda: self._broken_by(nodes))
         finally:
             shared.unpersist()
         if isinstance(outcome, Broken):
@@ -253,7 +264,7 @@ def _level(shared: Any, level: int, slot: int, blocks: list[bytes]) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return what an error says first; where that is Spark's introduction to a Python traceback, what this ends with."""
+    """Return what an error says first, or what a Python traceback that Spark introduces ends with."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()] or [type(error).__name__]
     ends = [line for line in lines if "Error:" in line.partition(" ")[0]]
     return ends[0] if "Python worker" in lines[0] and ends else lines[0]
