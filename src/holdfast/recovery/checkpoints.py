@@ -18,6 +18,7 @@ FIRST = BatchId(0)
 NO_EPOCH = Epoch(0)
 NOTHING = BatchId(-1)
 """Before the first batch: what a partition starts from that has no checkpoint."""
+_DURABLE = "-d"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,7 +46,14 @@ def image_name(run: str, partition: PartitionId, image: SavedImage) -> str:
     name = f"{run}/{partition.operator}-{partition.index}/{image.batch}.{image.epoch}"
     if image.follows is not None:
         name += f"-{image.follows[0]}.{image.follows[1]}"
-    return name if image.outbox_from is None else f"{name}-o{image.outbox_from}"
+    if image.outbox_from is not None:
+        name += f"-o{image.outbox_from}"
+    return f"{name}{_DURABLE}" if image.durable else name
+
+
+def is_durable_name(name: str) -> bool:
+    """Whether an image of this name is kept on durable storage."""
+    return name.endswith(_DURABLE)
 
 
 class CheckpointBook:

@@ -21,9 +21,11 @@ from holdfast.recovery.events import Event, NodesArrived, NodesLost, NodesSilent
 from holdfast.runtime.conductor import Broken
 from holdfast.runtime.cycle import Cycle, NodeReport
 from holdfast.runtime.program import Program
+from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.node_cycle import Job, Surroundings, read_report, run_level, warm_up
-from holdfast.spark.pinned import Executor, PinnedSlots, executors_of
+from holdfast.spark.pinned import DRIVER, Executor, PinnedSlots, executors_of
 from holdfast.spark.placing import levels_needed
+from holdfast.store.address import Address
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -50,12 +52,12 @@ class SparkBackend:
         expected: int | None = None,
         wait_seconds: float = 120.0,
         request: Callable[[int], str | None] | None = None,
-        silent: Callable[[], set[NodeId]] = set,
+        keep_alive: KeepAlive | None = None,
     ) -> None:
         """Each node has this capacity; at the start, wait for the expected number of executors, or for the first."""
         self._context, self._program, self._around = context, program, around
         self._capacity, self._expected, self._wait = capacity, expected, wait_seconds
-        self._request, self._silent = request, silent
+        self._request, self._keep_alive = request, keep_alive
         self._known: dict[NodeId, Executor] = {}
         self._fenced: set[NodeId] = set()
         """Nodes that were silent: their executors are not used again."""
@@ -88,6 +90,8 @@ class SparkBackend:
                 self._fence(node)
         for node in (*gone, *quiet):
             del self._known[node]
+            if self._keep_alive is not None:
+                self._keep_alive.unwatch(node)
         fresh = {node: one for node, one in alive.items() if node not in self._known and node not in self._fenced}
         warm = {node: one for node, one in fresh.items() if self._is_warm(node, one)}
         if warm:
@@ -99,16 +103,22 @@ class SparkBackend:
         """Whether a node's Python has run: the first task there takes long, and no live query should wait for it."""
         warming = self._warming.get(node)
         if warming is None:
-            warming = self._warming[node] = threading.Thread(target=self._warm, args=(executor,), daemon=True)
+            warming = self._warming[node] = threading.Thread(target=self._warm, args=(node, executor), daemon=True)
             warming.start()
         warming.join(0.0 if self._known else self._wait)
         return not warming.is_alive()
 
-    def _warm(self, executor: Executor) -> None:
+    def _warm(self, node: NodeId, executor: Executor) -> None:
         """Start a node's Python, and load the application there; whatever goes wrong shows in the first cycle."""
-        around = self._around
+        work = [partial(_warm_up, self._around)]
         with contextlib.suppress(Exception), PinnedSlots(self._context, [executor]) as slot:
-            slot.run([partial(_warm_up, around)], name=f"{self._program.name}: {executor.host} warms up")
+            outcome = slot.run(work, name=f"{self._program.name}: {executor.host} warms up")
+            for _, address in outcome.reports:
+                if address and self._keep_alive is not None:
+                    self._keep_alive.watch(node, Address.parse(address.decode()))
+
+    def _silent(self) -> set[NodeId]:
+        return set() if self._keep_alive is None else self._keep_alive.silent()
 
     def _alive(self) -> dict[NodeId, Executor]:
         return {NodeId(f"{one.host}-{one.id}"): one for one in executors_of(self._context)}
@@ -255,8 +265,7 @@ class _Running:
 
 
 def _warm_up(around: Surroundings, slot: int, blocks: list[bytes]) -> list[tuple[int, bytes]]:
-    warm_up(around)
-    return []
+    return [(DRIVER, (warm_up(around) or "").encode())]
 
 
 def _level(shared: Any, level: int, slot: int, blocks: list[bytes]) -> Any:

@@ -22,12 +22,12 @@ from holdfast.runtime.answers import Failed
 from holdfast.runtime.blocks import LATE, SINK, decode_block, encode_block
 from holdfast.runtime.cycle import Cycle, NodeReport
 from holdfast.runtime.directory_store import DirectoryStore
-from holdfast.runtime.directory_vault import DirectoryVault
 from holdfast.runtime.node import Node
 from holdfast.runtime.program import Program
 from holdfast.runtime.sources import DirectoryLog
-from holdfast.runtime.vault import Vault
 from holdfast.spark.pinned import DRIVER
+from holdfast.spark.run_vault import RunVault, own_spool
+from holdfast.store.spool import agent_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +104,12 @@ def read_report(data: bytes) -> NodeReport:
     return found
 
 
-def warm_up(around: Surroundings) -> None:
-    """Load what a first cycle would have to load: the application, and what it imports."""
+def warm_up(around: Surroundings) -> str | None:
+    """Load what a first cycle would have to load: the application, and what it imports; say where the agent listens."""
     Program(pickle.loads(around.application))
+    spool = own_spool()
+    address = None if spool is None else agent_address(spool.folder)
+    return None if address is None else str(address)
 
 
 def _worker(job: Job, name: NodeId) -> _Worker:
@@ -123,7 +126,7 @@ def _worker(job: Job, name: NodeId) -> _Worker:
         node = Node(
             program,
             DirectoryStore(state_folder(around.start, name)),
-            _vault(around),
+            RunVault(Path(around.checkpoints), own_spool()),
             logs,
             name=name,
             clock=time.perf_counter,
@@ -136,7 +139,3 @@ def _worker(job: Job, name: NodeId) -> _Worker:
         worker.cycle = job.cycle.number
         worker.sent.clear()
     return worker
-
-
-def _vault(around: Surroundings) -> Vault:
-    return DirectoryVault(Path(around.checkpoints))

@@ -27,6 +27,7 @@ from holdfast.runtime.progress import ProgressFile
 from holdfast.runtime.sinks import MemorySink, ParquetSink, Sink, as_sink
 from holdfast.runtime.sources import DirectoryLog
 from holdfast.spark.backend import SparkBackend
+from holdfast.spark.keepalive import SECONDS, KeepAlive
 from holdfast.spark.node_cycle import Surroundings
 
 if TYPE_CHECKING:
@@ -52,13 +53,16 @@ class SparkRun:
         capacity: float = float("inf"),
         nodes: int | None = None,
         request_nodes: Callable[[int], str | None] | None = None,
+        secret_file: Path | str | None = None,
+        silence_seconds: float = SECONDS,
     ) -> None:
         """Begin, or go on where an earlier driver left off: `directory` is on storage that every node reaches.
 
         It holds the source logs, durable checkpoints and the progress of the run. A checkpoint is taken every so many
         batches. Each node has a capacity in the unit of the topology's costs. `nodes`: how many executors to begin
-        with. `request_nodes` asks for replacements of lost ones. `tell` gets a line for what people would want to know,
-        `observe` everything that happens, as values.
+        with. `request_nodes` asks for replacements of lost ones. The nodes' agents are pinged with the secret in
+        `secret_file`; one that is silent for so many seconds has failed. `tell` gets a line for what people would want
+        to know, `observe` everything that happens, as values.
         """
         check_session(spark)
         self.program = Program(app)
@@ -76,6 +80,7 @@ class SparkRun:
             str(self._directory / "sources"),
             str(self._directory / "checkpoints"),
         )
+        self._keep_alive = KeepAlive(secret_file=secret_file, seconds=silence_seconds)
         self.backend = SparkBackend(
             spark.sparkContext,
             self.program,
@@ -84,6 +89,7 @@ class SparkRun:
             expected=nodes,
             wait_seconds=wait_seconds,
             request=request_nodes,
+            keep_alive=self._keep_alive,
         )
         self.conductor = Conductor(
             self.program,
@@ -131,6 +137,7 @@ class SparkRun:
     def close(self) -> None:
         """Let go of the executors; logs, checkpoints and outputs stay."""
         self.backend.close()
+        self._keep_alive.close()
 
     # -- what came of it ---------------------------------------------------------------------------------------------
 
