@@ -37,7 +37,7 @@ def application(directory: Path) -> Application:
 
 def run(directory: Path, made: list[dict[str, pa.Table]]) -> InProcess:
     """Run from wherever the directory stands to the end."""
-    running = InProcess(application(directory), directory=directory / "state", nodes=2)
+    running = InProcess(application(directory), directory=directory / "state", nodes=2, checkpoint_every=2)
     for batch in made[running.frontier + 1 :]:
         running.feed(batch)
     if running.frontier < len(made):

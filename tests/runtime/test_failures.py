@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from holdfast import Application, average, count, distinct, rows, session, sliding, total, tumbling
 from holdfast.errors import BadInput
-from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.ids import Epoch, NodeId, PartitionId
+from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime import FunctionSink, InProcess, MemorySink, OutputKey, run_in_process
 from holdfast.runtime.answers import OperatorFailed
 from holdfast.runtime.blocks import encode_rows
-from holdfast.runtime.outbox import Retention
+from holdfast.runtime.program import Program
 from runtime.generated import SCHEMA, batches, table
 
 
@@ -75,12 +76,18 @@ def test_nodes_and_files_change_no_byte(nodes: int, expected: dict[str, bytes], 
 
 
 def test_an_application_that_is_stopped_goes_on_where_it_stood(expected: dict[str, bytes], tmp_path: Path) -> None:
+    """Stopped after every batch; checkpoints fall between some of them; the number of nodes changes."""
     sinks = {name: MemorySink() for name in OUTPUTS}
+    epoch = Epoch(0)
     for number, batch in enumerate(fed()):
-        running = InProcess(everything(), directory=tmp_path, nodes=2, sinks=sinks)
+        running = InProcess(everything(), directory=tmp_path, nodes=1 + number % 3, sinks=sinks, checkpoint_every=2)
         assert running.frontier == number - 1
-        assert running.epoch == number + 1
+        assert running.epoch > epoch, "whoever was here before is refused from now on"
+        epoch = running.epoch
         running.feed(batch)
+    assert running.checkpoint_batch >= COUNT - 4
+    taken = running.measures()[PartitionId.parse("own[0]")].rows_in
+    assert taken < sum(batch["r"].num_rows for batch in fed()), "only what no checkpoint covers is made again"
     running.close()
     assert outputs(running) == expected
     plain = run_in_process(everything(), fed())
@@ -94,16 +101,20 @@ def test_an_application_that_is_stopped_goes_on_where_it_stood(expected: dict[st
 @given(data=st.data())
 def test_any_failures_leave_the_outputs_equal(data: st.DataObject, expected: dict[str, bytes]) -> None:
     """Checkpoints, lost partitions and recoveries onto other nodes, anywhere in the run, under any policy."""
-    program = InProcess(everything()).program
+    program = Program(everything())
     kept = data.draw(
         st.one_of(
-            st.sampled_from(Retention),
-            st.dictionaries(st.sampled_from(program.partitions), st.sampled_from(Retention), max_size=12),
+            st.sampled_from([frozenset(), frozenset(program.partitions)]),
+            st.frozensets(st.sampled_from(program.partitions), max_size=12),
         ),
-        label="retention",
+        label="keepers",
     )
     nodes = data.draw(st.integers(1, 3), label="nodes")
-    running = InProcess(everything(), nodes=nodes, retention=kept)
+    strategy = data.draw(st.sampled_from(RecoveryStrategy), label="strategy")
+    every = data.draw(st.sampled_from([None, 1, 2, 5]), label="every")
+    running = InProcess(
+        everything(), nodes=nodes, checkpoint_every=every, recovery=RecoverySettings(strategy, keepers=kept)
+    )
     for batch in fed():
         running.feed(batch)
         if data.draw(st.integers(0, 3), label="checkpoint") == 0:
@@ -112,29 +123,65 @@ def test_any_failures_leave_the_outputs_equal(data: st.DataObject, expected: dic
             lost = data.draw(st.sets(st.sampled_from(program.partitions), min_size=1, max_size=6), label="lost")
             running.fail(*lost)
             onto = {p: NodeId(f"node-{data.draw(st.integers(0, nodes - 1))}") for p in sorted(lost)}
+            before = running.placement
             back = running.recover(onto=onto)
             assert not back & lost
+            assert all(running.placement[p] in (onto[p], before[p]) for p in lost), "or it went back where it was"
     running.close()
     assert outputs(running) == expected
 
 
 def test_what_goes_back_follows_from_what_was_kept() -> None:
-    def lose(retention: Retention | dict[PartitionId, Retention]) -> tuple[set[str], set[str]]:
-        running = InProcess(everything(), nodes=2, retention=retention)
+    def lose(*keepers: str) -> set[str]:
+        kept = frozenset(map(PartitionId.parse, keepers))
+        running = InProcess(everything(), nodes=2, recovery=RecoverySettings(keepers=kept))
         for number, batch in enumerate(fed()):
             running.feed(batch)
             if number == 1:
                 running.checkpoint()
-        silent = {str(partition) for partition, measures in running.measures().items() if measures.rows_out == 0}
         running.fail("join[0]")
-        return {str(partition) for partition in running.recover()}, silent
+        return {str(partition) for partition in running.recover()}
 
-    assert lose(Retention.CHECKPOINT)[0] == set(), "all outboxes reach back: only the lost partition itself"
-    back, silent = lose(Retention.NOWHERE)
+    everybody = map(str, Program(everything()).partitions)
+    assert lose(*everybody) == set(), "all outboxes reach back: only the lost partition itself"
     upstream = {*("l[0]", "l[1]", "r[0]", "m[0]", "m[1]", "f[0]", "f[1]", "windows[0]", "windows[1]")}
-    assert back == upstream - silent, "nothing kept: all upstream that ever sent a row, up to the sources' log"
-    backup = {PartitionId.parse(name): Retention.CHECKPOINT for name in ("windows[0]", "windows[1]")}
-    assert lose(backup)[0] == {"r[0]"}
+    assert lose() == upstream, "nothing kept: all upstream, up to the sources' log"
+    assert lose("windows[0]", "windows[1]") == {"r[0]"}
+
+
+def test_after_a_recovery_everything_is_kept_until_a_checkpoint(expected: dict[str, bytes]) -> None:
+    running = InProcess(everything(), nodes=2)
+    for batch in fed():
+        running.feed(batch)
+    running.fail("join[0]")
+    assert running.recover()
+    running.fail("join[0]", "sessions[1]")
+    assert running.recover() == set(), "a second failure costs only what is lost"
+    running.checkpoint()
+    running.close()
+    lost = PartitionId.parse("join[0]")
+    away = next(node for node in running.hosts if node != running.placement[lost])
+    running.fail(lost)
+    assert running.recover(onto={lost: away}), "and after it the policy holds again"
+    assert running.placement[lost] == away
+    assert lost in running.hosts[away]
+    assert outputs(running) == expected
+
+
+def test_what_is_lost_comes_back_without_being_asked(expected: dict[str, bytes]) -> None:
+    running = InProcess(everything(), nodes=3)
+    for number, batch in enumerate(fed()):
+        if number in (3, 6):
+            running.fail("windows[1]", "r[0]")
+        running.feed(batch)
+        if number == 4:
+            running.checkpoint()
+    running.close()
+    assert outputs(running) == expected
+    with pytest.raises(BadInput, match=r"there is no partition x\[0\]"):
+        running.fail("x[0]")
+    with pytest.raises(BadInput, match="there is no node far; there are node-0, node-1, node-2"):
+        running.recover(onto={PartitionId.parse("join[0]"): NodeId("far")})
 
 
 def test_a_recovery_without_a_checkpoint_begins_at_the_beginning(expected: dict[str, bytes]) -> None:
@@ -269,4 +316,3 @@ def test_bad_input_is_refused_before_anything_is_logged() -> None:
     assert running.frontier == -1
     with pytest.raises(BadInput, match="'c' is not an output"):
         InProcess(app, sinks={"c": MemorySink()})
-    assert (BatchId(0), Epoch(1)) == (0, running.epoch)

@@ -1,8 +1,9 @@
-"""The partition host: barriers, duplicates, acknowledgements, epochs, retries, and answers instead of exceptions."""
+"""The partition host: barriers, duplicates, what consumers have, epochs, retries, and answers instead of exceptions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,11 @@ import pytest
 
 from holdfast import Application, rows, total, tumbling
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
-from holdfast.runtime.answers import Done, Failed, Misplaced, Missing, Order, Ready, Refused
+from holdfast.runtime.answers import Done, Failed, Measures, Missing, Ready, Refused
 from holdfast.runtime.blocks import OUTSIDE, SINK, Block, Edge, Header, encode_blocks
 from holdfast.runtime.directory_store import DirectoryStore
 from holdfast.runtime.host import PartitionHost
 from holdfast.runtime.inbox import Delivery
-from holdfast.runtime.outbox import Retention
 from holdfast.runtime.program import Program
 from holdfast.runtime.stores import MemoryStore, StaleEpoch, VersionStore
 from holdfast.runtime.versions import NO_BATCH
@@ -43,7 +43,7 @@ def make(
     )
     if place:
         for partition in program.partitions:
-            answer = host.take(Order(partition, HERE, NO_BATCH, Epoch(epoch)))
+            answer = host.take(partition, NO_BATCH)
             assert isinstance(answer, Ready), answer
     return host
 
@@ -110,19 +110,21 @@ def test_any_order_and_any_number_of_copies_give_the_same_bytes() -> None:
     assert published(mixed) == published(plain)
 
 
-def test_answers_missing_misplaced_refused(new_store: Callable[[], VersionStore]) -> None:
-    program = words()
-    host = make(program, new_store(), epoch=2, place=False)
+def test_answers_missing_and_refused(new_store: Callable[[], VersionStore]) -> None:
+    program, store = words(), new_store()
+    host = make(program, store, epoch=2, place=False)
     s0 = P("s[0]")
-    assert host.take(Order(s0, NodeId("there"), NO_BATCH, Epoch(2))) == Misplaced(s0, NodeId("there"), HERE)
-    assert host.take(Order(s0, HERE, BatchId(4), Epoch(2))) == Missing(s0, BatchId(4))
-    assert host.take(Order(s0, HERE, NO_BATCH, Epoch(2))) == Ready(s0, NO_BATCH)
-    assert host.take(Order(s0, HERE, NO_BATCH, Epoch(1))) == Refused(s0, Epoch(1), Epoch(2))
+    assert host.take(s0, BatchId(4)) == Missing(s0, BatchId(4))
+    assert s0 not in host
+    assert host.take(s0, NO_BATCH) == Ready(s0, NO_BATCH)
+    assert s0 in host
+    assert make(program, store, epoch=1, place=False).take(s0, NO_BATCH) == Refused(s0, Epoch(1), Epoch(2))
     assert host.deliver(batch_of(0, epoch=1)[:1]) == [Delivery.STALE]
     assert host.deliver(batch_of(0, epoch=2)[:1]) == [Delivery.QUEUED]
     host.run()
-    assert host.take(Order(s0, HERE, BatchId(0), Epoch(3))) == Ready(s0, BatchId(0))
-    assert host.take(Order(s0, HERE, BatchId(1), Epoch(3))) == Missing(s0, BatchId(1))
+    host.enter(Epoch(3))
+    assert host.take(s0, BatchId(0)) == Ready(s0, BatchId(0))
+    assert host.take(s0, BatchId(1)) == Missing(s0, BatchId(1))
     with pytest.raises(StaleEpoch):
         host.enter(Epoch(1))
 
@@ -153,8 +155,8 @@ def test_two_attempts_at_once_and_a_zombie(tmp_path: Path) -> None:
             host.deliver(batch_of(number))
         for host in (one, two, two, one):
             host.run(most=1)
-        for host in (one, two):  # the next cycle begins with orders: whoever is behind sees what the other did
-            assert {type(host.take(Order(p, HERE, BatchId(number), Epoch(1)))) for p in program.partitions} == {Ready}
+        for host in (one, two):  # the next cycle takes them again: whoever is behind sees what the other did
+            assert {type(host.take(p, BatchId(number))) for p in program.partitions} == {Ready}
     assert published(one) == published(two)
     new = make(program, DirectoryStore(tmp_path), epoch=2)
     zombie = one.deliver(batch_of(5)) and one.run()
@@ -237,70 +239,70 @@ def test_a_full_disk_is_an_answer_and_leaves_no_trace(tmp_path: Path, monkeypatc
     assert all(isinstance(answer, Done) for answer in host.run())
 
 
-def test_outboxes_are_kept_as_far_back_as_the_policy_says() -> None:
+def test_outboxes_are_kept_as_far_back_as_they_are_told() -> None:
     program = words()
-    kept = {P("s[0]"): Retention.CHECKPOINT}
-    host = make(program, retention=kept, versions=1)
-    sink = [(p, PartitionId(SINK, p.index)) for p in program.outputs]
+    host = make(program, versions=1)
     for number in range(10):
         host.deliver(batch_of(number))
         host.run()
-        for sender, receiver in sink:
-            host.acknowledge(sender, receiver, BatchId(number))
-        if number == 5:
-            for partition in program.partitions:
-                host.checkpointed(partition, BatchId(3))
-    assert host.kept_from(P("s[0]")) == 4, "to the consumers' checkpoint"
-    assert host.kept_from(P("s[1]")) == 10, "nowhere: the consumers have passed it"
+        host.keep(P("s[0]"), BatchId(4))
+        host.keep(P("s[1]"), BatchId(number + 1))
+    assert host.kept_from(P("s[0]")) == 4
+    assert host.kept_from(P("s[1]")) >= 9, "trimmed when it next runs"
+    assert host.kept_from(P("c[0]")) == 0, "it was told nothing, and drops nothing"
     replayed = host.replay(P("s[0]"), P("c[1]"), BatchId(3))
     assert replayed is not None
     assert [block.header.batch for block in replayed] == [4, 5, 6, 7, 8, 9]
     assert host.replay(P("s[1]"), P("c[1]"), BatchId(3)) is None
-    host.retain({})
-    host.deliver(batch_of(10))
-    host.run()
-    assert host.kept_from(P("s[0]")) >= 9
+    assert (host.outbox_from(P("s[0]")), host.outbox_from(P("s[1]"))) == (4, 10)
 
 
-def test_unacknowledged_output_is_sent_again_until_it_is_taken() -> None:
+def test_states_that_are_to_be_kept_stay_and_others_go() -> None:
+    host = make(words(), versions=2)
+    for number in range(10):
+        host.deliver(batch_of(number))
+        host.run()
+        host.keep(P("c[0]"), BatchId(number + 1), [BatchId(3)])
+    assert not isinstance(host.snapshot(P("c[0]"), BatchId(3)), Missing)
+    assert isinstance(host.snapshot(P("c[0]"), BatchId(5)), Missing)
+    assert not isinstance(host.snapshot(P("c[0]"), BatchId(9)), Missing)
+
+
+def test_what_consumers_have_not_completed_is_sent_again() -> None:
     program = words()
     far = make(program, place=False)
     for partition in (P("s[0]"), P("s[1]")):
-        far.take(Order(partition, HERE, NO_BATCH, Epoch(1)))
+        far.take(partition, NO_BATCH)
     for number in range(6):
         far.deliver(batch_of(number))
         far.run()
     blocks = far.outgoing()
     assert len(blocks) == 2 * 2 * 6, "a block for each consumer, with rows or the barrier alone"
     assert encode_blocks(far.outgoing()) == encode_blocks(blocks)
+
+    def sent() -> set[tuple[str, str, int]]:
+        return {(str(b.header.sender), str(b.header.receiver), b.header.batch) for b in far.outgoing()}
+
     for consumer in (P("c[0]"), P("c[1]")):
-        far.acknowledge(P("s[0]"), consumer, BatchId(4))
-    assert sorted({(str(b.header.sender), b.header.batch) for b in far.outgoing()})[:2] == [("s[0]", 5), ("s[1]", 0)]
-    far.consumer_went_back(P("c[0]"), BatchId(3))
-    assert ("s[0]", "c[0]", 4) in {
-        (str(b.header.sender), str(b.header.receiver), b.header.batch) for b in far.outgoing()
-    }
+        far.hear(P("s[0]"), consumer, BatchId(4))
+    assert {(s, c, b) for s, c, b in sent() if s == "s[0]"} == {("s[0]", "c[0]", 5), ("s[0]", "c[1]", 5)}
+    far.hear(P("s[0]"), P("c[0]"), BatchId(2))
+    assert {b for s, c, b in sent() if (s, c) == ("s[0]", "c[0]")} == {3, 4, 5}, "it went back"
+    far.hear(P("s[0]"), P("c[0]"), None)
+    assert not {b for s, c, b in sent() if (s, c) == ("s[0]", "c[0]")}, "it is lost, and gets nothing now"
 
 
-def test_going_back_needs_an_epoch_and_gives_the_same_again(new_store: Callable[[], VersionStore]) -> None:
-    program = words()
-    host = make(program, new_store(), retention=dict.fromkeys(program.partitions, Retention.CHECKPOINT), versions=9)
-    for number in range(6):
-        host.deliver(batch_of(number))
+def test_a_consumer_that_is_taken_anew_gets_again_what_waited_for_it() -> None:
+    """Its inbox was memory: what a neighbour had handed to it is handed again."""
+    host = make(words())
+    first, second = batch_of(0)
+    host.deliver([first])
     host.run()
-    before = {p: host.snapshot(p, BatchId(5)) for p in program.outputs}
-    with pytest.raises(Exception, match="take a new epoch first"):
-        host.go_back(P("c[0]"), BatchId(2))
-    host.enter(Epoch(2))
-    assert host.go_back(P("c[0]"), BatchId(2)) == Ready(P("c[0]"), BatchId(2))
-    assert host.frontier(P("c[0]")) == 2
-    assert [answer.batch for answer in host.run()] == [3, 4, 5], "from the senders' outboxes"
-    for partition, image in before.items():
-        again = host.snapshot(partition, BatchId(5))
-        assert not isinstance(image, Missing)
-        assert not isinstance(again, Missing)
-        assert [run.to_pylist() for run in again.runs.values()] == [run.to_pylist() for run in image.runs.values()]
-    assert host.go_back(P("c[0]"), BatchId(50)) == Missing(P("c[0]"), BatchId(50))
+    host.release(P("c[0]"))
+    assert host.take(P("c[0]"), NO_BATCH) == Ready(P("c[0]"), NO_BATCH)
+    host.deliver([second])
+    host.run()
+    assert host.frontier(P("c[0]")) == 0
 
 
 def test_images_carry_a_partition_to_another_host() -> None:
@@ -309,12 +311,12 @@ def test_images_carry_a_partition_to_another_host() -> None:
     for number in range(3):
         old.deliver(batch_of(number))
     old.run()
-    base = old.snapshot(P("c[0]"), BatchId(2), with_outbox=True)
+    base = old.snapshot(P("c[0]"), BatchId(2), outbox_from=BatchId(0))
     for number in range(3, 6):
         old.deliver(batch_of(number))
     old.run()
     assert not isinstance(base, Missing)
-    change = old.snapshot(P("c[0]"), BatchId(5), since=base.commit.id, with_outbox=True)
+    change = old.snapshot(P("c[0]"), BatchId(5), since=base.commit.id, outbox_from=BatchId(3))
     assert not isinstance(change, Missing)
     assert change.since == base.commit.id
     assert new.restore([base, change]) == Ready(P("c[0]"), BatchId(5))
@@ -337,7 +339,7 @@ def test_images_carry_a_partition_to_another_host() -> None:
 def test_tentative_inputs_make_tentative_outputs_that_are_no_checkpoint() -> None:
     program = words()
     host = make(program, place=False)
-    host.take(Order(P("c[0]"), HERE, NO_BATCH, Epoch(1)))
+    host.take(P("c[0]"), NO_BATCH)
     edge = Edge(OperatorId("s"), OperatorId("c"))
     forged = [Block(Header(edge, P(f"s[{i}]"), P("c[0]"), BatchId(0), Epoch(1), 0, tentative=i == 1)) for i in (0, 1)]
     host.deliver(forged)
@@ -355,7 +357,7 @@ def test_measures_are_counted_per_partition() -> None:
     done = [answer for answer in host.run() if isinstance(answer, Done) and answer.partition == P("c[0]")]
     assert [answer.measures.rows_in for answer in done] == [3, 3, 3, 3]
     assert [answer.measures.seconds for answer in done] == [1.0, 1.0, 1.0, 1.0], "by the clock that was given"
-    measures = host.measures(P("c[0]"))
+    measures = reduce(Measures.plus, [answer.measures for answer in done])
     assert (measures.rows_in, measures.rows_out, measures.late_rows) == (12, 9, 0)
     assert measures.state_bytes > 0
-    assert host.watermark(P("c[0]")) == 3_250_000
+    assert done[-1].watermark == 3_250_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -75,10 +76,11 @@ def lay_out(
     running: Mapping[PartitionId, NodeId],
     nodes: Mapping[NodeId, float],
     settings: RecoverySettings,
+    wanted: Mapping[PartitionId, NodeId] = MappingProxyType({}),
 ) -> Layout:
-    """Choose which lost partitions come back now, and where."""
+    """Choose which lost partitions come back now, and where: on the nodes wanted for them, if those can take them."""
     total = float(topology.cost.sum())
-    room_for_all = total / settings.bound if total else 1.0
+    room_for_all = 2 * total / settings.bound if total else 1.0
     used = dict.fromkeys(nodes, 0.0)
     for partition, node in running.items():
         if node in used:
@@ -103,6 +105,10 @@ def lay_out(
         bound=settings.bound,
         program_seconds=settings.program_seconds,
     )
+    if wanted:
+        moved = replace(placed, placement={p: wanted.get(p, node) for p, node in placed.placement.items()})
+        if not placement_problems(problem, moved, places, settings.bound):
+            placed = moved
     left = tuple(partition for partition in wiring.order if partition in lost and partition not in placed.placement)
     return Layout(placed.placement, placed.plan.queries, placed.plan.priority, left, placed, problem, places)
 

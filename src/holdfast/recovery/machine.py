@@ -93,6 +93,8 @@ class Machine:
         """Nodes lost since the last global checkpoint."""
         self.paused: set[PartitionId] = set()
         """Queries that are held back."""
+        self.wanted: dict[PartitionId, NodeId] = {}
+        """Where people want lost partitions to go; it holds where the plan's bounds allow it."""
         self.last_layout: Layout | None = None
         self._effects: list[Effect] = []
         self._costs: dict[PartitionId, float] = {}
@@ -198,7 +200,8 @@ class Machine:
 
     def _state_missing(self, event: StateMissing) -> None:
         mine = self.partitions[event.partition]
-        if event.epoch == self.epoch and mine.node == event.node and mine.state in PLACED_STATES:
+        # One cycle may miss several: the first begins an epoch, and the others count if they have not started anew in it.
+        if mine.start.epoch <= event.epoch <= self.epoch and mine.node == event.node and mine.state in PLACED_STATES:
             self._lose([event.partition], Cause.STATE_MISSING, f"{event.partition} is not on {event.node}")
 
     def _restore_failed(self, event: RestoreFailed) -> None:
@@ -218,8 +221,9 @@ class Machine:
                     remedy="bring its durable folder back and start again; nothing was changed",
                 )
             self._fall_back(event)
-        elif mine.state is PartitionState.RESTORING:
-            self._lose([event.partition], Cause.RESTORE_FAILED, f"{event.partition} cannot be restored: {event.why}")
+        elif mine.state in PLACED_STATES:
+            cause = Cause.RESTORE_FAILED if mine.state is PartitionState.RESTORING else Cause.STATE_MISSING
+            self._lose([event.partition], cause, f"{event.partition} cannot be restored: {event.why}")
 
     def _stored(self, event: CheckpointStored) -> None:
         if event.image.batch in self.book.marks:
@@ -312,7 +316,7 @@ class Machine:
         if not lost or not self.nodes:
             return
         topology = with_costs(self.wiring.topology, self._costs) if self._costs else self.wiring.topology
-        layout = lay_out(self.wiring, topology, lost, self.placement, self.nodes, self.settings)
+        layout = lay_out(self.wiring, topology, lost, self.placement, self.nodes, self.settings, self.wanted)
         if self.settings.after_plan is not None:
             self.settings.after_plan(layout)
         if not layout.placement or (self._waits_for_all() and layout.left):

@@ -9,18 +9,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from holdfast.errors import HoldfastError, one_line
-from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.times import Watermark
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """That a partition is to run on a node: the driver's log says its frontier and the epoch."""
-
-    partition: PartitionId
-    node: NodeId
-    frontier: BatchId
-    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +30,8 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Misplaced:
-    """The task ran on another node than the order names: the cycle is to run again, nothing was lost."""
-
-    partition: PartitionId
-    asked: NodeId
-    here: NodeId
-
-
-@dataclass(frozen=True, slots=True)
 class Refused:
-    """The order is of an epoch that is over."""
+    """What was asked is of an epoch that is over."""
 
     partition: PartitionId
     epoch: Epoch
@@ -113,7 +94,7 @@ class Failed:
         return one_line(f"operator {self.operator}, partition {self.partition}, batch {self.batch}: {self.problem}")
 
 
-Answer: TypeAlias = Ready | Missing | Misplaced | Refused | Done | Failed
+Answer: TypeAlias = Ready | Missing | Refused | Done | Failed
 
 
 class OperatorFailed(HoldfastError):

@@ -50,6 +50,7 @@ from holdfast.runtime.blocks import LATE, Block
 from holdfast.runtime.cycle import Cycle, Lost, NodeReport, NotSaved, Stored, Task
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import Progress
+from holdfast.runtime.schemas import conform
 from holdfast.runtime.sinks import OutputKey, Sink
 from holdfast.runtime.sources import SourceLog
 from holdfast.runtime.stores import StaleEpoch
@@ -230,6 +231,11 @@ class Conductor:
         if not self._can_work():
             return False
         self._mark()
+        self.cycle()
+        return True
+
+    def cycle(self) -> None:
+        """Run one cycle, whether or not it would bring anything: nodes say what they have, and what they miss."""
         cycle = self.next_cycle()
         began = self._clock()
         outcome = self.backend.run(cycle)
@@ -239,7 +245,6 @@ class Conductor:
             self.hear(CycleFailed(cycle.epoch, outcome.why))
         else:
             self._take(cycle, outcome, self._clock() - began)
-        return True
 
     def hear_nodes(self) -> None:
         """Hear what has become of nodes."""
@@ -558,6 +563,11 @@ def log_batch(
     """Put one batch into the source logs; sources that are not named have no rows in it. Returns its number."""
     if strange := set(batch) - set(logs):
         raise BadInput(f"there is no source {min(strange)!r}", remedy=f"there are {', '.join(sorted(logs))}")
+    # A batch is refused before any source has logged it: a source ahead of the others would be cut differently.
+    for name, rows in batch.items():
+        if not isinstance(rows, pa.Table):
+            raise BadInput(f"the rows of source {name!r} are {type(rows).__name__}", remedy="give a pyarrow.Table")
+        conform(rows, program.sources[OperatorId(name)].schema, f"a batch of source {name}")
     at = BatchId(min(log.frontier for log in logs.values()) + 1) if number is None else number
     for name, log in logs.items():
         log.append(at, batch.get(name, program.sources[name].schema.empty_table()), last=last)

@@ -2,24 +2,22 @@
 
 Runs on a node, in a Spark task, in one process for tests, or under the simulator. For each partition it takes the next
 batch whose barriers are all in (paper 000, Alg. 1), runs the operator, commits state and output at once, and hands over
-what consumers have not acknowledged. What it keeps in memory is a cache: inboxes, acknowledgements and positions that
-the next order brings again. It answers with values: an operator that raises, a state that is not there, an order for
-another node are answers, and the partition stands where it stood.
+what consumers have not completed. What it keeps in memory is a cache: inboxes, and what was heard of consumers, which
+the next cycle brings again. It answers with values: an operator that raises, a state that is not there, an epoch that
+is over are answers, and the partition stands where it stood.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
-from holdfast.runtime.answers import Done, Failed, Measures, Misplaced, Missing, Order, Ready, Refused
+from holdfast.runtime.answers import Done, Failed, Measures, Missing, Ready, Refused
 from holdfast.runtime.blocks import LATE, SINK, Block, Edge
 from holdfast.runtime.images import Image, take_image
 from holdfast.runtime.inbox import Delivery, Inbox
-from holdfast.runtime.outbox import NOT_HEARD, Outbox, Retention
 from holdfast.runtime.placed import Placed
 from holdfast.runtime.program import Program
 from holdfast.runtime.restoring import install
@@ -28,7 +26,7 @@ from holdfast.runtime.stores import StaleEpoch, VersionStore
 from holdfast.runtime.versions import NO_BATCH, FileName, Line, Pointer, VersionId
 
 DEFAULT_VERSIONS = 4
-"""How many of the last versions of a state stay on the node, beside the last checkpoint's."""
+"""How many of the last versions of a state stay on the node, beside those it is told to keep."""
 _REWRITE_EVERY = 16
 
 
@@ -43,13 +41,11 @@ class PartitionHost:
         node: NodeId,
         epoch: Epoch,
         clock: Callable[[], float],
-        retention: Mapping[PartitionId, Retention] = MappingProxyType({}),
         versions: int = DEFAULT_VERSIONS,
     ) -> None:
-        """Run a program's partitions from a store; outboxes not named in `retention` are kept nowhere."""
+        """Run a program's partitions from a store; outboxes are kept until `keep` says from where on."""
         self._program, self._store, self._clock = program, store, clock
         self.node, self.epoch = node, epoch
-        self._retention = dict(retention)
         self._versions = versions
         self._placed: dict[PartitionId, Placed] = {}
         self._edges = {
@@ -61,26 +57,20 @@ class PartitionHost:
 
     # -- placing ----------------------------------------------------------------------------------------------------
 
-    def take(self, order: Order) -> Ready | Missing | Misplaced | Refused:
-        """Place a partition, or say why it cannot be: see the answers."""
-        if order.node != self.node:
-            return Misplaced(order.partition, order.node, self.node)
-        if order.epoch < self.epoch:
-            return Refused(order.partition, order.epoch, self.epoch)
-        self.epoch = order.epoch
-        partition = order.partition
+    def take(self, partition: PartitionId, frontier: BatchId) -> Ready | Missing | Refused:
+        """Place a partition, which has completed this batch at least; or say why it cannot be: see the answers."""
         line = self._store.line(partition)
-        if line is not None and line.pointer.epoch > order.epoch:
-            return Refused(partition, order.epoch, line.pointer.epoch)
-        if (NO_BATCH if line is None else line.frontier) < order.frontier:
-            return Missing(partition, order.frontier)
+        if line is not None and line.pointer.epoch > self.epoch:
+            return self._refused(partition)
+        if (NO_BATCH if line is None else line.frontier) < frontier:
+            return Missing(partition, frontier)
         try:
-            self._store.begin(partition, order.epoch)
+            self._store.begin(partition, self.epoch)
         except StaleEpoch:
             return self._refused(partition)
         line = self._usable(partition, NO_BATCH)
         if line is None:
-            return Missing(partition, order.frontier)
+            return Missing(partition, frontier)
         self._place(partition, line)
         return Ready(partition, line.frontier)
 
@@ -102,23 +92,6 @@ class PartitionHost:
                 return None
             beyond = line.frontier
 
-    def go_back(self, partition: PartitionId, batch: BatchId) -> Ready | Missing:
-        """Return to an earlier batch by changing a pointer; needs an epoch of its own."""
-        placed = self._need(partition)
-        commit = placed.commits.get(batch)
-        if batch < placed.frontier and placed.pointer.epoch >= self.epoch:
-            raise CheckFailed(
-                f"{partition} cannot go back to batch {batch} within epoch {self.epoch}",
-                remedy="take a new epoch first",
-            )
-        if batch != NO_BATCH and (commit is None or self._store.load(commit) is None):
-            return Missing(partition, batch)
-        self._store.point(partition, Pointer(self.epoch, None if commit is None else commit.id))
-        line = self._store.line(partition)
-        assert line is not None
-        self._place(partition, line, again=True)
-        return Ready(partition, batch)
-
     def enter(self, epoch: Epoch) -> None:
         """Begin an epoch: every partition goes on from its frontier, and the writes of earlier epochs are refused."""
         if epoch < self.epoch:
@@ -139,6 +112,10 @@ class PartitionHost:
         self._placed.pop(partition, None)
         self._store.drop(partition)
 
+    def __contains__(self, partition: PartitionId) -> bool:
+        """Whether a partition is placed here."""
+        return partition in self._placed
+
     @property
     def partitions(self) -> tuple[PartitionId, ...]:
         """The partitions placed here, inputs before consumers."""
@@ -156,15 +133,6 @@ class PartitionHost:
         """The version of a partition's state at a batch, if it is on its line."""
         commit = self._need(partition).commits.get(batch)
         return None if commit is None else commit.id
-
-    def watermark(self, partition: PartitionId) -> int | None:
-        """The watermark after the last batch."""
-        placed = self._need(partition)
-        return placed.commits[placed.frontier].watermark if placed.commits else None
-
-    def measures(self, partition: PartitionId) -> Measures:
-        """What a partition has taken since it was placed here: sums, and the present size of its state."""
-        return self._need(partition).measures
 
     def missing(self, partition: PartitionId) -> list[tuple[Edge, PartitionId]]:
         """The input streams whose barrier for the next batch has not come."""
@@ -260,25 +228,21 @@ class PartitionHost:
             state_bytes=kept.state_bytes,
             written_bytes=sum(run.nbytes for runs in added.runs.values() for run in runs),
         )
-        placed.measures = placed.measures.plus(measures)
-        for stream in {sender for _, sender in placed.inbox.streams}:
-            if (near := self._placed.get(stream)) is not None:
-                near.outbox.acknowledge(partition, batch)
         return Done(partition, batch, kept.watermark, measures, kept.tentative)
 
     # -- what goes out ----------------------------------------------------------------------------------------------
 
     def outgoing(self) -> list[Block]:
-        """Return what consumers that are not here have not acknowledged: blocks, barriers, and rows kept aside.
+        """Return what consumers that are not here have not completed: blocks, barriers, and rows kept aside.
 
         A consumer that needs what is kept no more is passed over: `replay` says so, and the sender has to go back.
         """
         found: list[Block] = []
         for partition in self.partitions:
             placed = self._placed[partition]
-            for consumer in placed.outbox.consumers:
-                if consumer not in self._placed and placed.outbox.acknowledged(consumer) != NOT_HEARD:
-                    found += self.replay(partition, consumer, placed.outbox.acknowledged(consumer)) or []
+            for consumer, at in placed.heard.items():
+                if consumer not in self._placed and at is not None:
+                    found += self.replay(partition, consumer, at) or []
         return found
 
     def replay(self, sender: PartitionId, consumer: PartitionId, after: BatchId) -> list[Block] | None:
@@ -308,12 +272,12 @@ class PartitionHost:
         """Return senders here that no longer have what a consumer asks for next: they have to make it again."""
         found = []
         for partition, placed in self._placed.items():
-            for consumer in placed.outbox.consumers:
+            for consumer, heard in placed.heard.items():
                 if consumer.operator in (SINK, LATE):
                     continue
                 near = self._placed.get(consumer)
-                at = placed.outbox.acknowledged(consumer) if near is None else near.frontier
-                if at == NOT_HEARD or at >= placed.frontier:
+                at = heard if near is None else near.frontier
+                if at is None or at >= placed.frontier:
                     continue
                 commit = placed.commits.get(BatchId(at + 1))
                 if commit is None or self._store.blocks(commit) is None:
@@ -323,39 +287,12 @@ class PartitionHost:
 
     def hear(self, sender: PartitionId, consumer: PartitionId, frontier: BatchId | None) -> None:
         """Hear exactly where a consumer stands, also when it went back; None: it is lost, and gets nothing now."""
-        if sender in self._placed:
-            self._placed[sender].outbox.hear(consumer, frontier)
+        self._need(sender).heard[consumer] = frontier
 
     def keep(self, partition: PartitionId, first: BatchId, states: Collection[BatchId] = ()) -> None:
         """Keep a partition's output from a batch on, and its states at these batches until they are safe."""
         placed = self._need(partition)
         placed.keep_from, placed.pinned = first, frozenset(states)
-
-    def acknowledge(self, sender: PartitionId, consumer: PartitionId, frontier: BatchId) -> None:
-        """Hear that a consumer (a partition, or a sink) has completed a batch of what a partition here sends."""
-        if sender in self._placed:
-            self._placed[sender].outbox.acknowledge(consumer, frontier)
-
-    def consumer_went_back(self, consumer: PartitionId, frontier: BatchId) -> None:
-        """Hear that a consumer went back to a batch: it must get what follows again."""
-        for placed in self._placed.values():
-            placed.outbox.went_back(consumer, frontier)
-            if consumer in placed.handed:
-                placed.handed[consumer] = min(placed.handed[consumer], frontier)
-
-    def checkpointed(self, partition: PartitionId, batch: BatchId) -> None:
-        """Hear that a partition's state at a batch is safe: outboxes need not reach back further for it."""
-        for placed in self._placed.values():
-            placed.outbox.checkpointed(partition, batch)
-        own = self._placed.get(partition)
-        if own is not None and batch in own.commits:
-            own.checkpoint = own.commits[batch].id
-
-    def retain(self, retention: Mapping[PartitionId, Retention]) -> None:
-        """Take a new policy: outboxes not named are kept nowhere."""
-        self._retention = dict(retention)
-        for partition, placed in self._placed.items():
-            placed.outbox.retention = self._retention.get(partition, Retention.NOWHERE)
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
@@ -383,16 +320,14 @@ class PartitionHost:
             earlier = None
         outbox: list[Block] = []
         if outbox_from is not None:
-            for consumer in placed.outbox.consumers:
+            for consumer in placed.heard:
                 kept = self.replay(partition, consumer, BatchId(outbox_from - 1)) or []
                 outbox += [block for block in kept if block.header.batch <= batch]
         return take_image(commit, state, earlier, outbox)
 
     def outbox_from(self, partition: PartitionId) -> BatchId:
         """The first batch of a partition's output that is here and that consumers may still ask for."""
-        placed = self._need(partition)
-        wanted = placed.outbox.needed_from() if placed.keep_from is None else placed.keep_from
-        return max(self.kept_from(partition), wanted)
+        return max(self.kept_from(partition), self._need(partition).keep_from)
 
     def restore(self, images: Sequence[Image]) -> Ready:
         """Put a partition here from a base and the changes since, in this host's epoch."""
@@ -409,33 +344,22 @@ class PartitionHost:
             raise BadInput(f"{partition} is not on node {self.node}", remedy="place it there first")
         return placed
 
-    def _place(self, partition: PartitionId, line: Line, *, again: bool = False) -> None:
+    def _place(self, partition: PartitionId, line: Line) -> None:
         placed = self._placed.get(partition)
         if placed is None:
-            retention = self._retention.get(partition, Retention.NOWHERE)
-            placed = Placed(
-                partition,
-                Inbox(self._program.streams(partition)),
-                Outbox(self._program.consumers(partition), retention),
-                line.pointer,
-                dict(line.commits),
-            )
+            heard: dict[PartitionId, BatchId | None] = dict.fromkeys(self._program.consumers(partition), NO_BATCH)
+            placed = Placed(partition, Inbox(self._program.streams(partition)), line.pointer, dict(line.commits), heard)
             self._placed[partition] = placed
-            # Output is dropped only once all consumers have it, so what is not here any more they have.
-            for consumer in placed.outbox.consumers:
-                placed.outbox.acknowledge(consumer, BatchId(self.kept_from(partition) - 1))
+            # Its inbox is empty: what was handed to it before, it needs again.
+            for sender in self._placed.values():
+                sender.handed.pop(partition, None)
         else:
             placed.pointer, placed.commits = line.pointer, dict(line.commits)
-        if again:
-            placed.inbox.clear()
-            self.consumer_went_back(partition, placed.frontier)
-            placed.handed = {consumer: min(batch, placed.frontier) for consumer, batch in placed.handed.items()}
-        else:
-            placed.inbox.done(placed.frontier)
+        placed.inbox.done(placed.frontier)
 
     def _hand_over(self, placed: Placed) -> None:
         """Give consumers on this host what they have not got yet."""
-        for consumer in placed.outbox.consumers:
+        for consumer in placed.heard:
             near = self._placed.get(consumer)
             if near is None:
                 continue
@@ -454,10 +378,7 @@ class PartitionHost:
         recent = sorted(placed.commits)[-self._versions :]
         states = {placed.commits[batch].id for batch in recent}
         states |= {commit.id for batch, commit in placed.commits.items() if batch in placed.pinned}
-        if placed.checkpoint is not None:
-            states.add(placed.checkpoint)
-        first = placed.outbox.needed_from() if placed.keep_from is None else placed.keep_from
-        self._store.forget(placed.partition, states, first)
+        self._store.forget(placed.partition, states, placed.keep_from)
         line = self._store.line(placed.partition)
         if line is not None:
             placed.pointer, placed.commits = line.pointer, dict(line.commits)

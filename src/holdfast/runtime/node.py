@@ -14,7 +14,7 @@ from dataclasses import replace
 from holdfast.errors import CheckFailed, HoldfastError
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, SavedImage, image_name
-from holdfast.runtime.answers import Done, Failed, Measures, Missing, Order, Ready, Refused
+from holdfast.runtime.answers import Done, Failed, Measures, Missing, Ready, Refused
 from holdfast.runtime.blocks import LATE, SINK, Block
 from holdfast.runtime.cycle import Cycle, Lost, NodeReport, NotSaved, Stored, Task
 from holdfast.runtime.host import PartitionHost
@@ -90,18 +90,21 @@ class Node:
     def _in_place(self, cycle: Cycle, partition: PartitionId, task: Task, said: Said) -> bool:
         """Say whether a partition can run here, putting its state in place where that can be done now."""
         host = self.host
-        if partition in host.partitions and host.since(partition) >= task.start.epoch:
+        if partition in host and host.since(partition) >= task.start.epoch:
             if host.frontier(partition) >= task.frontier:
                 return True
             host.release(partition)  # another worker on this node went on with it
         try:
             with self._store.alone(partition):
                 line = self._store.line(partition)
-                if (line is None or line.pointer.epoch < task.start.epoch) and not self._start(
-                    cycle, partition, task, said
-                ):
-                    return False
-                answer = host.take(Order(partition, self.name, task.frontier, cycle.epoch))
+                if line is None or line.pointer.epoch < task.start.epoch:
+                    if task.frontier > task.start.batch:
+                        # It had started, and gone on: its files were here and are gone.
+                        said.append(Missing(partition, task.frontier))
+                        return False
+                    if not self._start(cycle, partition, task, said):
+                        return False
+                answer = host.take(partition, task.frontier)
         except StaleEpoch:
             said.append(Refused(partition, cycle.epoch, self.host.epoch))
             return False
@@ -176,7 +179,8 @@ class Node:
                 else:
                     other = cycle.tasks.get(consumer)
                     self.host.hear(p, consumer, None if other is None else other.frontier)
-            self.host.keep(p, task.keep_from, task.marks)
+            # The version of the last image stays: the next image holds what has changed since, and going back is cheap.
+            self.host.keep(p, task.keep_from, [*task.marks, *(() if task.follows is None else [task.follows.batch])])
 
     def _read_logs(self, cycle: Cycle, here: list[PartitionId], said: Said) -> None:
         """Give source partitions what their logs have for them."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdfast.ids import BatchId, PartitionId
-from holdfast.runtime.answers import Measures
 from holdfast.runtime.inbox import Inbox
-from holdfast.runtime.outbox import Outbox
-from holdfast.runtime.versions import NO_BATCH, Commit, Pointer, VersionId
+from holdfast.runtime.versions import NO_BATCH, Commit, Pointer
 
 
 @dataclass(slots=True)
@@ -17,19 +15,17 @@ class Placed:
 
     partition: PartitionId
     inbox: Inbox
-    outbox: Outbox
     pointer: Pointer
     commits: dict[BatchId, Commit]
+    heard: dict[PartitionId, BatchId | None]
+    """What each consumer has completed, as the driver's log says; None: it is lost, and gets nothing now."""
     handed: dict[PartitionId, BatchId] = field(default_factory=dict)
     """The last batch handed to each consumer on this host."""
-    checkpoint: VersionId | None = None
-    """The version that is safe in the store."""
-    keep_from: BatchId | None = None
-    """The first batch whose output is kept, where the driver says so; None: what the outbox finds needed."""
+    keep_from: BatchId = BatchId(0)
+    """The first batch whose output is kept."""
     pinned: frozenset[BatchId] = frozenset()
-    """Batches whose state is kept until it is safe."""
+    """Batches whose state is kept, beside the last ones."""
     trimmed_at: BatchId = NO_BATCH
-    measures: Measures = field(default_factory=Measures)
 
     @property
     def frontier(self) -> BatchId:

@@ -1,0 +1,74 @@
+"""The batch log: what a killed, a second and an old driver find."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import BadInput, CheckFailed
+from holdfast.ids import Epoch
+from holdfast.runtime.progress import NO_EPOCH, MemoryProgress, ProgressFile
+from holdfast.runtime.stores import StaleEpoch
+
+MACHINE = {"epoch": 3, "book": {"global": 7, "durable": 4, "images": {"a[0]": [[7, 2, None, None, False, 0]]}}}
+MEASURES = {"a[0]": {"cpu_seconds": 1.5, "rows_in": 20}}
+
+
+def test_what_was_written_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    first = ProgressFile(path, "app")
+    assert (first.epoch, first.machine) == (NO_EPOCH, None), "the run begins"
+    first.write(Epoch(3), MACHINE, MEASURES)
+    assert (first.epoch, first.machine, first.measures) == (3, MACHINE, MEASURES)
+    found = ProgressFile(path, "app")
+    assert (found.epoch, found.machine, found.measures) == (3, MACHINE, MEASURES)
+    assert found.run == first.run, "one name over all drivers: images are found by it"
+    assert list(tmp_path.iterdir()) == [path], "nothing is left beside it"
+
+
+def test_two_runs_have_two_names(tmp_path: Path) -> None:
+    assert ProgressFile(tmp_path / "one", "app").run != ProgressFile(tmp_path / "two", "app").run
+
+
+def test_an_old_driver_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    old = ProgressFile(path, "app")
+    old.write(Epoch(1), {"by": "old"}, {})
+    new = ProgressFile(path, "app")
+    new.write(Epoch(2), {"by": "new"}, {})
+    with pytest.raises(StaleEpoch, match="another driver has begun 2"):
+        old.write(Epoch(1), {"by": "old"}, {})
+    assert ProgressFile(path, "app").machine == {"by": "new"}
+
+
+def test_memory_keeps_to_the_same() -> None:
+    progress = MemoryProgress()
+    assert (progress.epoch, progress.machine) == (NO_EPOCH, None)
+    progress.write(Epoch(2), MACHINE, MEASURES)
+    assert (progress.epoch, progress.machine) == (2, MACHINE)
+    with pytest.raises(StaleEpoch):
+        progress.write(Epoch(1), {}, {})
+    assert progress.machine == MACHINE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", '{"application": "app"}', '{"application": "app", "run": "r", "epoch": "x", "machine": {}}'),
+        '{"application": "app", "run": "r", "epoch": 1, "machine": []}',
+    ],
+)
+def test_a_damaged_file_is_named(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    path.write_text(text)
+    with pytest.raises(CheckFailed, match="damaged"):
+        ProgressFile(path, "app")
+    assert path.read_text() == text
+
+
+def test_another_application_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    ProgressFile(path, "one").write(Epoch(1), {}, {})
+    with pytest.raises(BadInput, match="belongs to application"):
+        ProgressFile(path, "two")

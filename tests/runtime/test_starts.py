@@ -1,0 +1,224 @@
+"""How a partition is put in place on a node: from nothing, by a pointer, from images; by two attempts at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
+from holdfast.recovery.assignments import Start
+from holdfast.recovery.checkpoints import NOTHING, SavedImage, image_name
+from holdfast.runtime.answers import Missing
+from holdfast.runtime.blocks import SINK, encode_blocks
+from holdfast.runtime.cycle import Cycle, Lost, NodeReport, Stored, Task
+from holdfast.runtime.directory_store import DirectoryStore
+from holdfast.runtime.directory_vault import DirectoryVault
+from holdfast.runtime.images import decode_image
+from holdfast.runtime.node import Node
+from holdfast.runtime.sources import MemoryLog
+from holdfast.runtime.stores import MemoryStore, VersionStore
+from holdfast.runtime.vault import MemoryVault, Vault
+from holdfast.runtime.versions import NO_BATCH
+from runtime.test_host import P, words
+
+PROGRAM = words(1, 1)
+SOURCE, COUNTED, TO_SINK = P("s[0]"), P("c[0]"), PartitionId(SINK, 0)
+BATCHES = 8
+
+
+class CountingVault(MemoryVault):
+    """Counts the images that are brought; `pause` is called while one is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.brought: list[str] = []
+        self.pause: Callable[[], object] = lambda: None
+
+    def fetched(self, name: str) -> pa.Buffer | None:
+        self.brought.append(name)
+        self.pause()
+        return super().fetched(name)
+
+
+def log() -> MemoryLog:
+    made = MemoryLog(PROGRAM.sources[OperatorId("s")], PROGRAM.name)
+    for number in range(BATCHES):
+        rows = {"word": ["a", "b", f"c{number}"], "n": [number, 1, 2], "at": [number + 0.25] * 3}
+        made.append(BatchId(number), pa.table(rows))
+    return made
+
+
+LOG = log()
+
+
+def node(name: str, store: VersionStore, vault: Vault) -> Node:
+    logs = {OperatorId("s"): LOG}
+    return Node(PROGRAM, store, vault, logs, name=NodeId(name), clock=lambda: 0.0, cpu_clock=lambda: 0.0)
+
+
+def cycle(name: str, epoch: int, through: int, *, marks: tuple[int, ...] = (), **task: object) -> Cycle:
+    """A cycle of one node with both partitions, which keep all output; `task` is what COUNTED is told beside."""
+    nothing = Start(Epoch(1), NOTHING, ())
+    saved = tuple(BatchId(mark) for mark in marks)
+    told = {"start": nothing, "frontier": NO_BATCH, "marks": saved, "with_outbox": True, **task}
+    tasks = {
+        SOURCE: Task(NodeId(name), nothing, NO_BATCH, keep_from=BatchId(0), through=BatchId(through)),
+        COUNTED: Task(NodeId(name), keep_from=BatchId(0), through=BatchId(through), **told),  # type: ignore[arg-type]
+    }
+    return Cycle("run", 1, Epoch(epoch), tasks, {COUNTED: NO_BATCH})
+
+
+def stored(report: NodeReport) -> SavedImage:
+    (image,) = [one.image for one in report.answers if isinstance(one, Stored)]
+    return image
+
+
+def run_and_save(worker: Node, name: str) -> tuple[SavedImage, ...]:
+    """Run all batches, with a base at batch 2 and the changes since at batch 5."""
+    base = stored(worker.level(cycle(name, 1, 2, marks=(2,)), 0, []))
+    change = stored(worker.level(cycle(name, 1, 5, marks=(5,), follows=base), 0, []))
+    worker.level(cycle(name, 1, BATCHES - 1, follows=change), 0, [])
+    assert worker.host.frontier(COUNTED) == BATCHES - 1
+    return base, change
+
+
+def outbox(worker: Node) -> bytes:
+    """All that the counting partition has sent, as bytes of one epoch."""
+    kept = worker.host.replay(COUNTED, TO_SINK, NO_BATCH)
+    assert kept is not None
+    return encode_blocks([block.stamped(Epoch(9)) for block in kept])
+
+
+@pytest.fixture(params=["memory", "directory"])
+def vault(request: pytest.FixtureRequest, tmp_path: Path) -> Vault:
+    return MemoryVault() if request.param == "memory" else DirectoryVault(tmp_path / "vault")
+
+
+def test_a_base_and_its_changes_bring_state_and_outbox_to_another_node(vault: Vault, tmp_path: Path) -> None:
+    old = node("old", DirectoryStore(tmp_path / "old"), vault)
+    base, change = run_and_save(old, "old")
+    assert (base.follows, base.outbox_from) == (None, 0)
+    assert (change.follows, change.outbox_from) == (base.id, 0), "with the one it follows it holds all from batch 0"
+    data = vault.fetched(image_name("run", COUNTED, change))
+    assert data is not None
+    assert {block.header.batch for block in decode_image(data).outbox} == {3, 4, 5}, "but itself only what is new"
+
+    new = node("new", DirectoryStore(tmp_path / "new"), vault)
+    start = Start(Epoch(2), BatchId(5), (base, change))
+    report = new.level(cycle("new", 2, 5, start=start, frontier=BatchId(5)), 0, [])
+    assert report.answers == []
+    assert report.frontiers[COUNTED] == 5
+    kept = old.host.replay(COUNTED, TO_SINK, NO_BATCH)
+    assert kept is not None
+    first = [block.stamped(Epoch(9)) for block in kept if block.header.batch <= 5]
+    assert outbox(new) == encode_blocks(first), "what consumers may still ask for came with it"
+    new.level(cycle("new", 2, BATCHES - 1, start=start, frontier=BatchId(5)), 0, [])
+    assert outbox(new) == outbox(old), "and it goes on as the other did"
+    again = node("new", DirectoryStore(tmp_path / "new"), MemoryVault())
+    report = again.level(cycle("new", 2, BATCHES - 1, start=start, frontier=BatchId(BATCHES - 1)), 0, [])
+    assert report.frontiers[COUNTED] == BATCHES - 1, "a new worker finds it in place, and needs no image"
+    assert outbox(again) == outbox(old)
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory"])
+def test_a_version_that_is_here_needs_a_pointer_and_no_images(kind: str, tmp_path: Path) -> None:
+    vault = CountingVault()
+    store: VersionStore = MemoryStore() if kind == "memory" else DirectoryStore(tmp_path)
+    worker = node("here", store, vault)
+    images = run_and_save(worker, "here")
+    expected = outbox(worker)
+    start = Start(Epoch(2), BatchId(5), images)
+    told = cycle("here", 2, 5, start=start, frontier=BatchId(5), follows=images[-1])
+    report = worker.level(told, 0, [])
+    assert vault.brought == []
+    assert report.answers == []
+    line = store.line(COUNTED)
+    assert line is not None
+    assert (line.pointer.epoch, line.pointer.at) == (2, line.commits[BatchId(5)].id)
+    assert line.commits[BatchId(5)].id.epoch == 1, "the version of the first epoch, as it was"
+    worker.level(cycle("here", 2, BATCHES - 1, start=start, frontier=BatchId(5)), 0, [])
+    assert outbox(worker) == expected
+    line = store.line(COUNTED)
+    assert line is not None
+    assert [line.commits[BatchId(number)].id.epoch for number in (5, 6, 7)] == [1, 2, 2]
+
+    elsewhere = node("there", MemoryStore(), vault)
+    elsewhere.level(cycle("there", 2, BATCHES - 1, start=start, frontier=BatchId(5)), 0, [])
+    assert vault.brought == [image_name("run", COUNTED, image) for image in images], "where it is not, they are brought"
+    assert outbox(elsewhere) == expected, "and the two cannot be told apart"
+
+
+def test_a_version_that_is_damaged_comes_from_images(tmp_path: Path) -> None:
+    vault = CountingVault()
+    whole = node("here", DirectoryStore(tmp_path), vault)
+    images = run_and_save(whole, "here")
+    expected = outbox(whole)
+    for path in tmp_path.glob(f"{COUNTED.operator}-{COUNTED.index}/*.runs"):
+        path.write_bytes(path.read_bytes()[:-9])
+    start = Start(Epoch(2), BatchId(5), images)
+    worker = node("here", DirectoryStore(tmp_path), vault)
+    report = worker.level(cycle("here", 2, 5, start=start, frontier=BatchId(5)), 0, [])
+    assert vault.brought == [image_name("run", COUNTED, image) for image in images]
+    assert report.answers == []
+    assert report.frontiers[COUNTED] == BATCHES - 1, "its sender is here, and has kept the rest"
+    assert outbox(worker) == expected
+
+
+def test_one_that_had_gone_on_is_missing_and_an_image_that_is_not_there_is_lost() -> None:
+    vault = CountingVault()
+    images = run_and_save(node("here", MemoryStore(), vault), "here")
+    start = Start(Epoch(2), BatchId(5), images)
+    worker = node("here", MemoryStore(), vault)
+    report = worker.level(cycle("here", 2, 7, start=start, frontier=BatchId(6)), 0, [])
+    assert report.answers == [Missing(COUNTED, BatchId(6))], "the driver decides from where it starts again"
+    assert vault.brought == []
+    vault.forget([image_name("run", COUNTED, images[0])])
+    report = worker.level(cycle("here", 2, 7, start=start, frontier=BatchId(5)), 0, [])
+    assert report.answers == [Lost(COUNTED, images[0].id, "it is not here")]
+    assert COUNTED not in report.frontiers
+    assert report.frontiers[SOURCE] == 7, "its neighbour goes on"
+
+
+def test_two_attempts_at_once_put_a_partition_in_place_once(tmp_path: Path) -> None:
+    """The second comes while the first is in the middle of it, waits, and finds it done."""
+    vault = CountingVault()
+    images = run_and_save(node("old", MemoryStore(), vault), "old")
+    start = Start(Epoch(2), BatchId(5), images)
+    told = cycle("new", 2, BATCHES - 1, start=start, frontier=BatchId(5))
+    in_the_middle, second_is_there = threading.Event(), threading.Event()
+
+    def pause() -> None:
+        in_the_middle.set()
+        assert second_is_there.wait(60)
+        # Nothing tells when the second waits for the lock; where there were none, it would come through meanwhile.
+        second.join(0.3)
+
+    vault.pause = pause
+    reports: list[NodeReport] = []
+
+    def attempt() -> None:
+        reports.append(node("new", DirectoryStore(tmp_path), vault).level(told, 0, []))
+
+    def come_second() -> None:
+        assert in_the_middle.wait(60)
+        second_is_there.set()
+        attempt()
+
+    second = threading.Thread(target=come_second)
+    first = threading.Thread(target=attempt)
+    for thread in (second, first):
+        thread.start()
+    for thread in (second, first):
+        thread.join(120)
+    assert vault.brought == [image_name("run", COUNTED, image) for image in images], "by the first alone"
+    assert [report.answers for report in reports] == [[], []]
+    assert [report.frontiers for report in reports] == [{SOURCE: BATCHES - 1, COUNTED: BATCHES - 1}] * 2
+    plain = node("old", MemoryStore(), vault)
+    plain.level(cycle("old", 1, BATCHES - 1), 0, [])
+    after = node("new", DirectoryStore(tmp_path), vault)
+    after.level(cycle("new", 2, BATCHES - 1, start=start, frontier=BatchId(BATCHES - 1)), 0, [])
+    assert outbox(after) == outbox(plain)
