@@ -155,7 +155,7 @@ def test_after_a_recovery_everything_is_kept_until_a_checkpoint(expected: dict[s
         running.feed(batch)
     running.fail("join[0]")
     assert running.recover()
-    running.fail("join[0]", "sessions[1]")
+    running.fail("join[0]", "windows[1]")
     assert running.recover() == set(), "a second failure costs only what is lost"
     running.checkpoint()
     running.close()
@@ -166,6 +166,19 @@ def test_after_a_recovery_everything_is_kept_until_a_checkpoint(expected: dict[s
     assert running.placement[lost] == away
     assert lost in running.hosts[away]
     assert outputs(running) == expected
+
+
+def test_a_checkpoint_that_is_asked_for_comes_before_one_that_is_due() -> None:
+    """The next one is marked ahead, at a batch that nobody has reached; a partition has started anew since."""
+    running = InProcess(everything(), nodes=2, checkpoint_every=5)
+    for number, batch in enumerate(fed()):
+        running.feed(batch)
+        if number == 6:
+            running.fail("join[0]")
+            running.recover()
+            assert running.checkpoint_batch < 6
+            assert running.checkpoint() == 6
+    assert running.checkpoint() == COUNT - 1
 
 
 def test_what_is_lost_comes_back_without_being_asked(expected: dict[str, bytes]) -> None:

@@ -71,11 +71,15 @@ class CheckpointBook:
     # -- marks and images ----------------------------------------------------------------------------------------------
 
     def mark(self, batch: BatchId, *, durable: bool) -> None:
-        """Say that partitions save at a batch."""
-        if batch > max([*self.marks, self.global_batch]):
-            self.marks.append(batch)
-            if durable:
-                self._durable_marks.add(batch)
+        """Say that partitions save at a batch; it may come before others that are marked and not reached yet."""
+        if batch <= self.global_batch:
+            return
+        if batch not in self.marks:
+            self.marks = sorted([*self.marks, batch])
+        elif any(self.has(partition, batch) for partition in self._partitions):
+            return  # what is saved already stays what it is
+        if durable:
+            self._durable_marks.add(batch)
 
     def is_durable(self, mark: BatchId) -> bool:
         """Whether images of a mark are whole, and kept on durable storage too."""

@@ -64,7 +64,7 @@ class CycleFailed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMarked:
-    """Partitions are to save at this batch, which none has reached yet."""
+    """Partitions are to save at this batch, which none has passed yet."""
 
     batch: BatchId
     durable: bool

@@ -167,7 +167,7 @@ class Machine:
             StateMissing: self._state_missing,
             CycleDone: self._cycle_done,
             CycleFailed: lambda event: None,
-            CheckpointMarked: lambda event: self.book.mark(event.batch, durable=event.durable),
+            CheckpointMarked: self._marked,
             CheckpointStored: self._stored,
             RestoreFailed: self._restore_failed,
             CostsMeasured: lambda event: self._costs.update(event.costs),
@@ -200,7 +200,7 @@ class Machine:
 
     def _state_missing(self, event: StateMissing) -> None:
         mine = self.partitions[event.partition]
-        # One cycle may miss several: the first begins an epoch, and the others count if they have not started anew in it.
+        # One cycle may miss several: the first begins an epoch; the others count unless they have started anew in it.
         if mine.start.epoch <= event.epoch <= self.epoch and mine.node == event.node and mine.state in PLACED_STATES:
             self._lose([event.partition], Cause.STATE_MISSING, f"{event.partition} is not on {event.node}")
 
@@ -224,6 +224,12 @@ class Machine:
         elif mine.state in PLACED_STATES:
             cause = Cause.RESTORE_FAILED if mine.state is PartitionState.RESTORING else Cause.STATE_MISSING
             self._lose([event.partition], cause, f"{event.partition} cannot be restored: {event.why}")
+
+    def _marked(self, event: CheckpointMarked) -> None:
+        self.book.mark(event.batch, durable=event.durable)
+        for mine in self.partitions.values():
+            if mine.frontier <= event.batch:
+                mine.first_mark = min(mine.first_mark, event.batch)
 
     def _stored(self, event: CheckpointStored) -> None:
         if event.image.batch in self.book.marks:

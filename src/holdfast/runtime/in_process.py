@@ -10,7 +10,7 @@
     >>> done.rows("pairs").to_pylist()
     [{'word': 'a', 'count': 2}]
 
-It is the real thing in small: the same conductor, recovery machine, nodes, stores, logs and sinks as on a cluster, on as
+It is the real thing in small: the conductor, recovery machine, nodes, stores, logs and sinks of a cluster, on as
 many nodes as one likes; only what carries blocks between nodes is a loop here. Partitions can be lost with their files:
 the next cycle finds them missing, and they come back by the same path as on a cluster.
 """

@@ -8,6 +8,8 @@ from holdfast.ids import BatchId, PartitionId
 from holdfast.runtime.inbox import Inbox
 from holdfast.runtime.versions import NO_BATCH, Commit, Pointer
 
+_FIRST = BatchId(0)
+
 
 @dataclass(slots=True)
 class Placed:
@@ -21,7 +23,7 @@ class Placed:
     """What each consumer has completed, as the driver's log says; None: it is lost, and gets nothing now."""
     handed: dict[PartitionId, BatchId] = field(default_factory=dict)
     """The last batch handed to each consumer on this host."""
-    keep_from: BatchId = BatchId(0)
+    keep_from: BatchId = _FIRST
     """The first batch whose output is kept."""
     pinned: frozenset[BatchId] = frozenset()
     """Batches whose state is kept, beside the last ones."""
