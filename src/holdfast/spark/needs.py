@@ -64,6 +64,7 @@ NEEDS = (
 )
 
 HELPFUL = {
+    "spark.python.daemon.module": "holdfast.spark.python_daemon",
     "spark.python.unix.domain.socket.enabled": "true",
 }
 """Not needed, and faster."""

@@ -72,7 +72,6 @@ def start_session(
         "spark.executor.extraJavaOptions": small_jvm,
         "spark.executor.memory": f"{executor_mb}m",
         **session_settings(),
-        "spark.python.daemon.module": "holdfast.spark.python_daemon",
         "spark.sql.shuffle.partitions": "4",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
