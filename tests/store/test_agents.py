@@ -254,6 +254,9 @@ def test_forgotten_is_gone_everywhere(agents: AgentsOnLoopback) -> None:
     wait(lambda: not list((agents.spools[1].folder / "orders").iterdir()))
     assert not list((agents.folder / "durable" / "gone").glob("*.image"))
     assert not list((agents.spools[1].folder / "images").glob("gone*"))
+    for spool in agents.spools:
+        for folder in (spool.folder / "peer" / "fragments").glob("*/*"):
+            assert list(folder.iterdir()), "no empty folders pile up"
     agents.spools[2].fetch(names[0])
     assert "nothing is there" in wait(lambda: agents.spools[2].lost(names[0]))
 

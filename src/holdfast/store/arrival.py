@@ -107,7 +107,11 @@ class Arrival:
             disk.make_folder(place.parent)
             # A newer epoch may have begun since the first byte: the last look is just before publishing.
             berth.last_look()
-            disk.rename(berth.part, place)
+            try:
+                disk.rename(berth.part, place)
+            except FileNotFoundError:  # the state's last fragment was dropped just now, and the folder with it
+                disk.make_folder(place.parent)
+                disk.rename(berth.part, place)
             disk.sync_folder(place.parent)
         except OSError as error:
             self.cancel()

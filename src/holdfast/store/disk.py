@@ -6,6 +6,7 @@ nothing that was published is ever written again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -49,6 +50,11 @@ class Disk:
     def remove(self, path: Path) -> None:
         """Remove a file; fine when it is not there."""
         path.unlink(missing_ok=True)
+
+    def remove_empty(self, path: Path) -> None:
+        """Remove a folder if nothing is in it."""
+        with contextlib.suppress(OSError):  # something is in it again, or it is gone: both are fine
+            path.rmdir()
 
     def sync_folder(self, path: Path) -> None:
         """Return when the folder's entries will survive a power cut."""

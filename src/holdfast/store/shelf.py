@@ -277,6 +277,7 @@ class Shelf:
         path = self._forget(header)
         if path is not None:
             self._disk.remove(path)
+            self._disk.remove_empty(path.parent)  # states that are saved once and dropped would leave a folder each
 
     def quarantine(self, header: FragmentHeader, reason: str) -> None:
         """Take a bad fragment out of service; keep its bytes for whoever wants to know why."""

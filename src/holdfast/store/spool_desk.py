@@ -76,7 +76,9 @@ class DeskSettings:
     unreachable: float = 30.0
     """And when for so long no peer could be asked."""
     keep: float = 3600.0
-    """Answers and fetched images that nobody looked at for so long go."""
+    """Answers, and files being written, that are older go."""
+    keep_images: float = 600.0
+    """Fetched images that nobody looked at for so long go; they can be fetched again."""
     forget_again: float = 20.0
     """How often peers that did not hear what to forget are told again."""
     forget_for: float = 1800.0
@@ -376,11 +378,11 @@ class SpoolDesk:
 
     def _tidy(self) -> None:
         """Remove what nobody looked at for long, and what tasks that are gone left half-written."""
-        oldest = time.time() - self._settings.keep
-        for folder in ("answers", "images", "parts"):
+        now, settings = time.time(), self._settings
+        for folder, keep in (("answers", settings.keep), ("images", settings.keep_images), ("parts", settings.keep)):
             for path in (self._spool / folder).iterdir():
                 with contextlib.suppress(FileNotFoundError):
-                    if path.stat().st_mtime < oldest:
+                    if now - path.stat().st_mtime > keep:
                         path.unlink()
 
 
