@@ -53,6 +53,8 @@ class Listener:
         self.incoming = Bandwidth(limits.bandwidth)
         self.outgoing = Bandwidth(limits.bandwidth)
         self.counts: Counter[str] = Counter()
+        self.lose: Callable[[], bool] = lambda: False
+        """Whether to lose the next message, as a bad network would: drills and tests set it."""
         self._key, self._limits, self._serve, self._on_note, self._tls = key, limits, serve, on_note, tls
         self._strangers: dict[FrameProtocol, None] = {}
         self._trusted: set[FrameProtocol] = set()
@@ -159,12 +161,20 @@ class Listener:
                 await asyncio.sleep(wait)
             if frame.kind is not Kind.REQUEST:
                 raise BadFrame(f"{frame.kind.name} where a request was due")
+            if self.lose():
+                # What follows a request may belong to it: with the request the connection is lost.
+                self.counts["lost"] += 1
+                protocol.end("lost")
+                raise ConnectionEnded
             await self._answer(protocol, frame)
 
     def _hear(self, note: Frame) -> None:
         """Pass a note on; more of them than the limit are dropped: those who send notes expect some to get lost."""
         if self._notes.delay(1, asyncio.get_running_loop().time()) > 0.5:
             self.counts["dropped notes"] += 1
+            return
+        if self.lose():
+            self.counts["lost"] += 1
             return
         self._on_note(note)
 

@@ -17,6 +17,7 @@ import fcntl
 import json
 import logging
 import os
+import random
 import secrets
 import signal
 import sys
@@ -137,6 +138,14 @@ def process_began(process: int) -> int | None:
         return None
 
 
+def lose_messages(spool: Path, share: float, seed: int = 1) -> None:
+    """For drills: let an agent lose this share of the messages that come to it, from a seed; 0 ends it.
+
+    A lost note is gone; with a lost request its connection is cut.
+    """
+    _write(spool / "faults.json", {"lose": share, "seed": seed})
+
+
 def agent_ready(spool: Path) -> bool:
     """Say whether the agent of a spool has said that it is part of the ring (or needs none)."""
     return bool((_read(spool / "agent.json") or {}).get("ready"))
@@ -156,6 +165,7 @@ class NodeAgent:
             spool, self._open_store if uses_ring else None, durable, DeskSettings(settle=settings.settle)
         )
         self._contact: str | None = None
+        self._faults: dict[str, Any] | None = None
 
     async def run(self) -> None:
         """Serve until told to stop."""
@@ -276,6 +286,7 @@ class NodeAgent:
         gone_since: float | None = None
         while True:
             await asyncio.sleep(0.5)
+            self._take_faults()
             executor = _read(self._spool / "executor")
             alive = executor is None or process_began(executor["pid"]) == executor["began"]
             gone_since = None if alive else gone_since or time.monotonic()
@@ -286,6 +297,15 @@ class NodeAgent:
                 if self._peer is not None:
                     self._peer.stop()
                 return
+
+    def _take_faults(self) -> None:
+        """Lose messages as a drill asks for."""
+        asked = _read(self._spool / "faults.json")
+        if self._peer is None or asked is None or asked == self._faults:
+            return
+        self._faults = asked
+        draws, share = random.Random(asked["seed"]), float(asked["lose"])
+        self._peer.listener.lose = lambda: draws.random() < share
 
     def _open_store(self) -> ImageStore:
         # The client brings the code and its libraries: loaded by the first order, so that agents start fast.
