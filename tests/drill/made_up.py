@@ -58,15 +58,12 @@ def one_node_killed() -> list[Event]:
         found += outputs(query, range(19))
     found += [
         event(20, "fault", what="kill", node="node-2"),
-        event(20.2, "node-lost", node="127.0.0.3-1"),
-        *(
-            event(20.25, "state", partition=name, **{"from": "running", "to": "failed"})
-            for name in ("A[1]", "T[0]", "B[0]")
-        ),
+        event(20.2, "node-lost", nodes=["127.0.0.3-1"]),
+        *(event(20.25, "state", partition=name, before="running", after="lost") for name in ("A[1]", "T[0]", "B[0]")),
         event(20.3, "planned", recover=["A[1]"], placement={"A[1]": "127.0.0.2-0"}, queries=["A[1]"], priority=2),
         event(21.5, "restored", partition="A[1]", node="127.0.0.2-0", batch=10),
         event(30, "fault", what="add-node", node="node-4"),
-        event(33, "node-arrived", node="127.0.0.5-3"),
+        event(33, "node-arrived", nodes=["127.0.0.5-3"]),
         event(
             33.1,
             "planned",

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from drill.made_up import begin, event, one_node_killed, outputs
 from holdfast.drill.measures import Loss, Output, find_level, find_losses, find_outages, measure
+from holdfast.drill.prediction import predict
+from holdfast.drill.settings import DrillSettings, DrillStrategy
+from holdfast.ids import OperatorId
+from holdfast.topology import Input, Operator, Partitioning, Topology
 
 
 def test_one_killed_node_by_hand() -> None:
@@ -85,7 +91,7 @@ def test_the_end_of_the_driver_takes_every_partition() -> None:
 
 
 def test_losses_are_counted_from_the_fault_on_their_own_node() -> None:
-    state = {"from": "running", "to": "failed"}
+    state = {"before": "running", "after": "lost"}
     history = [
         *begin(),
         event(20, "fault", what="freeze", node="node-1"),
@@ -110,3 +116,29 @@ def test_without_a_fault_nothing_is_down() -> None:
     assert found.unavailability == 0
     assert found.detected_after is None
     assert found.fault_at is None
+
+
+def test_the_planner_predicts_when_queries_are_back() -> None:
+    operators = [
+        Operator(OperatorId("S"), 1, rate=1.0),
+        Operator(OperatorId("T"), 1, rate=1.0),
+        Operator(OperatorId("A"), 2, (Input(OperatorId("S"), Partitioning.SPLIT),), output=True, priority=(5, 2)),
+        Operator(OperatorId("B"), 2, (Input(OperatorId("T"), Partitioning.SPLIT),), output=True, priority=(3, 1)),
+    ]
+    topology = Topology("made-up", operators)
+    history = one_node_killed()
+    # Three partitions to a node at most: node-1 has room for A[1] at once, node-3 for one more; B waits for node-4.
+    asked = DrillSettings("x", nodes=3, kill=1, arrivals=(10.0,), capacity=3.0 / 0.8)
+    found = predict(asked, topology, history, measure(history))
+    assert found is not None
+    assert found.back_after["B[0]"] == pytest.approx(0.0), "three rooms are free: everything fits on the survivors"
+    asked = DrillSettings("x", nodes=3, kill=1, arrivals=(10.0,), capacity=2.5 / 0.8)
+    found = predict(asked, topology, history, measure(history))
+    assert found is not None
+    # One room only, on node-3: A[1] fits there; T[0] and B[0] wait for node-4, which was there 13 s after the failure.
+    assert found.back_after == {"A[1]": 0.0, "B[0]": 13.0, "B[1]": 13.0}
+    assert found.unavailability == pytest.approx(13 * 4)
+    blocking = predict(replace(asked, strategy=DrillStrategy.BLOCKING), topology, history, measure(history))
+    assert blocking is not None
+    assert blocking.unavailability == pytest.approx(13 * 6)
+    assert predict(replace(asked, strategy=DrillStrategy.SOURCE_REPLAY), topology, history, measure(history)) is None

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.drill.mixed import draw_settings
+from holdfast.drill.scenarios import SCENARIOS
 from holdfast.drill.schedule import FaultKind, make_schedule
 from holdfast.drill.settings import (
     DrillSettings,
@@ -128,3 +130,22 @@ def test_arrivals_that_cannot_be_read(given: object) -> None:
 def test_arrivals() -> None:
     assert read_arrivals("10, 20,30") == (10.0, 20.0, 30.0)
     assert read_arrivals("uniform:10-60") == Uniform(10.0, 60.0)
+
+
+def test_mixed_drills_can_be_done_and_bring_every_kind_of_fault() -> None:
+    base = DrillSettings("mixed", nodes=6, kill=0, arrivals=Uniform(3.0, 15.0), batches=50, fail_at=12.0)
+    drawn = [draw_settings(replace(base, seed=seed)) for seed in range(1, 31)]
+    for one in drawn:
+        check_settings(one)
+        assert 2 <= one.kill <= 5
+    assert {one.scenario for one in drawn} == set(SCENARIOS)
+    assert {one.kill for one in drawn} == {2, 3, 4, 5}
+    kinds = {fault.kind for one in drawn for fault in make_schedule(one)}
+    assert kinds == set(FaultKind)
+    assert draw_settings(replace(base, seed=7)) == draw_settings(replace(base, seed=7))
+
+
+def test_nodes_to_kill_may_be_named_by_what_they_have() -> None:
+    faults = make_schedule(replace(ASKED, kill=2, arrivals=(5.0, 6.0), kill_hosting=("O0[0]", "O1[0]")))
+    kills = [one for one in faults if one.kind is FaultKind.KILL]
+    assert [(one.node, one.hosting) for one in kills] == [(None, ("O0[0]", "O1[0]"))] * 2

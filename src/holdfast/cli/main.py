@@ -26,8 +26,12 @@ from holdfast.errors import HoldfastError, one_line
         "simulate": ("holdfast.cli.simulate:simulate", "Clusters of thousands in one process."),
         "experiment": ("holdfast.cli.experiment:experiment", "The papers' figures beside ours."),
         "bench": ("holdfast.cli.bench:bench", "Measure this machine: time, memory, ratios."),
+        "drill": (
+            "holdfast.cli.drill:drill",
+            "Break a real cluster while a stream runs; every row must come out once.",
+        ),
         "run": ("holdfast.cli.run:run", "Run an application on a Spark cluster."),
-        "demo": ("holdfast.cli.demo:demo", "Run the main job on an embedded Spark cluster."),
+        "demo": ("holdfast.cli.demo:demo", "Lose half of a Spark cluster, and no row."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )

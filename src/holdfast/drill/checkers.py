@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.drill.history import Event
-from holdfast.drill.measures import DrillMeasures
+from holdfast.drill.measures import LOST, DrillMeasures
 from holdfast.drill.settings import DrillStrategy
 
 NEVER_WAITS = frozenset({DrillStrategy.INCREMENTAL, DrillStrategy.OPERATOR_CENTRIC, DrillStrategy.BEST_CASE})
@@ -162,12 +162,13 @@ def check_bound(history: Sequence[Event], costs: Mapping[str, float], capacity: 
     for event in history:
         given = event.fields
         if event.kind in {"node-lost", "node-silent"}:
-            where = {partition: node for partition, node in where.items() if node != given.get("node")}
+            where = {partition: node for partition, node in where.items() if node not in given["nodes"]}
+        elif event.kind == "driver-ready":
+            where = {}
+        elif event.kind == "state" and given["after"] == LOST:
+            where.pop(str(given["partition"]), None)
         elif event.kind in {"placed", "planned"}:
-            if event.kind == "planned":
-                plans += 1
-            elif given.get("all"):
-                where = {}
+            plans += event.kind == "planned"
             added = {str(partition): str(node) for partition, node in given.get("placement", {}).items()}
             where.update(added)
             for node in sorted(set(added.values())):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -40,9 +40,9 @@ def read_event(line: str) -> Event:
 class HistoryFile:
     """The growing history of a drill; several threads may add to it."""
 
-    def __init__(self, path: Path, began: float) -> None:
-        """Begin a new history at this moment of the system's clock (`time.time()`)."""
-        self.path, self.began = path, began
+    def __init__(self, path: Path, began: float, watch: Callable[[Event], object] = lambda event: None) -> None:
+        """Begin a new history at this moment of the system's clock (`time.time()`); `watch` sees every event."""
+        self.path, self.began, self._watch = path, began, watch
         self.events: list[Event] = []
         self._lock = threading.Lock()
         self._file: IO[str] = path.open("w", encoding="utf-8")
@@ -55,6 +55,7 @@ class HistoryFile:
             if not self._file.closed:
                 self._file.write(event.line() + "\n")
                 self._file.flush()
+        self._watch(event)
         return event
 
     def close(self) -> list[Event]:

@@ -21,8 +21,8 @@ WINDOW = 5.0
 """Seconds over which relative latency is averaged (the paper's ΔT)."""
 LEVEL = 1.2
 """Relative latency below which a query is as it was (the paper's Θ)."""
-LOST = frozenset({"failed", "lost", "missing"})
-"""States of a partition that is not there."""
+LOST = "lost"
+"""The state of a partition that runs nowhere."""
 _TAKES_PARTITIONS = frozenset({FaultKind.KILL, FaultKind.FREEZE, FaultKind.KILL_DRIVER})
 
 
@@ -233,13 +233,29 @@ def find_losses(history: Sequence[Event], partitions: Iterable[str]) -> list[Los
             where.update({str(name): str(node) for name, node in given.get("placement", {}).items()})
         elif event.kind in {"restored", "restoring"} and given.get("node") is not None:
             where[str(given["partition"])] = str(given["node"])
-        elif event.kind == "state" and given["to"] in LOST and given.get("from") not in LOST:
+        elif event.kind == "state" and given["after"] == LOST and given["before"] != LOST:
             partition = str(given["partition"])
             node = str(given.get("node") or where.get(partition, ""))
             # The run names a node by its host and executor; the drill by the order of its start.
-            at = next((when for host, when in faults.items() if node == host or node.startswith(f"{host}-")), last)
+            at = next((when for host, when in faults.items() if is_on(host, node)), last)
             add(partition, at, event.at)
     return found
+
+
+def placement_of(history: Iterable[Event]) -> dict[str, str]:
+    """Return where each partition is after these events, as the run names its nodes."""
+    where: dict[str, str] = {}
+    for event in history:
+        if event.kind in {"placed", "planned"}:
+            where.update({str(name): str(node) for name, node in event.fields.get("placement", {}).items()})
+        elif event.kind in {"restored", "restoring"} and event.fields.get("node") is not None:
+            where[str(event.fields["partition"])] = str(event.fields["node"])
+    return where
+
+
+def is_on(host: str, node: str) -> bool:
+    """Say whether a node of the run (`127.0.0.3-1`: host and executor) is on this host."""
+    return node == host or node.startswith(f"{host}-")
 
 
 def _published(history: Sequence[Event], every: float) -> tuple[dict[str, list[Output]], dict[str, list[float]]]:

@@ -95,7 +95,7 @@ def _marks(history: Sequence[Event]) -> list[svg.Mark]:
             kind = "good" if event.fields["what"] in _GOOD else "bad"
             found.append(svg.Mark(event.at, fault_words(event.fields), kind))
         elif event.kind == "node-arrived":
-            found.append(svg.Mark(event.at, f"{event.fields.get('node')} has arrived", "good"))
+            found.append(svg.Mark(event.at, event_words(event), "good"))
     return [mark for mark in found if mark.at >= 0]
 
 
@@ -244,14 +244,15 @@ def _faults(history: Sequence[Event]) -> str:
         if event.kind == "fault":
             rows.append((event.at, fault_words(event.fields), "fault"))
         elif event.kind in told:
-            rows.append((event.at, _event_words(event), ""))
+            rows.append((event.at, event_words(event), ""))
     body = "".join(
         f"<tr class='{kind}'><td class='n'>{at:.2f}</td><td>{escape(words)}</td></tr>" for at, words, kind in rows
     )
     return f"<details><summary>Faults and answers, in order ({len(rows)})</summary><table>{body}</table></details>"
 
 
-def _event_words(event: Event) -> str:
+def event_words(event: Event) -> str:
+    """Say in words what the run answered."""
     given = event.fields
     match event.kind:
         case "planned":
@@ -263,17 +264,22 @@ def _event_words(event: Event) -> str:
         case "epoch":
             return f"epoch {given.get('epoch')}: {given.get('why')}"
         case "node-arrived":
-            return f"{given.get('node')} has arrived"
+            return f"{_names(given)} there"
         case "node-lost":
-            return f"{given.get('node')} is lost"
+            return f"{_names(given)} lost"
         case "node-silent":
-            return f"{given.get('node')} is silent"
+            return f"{_names(given)} silent"
         case "recovery-ended":
             return f"recovery is over with the checkpoint at batch {given.get('batch')}"
         case "driver-ready":
             return "a new driver is ready"
         case _:
             return str(given.get("text", event.kind))
+
+
+def _names(fields: Mapping[str, Any]) -> str:
+    nodes = [str(node) for node in fields.get("nodes", ())]
+    return f"{', '.join(nodes)} {'is' if len(nodes) == 1 else 'are'}"
 
 
 def _settings(result: Mapping[str, Any]) -> str:

@@ -48,5 +48,7 @@ SCENARIOS: dict[str, Scenario] = {
 def find_scenario(name: str) -> Scenario:
     """Return a scenario; an unknown name is refused with those there are."""
     if name not in SCENARIOS:
-        raise BadInput(f"there is no scenario {name!r}", field="SCENARIO", remedy=f"there are {', '.join(SCENARIOS)}")
+        raise BadInput(
+            f"there is no scenario {name!r}", field="SCENARIO", remedy=f"there are {', '.join(SCENARIOS)}, mixed"
+        )
     return SCENARIOS[name]

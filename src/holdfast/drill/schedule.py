@@ -48,6 +48,8 @@ class Fault:
     node: NodeId | None = None
     value: float | None = None
     """Of `slow`: the share of the processor left; of `drop-packets`: the share lost."""
+    hosting: tuple[str, ...] = ()
+    """Where no node is named: the first node alive that has one of these partitions, in this order."""
 
 
 def make_schedule(asked: DrillSettings) -> tuple[Fault, ...]:
@@ -59,7 +61,10 @@ def make_schedule(asked: DrillSettings) -> tuple[Fault, ...]:
     survivors = chosen[asked.kill + asked.freeze :]
     began = asked.fail_at
     faults = [
-        Fault(round(began + number * asked.stagger, 3), FaultKind.KILL, node) for number, node in enumerate(killed)
+        Fault(round(began + number * asked.stagger, 3), FaultKind.KILL, None, None, asked.kill_hosting)
+        if asked.kill_hosting
+        else Fault(round(began + number * asked.stagger, 3), FaultKind.KILL, node)
+        for number, node in enumerate(killed)
     ]
     faults += [Fault(began, FaultKind.FREEZE, node) for node in frozen]
     faults += [Fault(round(began + asked.thaw_after, 3), FaultKind.THAW, node) for node in frozen]

@@ -50,6 +50,9 @@ class DrillSettings:
     """When replacements are started, seconds after the failure: one for each killed node, or drawn."""
     stagger: float = 0.0
     """Seconds between two kills of the first wave; 0: all at once."""
+    kill_hosting: tuple[str, ...] = ()
+    """Where given, the killed nodes are not drawn: they are those that have these partitions at the failure, in this
+    order, `kill` of them."""
     freeze: int = 0
     """Nodes that stop answering at the failure, and thaw later."""
     thaw_after: float = 20.0
@@ -86,6 +89,7 @@ def read_settings(document: dict[str, Any]) -> DrillSettings:
     given = {one.name: document[one.name] for one in fields(DrillSettings) if one.name in document}
     given["strategy"] = DrillStrategy(given["strategy"])
     given["arrivals"] = read_arrivals(given["arrivals"])
+    given["kill_hosting"] = tuple(given.get("kill_hosting", ()))
     return DrillSettings(**given)
 
 
@@ -144,6 +148,12 @@ def check_settings(asked: DrillSettings) -> None:
         "give fewer",
     )
     need(0 <= asked.drop_packets < 1, "--drop-packets", f"{asked.drop_packets:g}", "give a share from 0 to below 1")
+    need(
+        not asked.kill_hosting or not (asked.freeze or asked.second_wave or asked.slow or asked.drop_packets),
+        "kill_hosting",
+        "other nodes' faults are drawn, and these are not",
+        "leave out freezing, slowing, dropping and a second wave",
+    )
     need(asked.stagger >= 0, "--stagger", f"{asked.stagger:g} s", "give 0 or more")
     need(asked.batch_seconds > 0, "--batch-seconds", f"{asked.batch_seconds:g} s", "give more than 0")
     need(asked.capacity is None or asked.capacity > 0, "--capacity", f"{asked.capacity}", "give more than 0")

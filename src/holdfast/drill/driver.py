@@ -1,0 +1,120 @@
+"""The driver of a drill, as a process of its own: it can be ended with `kill -9` and started again.
+
+`python -m holdfast.drill.driver JOB` runs the drill's application on the cluster, takes each batch when it is due, and
+sends what it sees through a pipe as lines of JSON. It begins when a line on its standard input says at which moment of
+the system's clock the first batch is due. Started again it goes on where the run's directory says.
+
+Batches are due by the clock, whatever the driver does: those it could not take while it was away, or busy, are taken
+as soon as it can, and their latency counts from when they were due.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.drill.settings import DrillSettings, DrillStrategy, read_settings
+from holdfast.errors import HoldfastError
+
+
+@dataclass(frozen=True, slots=True)
+class DriverJob:
+    """What a driver is to do; written as JSON by the drill."""
+
+    settings: DrillSettings
+    master: str
+    directory: Path
+    """Of the run: logs, checkpoints, progress."""
+    outputs: Path
+    """One folder of Parquet files for each output below it."""
+    events: int
+    """The file descriptor of the pipe to the drill."""
+    nodes: int
+    """Executors to wait for before it says that it is ready."""
+    secret_file: str | None = None
+    """The secret of the nodes' agents."""
+    warm: bool = True
+    """Run a few batches first, apart from the drill, so that its first batches find everything started."""
+
+    def write(self, path: Path) -> None:
+        """Write it for the driver to read."""
+        fields = {
+            "settings": self.settings.document(),
+            "master": self.master,
+            "directory": str(self.directory),
+            "outputs": str(self.outputs),
+            "events": self.events,
+            "nodes": self.nodes,
+            "secret_file": self.secret_file,
+            "warm": self.warm,
+        }
+        path.write_text(json.dumps(fields))
+
+
+def read_job(path: Path) -> DriverJob:
+    """Read what `DriverJob.write` wrote."""
+    given = json.loads(path.read_text())
+    return DriverJob(
+        read_settings(given["settings"]),
+        given["master"],
+        Path(given["directory"]),
+        Path(given["outputs"]),
+        given["events"],
+        given["nodes"],
+        given["secret_file"],
+        given["warm"],
+    )
+
+
+class EventPipe:
+    """Sends events to the drill, each whole line at once."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def say(self, kind: str, at: float | None = None, **fields: Any) -> None:
+        """Send one event; without a moment it is now."""
+        line = json.dumps({"time": time.time() if at is None else at, "kind": kind, **_plain(fields)})
+        data = line.encode() + b"\n"
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+
+def _plain(value: Any) -> Any:
+    """Turn ids, tuples and numpy's numbers into what JSON knows."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(one) for one in value]
+    return str(value)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the driver; its status says whether the stream was processed to its end."""
+    job = read_job(Path(arguments[0]))
+    events = EventPipe(job.events)
+    try:
+        if job.settings.strategy is DrillStrategy.STRUCTURED_STREAMING:
+            from holdfast.drill.structured import drive_structured_streaming as drive
+        else:
+            from holdfast.drill.driving import drive
+        drive(job, events, sys.stdin)
+    except HoldfastError as error:
+        events.say("driver-failed", why=str(error))
+        return error.status
+    except Exception as error:
+        events.say("driver-failed", why=f"{type(error).__name__}: {error}")
+        raise
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

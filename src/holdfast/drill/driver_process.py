@@ -1,0 +1,106 @@
+"""The driver's process as the drill sees it: started, listened to, ended like a machine, started again.
+
+Runs beside the cluster. Events come through a pipe that only the driver's Python holds: when it dies, the pipe ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, Any
+
+from holdfast.drill.driver import DriverJob
+from holdfast.drill.history import HistoryFile
+from holdfast.spark.warden import Warden
+
+LISTEN_SECONDS = 10.0
+"""How long what a dead driver had sent may take to be read."""
+
+
+class DriverProcess:
+    """The driver, and the thread that takes its events into the history."""
+
+    def __init__(self, job: DriverJob, folder: Path, number: int) -> None:
+        """Start it; it says `driver-ready` when it is, and then waits to be told when the stream begins."""
+        self.log = folder / f"driver-{number}.log"
+        reading, writing = os.pipe()
+        described = folder / f"driver-{number}.json"
+        replace(job, events=writing).write(described)
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast.drill.driver", str(described)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writing,),
+                start_new_session=True,
+                text=True,
+            )
+        os.close(writing)
+        self._warden = Warden()
+        self._warden.watch_group(self._process.pid)
+        self.ready = threading.Event()
+        self.finished = threading.Event()
+        self.failure: str | None = None
+        self._early: list[tuple[float, str, dict[str, Any]]] = []
+        self._history: HistoryFile | None = None
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._listen, args=(os.fdopen(reading, "rb"),), daemon=True)
+        self._thread.start()
+
+    def begin(self, history: HistoryFile, began: float) -> None:
+        """Tell it when the stream begins; what it said before goes into the history, at the start."""
+        with self._lock:
+            for moment, kind, fields in self._early:
+                history.add(max(moment, began), kind, fields)
+            self._early.clear()
+            self._history = history
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{began}\n")
+        self._process.stdin.flush()
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is there."""
+        return self._process.poll() is None
+
+    def end(self) -> None:
+        """End it as a machine dies: it and its JVM at once. What it sent before is taken."""
+        with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._thread.join(LISTEN_SECONDS)
+        self._warden.close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def last_words(self) -> str:
+        """Return the last line of its log."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it logged nothing"
+
+    def _listen(self, pipe: IO[bytes]) -> None:
+        with pipe:
+            for line in pipe:
+                if not line.endswith(b"\n"):
+                    return  # cut off by its death: it never happened
+                fields = json.loads(line)
+                moment, kind = fields.pop("time"), fields.pop("kind")
+                with self._lock:
+                    if self._history is None:
+                        self._early.append((moment, kind, fields))
+                    else:
+                        self._history.add(moment, kind, fields)
+                if kind == "driver-ready":
+                    self.ready.set()
+                elif kind == "finished":
+                    self.finished.set()
+                elif kind == "driver-failed":
+                    self.failure = str(fields.get("why"))

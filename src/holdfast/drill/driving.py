@@ -1,0 +1,112 @@
+"""The application of a drill on Holdfast: batches as they are due, cycles until all are out. Runs on the driver."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from typing import IO, TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.drill.scenarios import find_scenario
+from holdfast.drill.settings import DrillStrategy
+from holdfast.planning.recovery_algorithms import RecoveryAlgorithm, planner_of
+from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
+from holdfast.spark.pinned import executors_of
+from holdfast.spark.run import SparkRun
+from holdfast.spark.session import start_session
+
+if TYPE_CHECKING:
+    from holdfast.drill.driver import DriverJob, EventPipe
+
+IDLE = 0.02
+"""Seconds to wait where a cycle had nothing to do."""
+READY_SECONDS = 180.0
+WARM_BATCHES = 2
+
+
+def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
+    """Run the drill's stream to its end, and take the last checkpoint."""
+    asked = job.settings
+    scenario = find_scenario(asked.scenario)
+    app = scenario.application()
+    given = list(scenario.batches(asked.seed, asked.batches, asked.rows))
+    spark = start_session(f"drill {asked.scenario}", job.master)
+    await_executors(spark, job.nodes)
+    outputs = dict.fromkeys(str(partition.operator) for partition in app.topology().partitions(app.topology().outputs))
+
+    def observe(seen: Any) -> None:
+        events.say(seen.kind, seen.at, **dict(seen.fields))
+
+    def request_nodes(count: int) -> str | None:
+        events.say("nodes-requested", count=count)
+        return None
+
+    # In the best case all nodes come early: that is the drill's doing, and the plan is the incremental one.
+    best = asked.strategy is DrillStrategy.BEST_CASE
+    run = SparkRun(
+        app,
+        spark,
+        job.directory,
+        sinks={name: str(job.outputs / name) for name in outputs},
+        checkpoint_every=asked.checkpoint_every,
+        observe=observe,
+        recovery=RecoverySettings(
+            RecoveryStrategy.INCREMENTAL if best else RecoveryStrategy(asked.strategy),
+            planner_of(RecoveryAlgorithm(asked.algorithm)),
+        ),
+        capacity=asked.capacity or math.inf,
+        nodes=job.nodes,
+        request_nodes=request_nodes,
+        secret_file=job.secret_file,
+    )
+    if job.warm:
+        warm_up(job, spark)
+    events.say("driver-ready")
+    began = float(orders.readline())
+    feed_as_due(run, given, began, asked.batch_seconds)
+    run.checkpoint()
+    tell_outboxes(run, events)
+    events.say("finished", batch=int(run.frontier))
+    run.close()
+    spark.stop()
+
+
+def tell_outboxes(run: SparkRun, events: EventPipe) -> None:
+    """Say from which batch on outboxes are kept, now that a checkpoint covers everything."""
+    machine = run.conductor.machine
+    machine.keep_from()
+    kept = {str(name): int(one.kept_from) for name, one in machine.partitions.items()}
+    events.say("kept", checkpoint=int(machine.book.global_batch), oldest=kept, buffering=machine.buffering)
+
+
+def warm_up(job: DriverJob, spark: Any) -> None:
+    """Run a few batches of the same application apart from the drill: JVMs and Python workers are slow at first."""
+    asked, scenario = job.settings, find_scenario(job.settings.scenario)
+    place = job.directory.with_name("warm")
+    warm = SparkRun(scenario.application(), spark, place, nodes=job.nodes, secret_file=job.secret_file)
+    for batch in scenario.batches(asked.seed, WARM_BATCHES, asked.rows):
+        warm.log(batch)
+        warm.run()
+    warm.close()
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def feed_as_due(run: SparkRun, given: list[dict[str, pa.Table]], began: float, every: float) -> None:
+    """Log each batch when it is due and run cycles, until the last batch, which ends the sources, is through."""
+    last = len(given)
+    while run.logged < last or run.frontier < last:
+        due = min(last, int((time.time() - began) / every))
+        while run.logged < due:
+            number = run.logged + 1
+            run.log(given[number] if number < last else {}, last=number == last)
+        if not run.cycle():
+            time.sleep(IDLE)
+
+
+def await_executors(spark: Any, count: int) -> None:
+    """Wait until so many executors are there, or go on with those that came in time."""
+    deadline = time.monotonic() + READY_SECONDS
+    while len(executors_of(spark.sparkContext)) < count and time.monotonic() < deadline:
+        time.sleep(0.1)
