@@ -1,5 +1,5 @@
 # make setup   build .venv from the lock files (and bring a Java where there is none)
-# make demo    set up, then run the main job on an embedded Spark cluster
+# make demo    set up, then kill half of an embedded Spark cluster while a stream runs on it
 # make test    set up, then lint, check types and run all tests
 # make lint    only ruff and mypy
 # make lock    write the lock files anew from pyproject.toml

@@ -8,7 +8,7 @@ from holdfast.cli.main import run
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--nodes", "0"], ["--nodes", "201"], ["--seconds", "10"], ["--seed", "-1"], ["--seed", "9" * 30]]
+    "arguments", [["--nodes", "1"], ["--nodes", "51"], ["--seconds", "10"], ["--seed", "-1"], ["--seed", "9" * 30]]
 )
 def test_numbers_out_of_range_get_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["demo", *arguments]) == 2
