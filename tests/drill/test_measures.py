@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from drill.made_up import begin, event, one_node_killed, outputs
-from holdfast.drill.measures import Loss, Output, find_level, find_losses, find_outages, measure
+from holdfast.drill.measures import Loss, Output, find_detections, find_level, find_losses, find_outages, measure
 from holdfast.drill.prediction import predict
 from holdfast.drill.settings import DrillSettings, DrillStrategy
 from holdfast.ids import OperatorId
@@ -100,6 +100,23 @@ def test_losses_are_counted_from_the_fault_on_their_own_node() -> None:
         event(23, "state", partition="A[0]", **state),
     ]
     assert {loss.partition: loss.at for loss in find_losses(history, [])} == {"A[1]": 21, "A[0]": 20}
+
+
+def test_detection_of_each_node_by_itself() -> None:
+    history = [
+        *begin(),
+        event(20, "fault", what="kill", node="node-1"),
+        event(20, "fault", what="freeze", node="node-2"),
+        event(20.3, "node-lost", nodes=["127.0.0.2-0"]),
+        event(22.4, "node-silent", nodes=["127.0.0.3-1"]),
+        event(30, "fault", what="freeze", node="node-3"),
+    ]
+    found = [(one.what, one.node, one.after) for one in find_detections(history)]
+    assert found == [
+        ("kill", "node-1", pytest.approx(0.3)),
+        ("freeze", "node-2", pytest.approx(2.4)),
+        ("freeze", "node-3", None),
+    ]
 
 
 def test_level_needs_five_whole_seconds() -> None:

@@ -63,6 +63,7 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
     )
     if job.warm:
         warm_up(job, spark)
+        run.cycle()  # partitions are placed before the first batch is due
     events.say("driver-ready")
     began = float(orders.readline())
     feed_as_due(run, given, began, asked.batch_seconds)

@@ -56,6 +56,16 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
+class Detection:
+    """How long it took to notice what a fault did to a node; None where it was not noticed (a frozen node may thaw)."""
+
+    what: str
+    node: str
+    at: float
+    after: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Outage:
     """A time in which a query was down; `back_at` is None where it did not come back."""
 
@@ -111,6 +121,8 @@ class DrillMeasures:
     queries: tuple[QueryMeasures, ...]
     fault_at: float | None
     """The first fault that took partitions."""
+    detections: tuple[Detection, ...]
+    """Of every node that was killed or frozen."""
     detected_after: float | None
     planned_after: float | None
     first_restore_after: float | None
@@ -180,6 +192,7 @@ def measure(history: Sequence[Event]) -> DrillMeasures:
     return DrillMeasures(
         queries=measured,
         fault_at=fault_at,
+        detections=tuple(find_detections(history)),
         detected_after=after("node-lost", "node-silent", "driver-ready"),
         planned_after=after("planned"),
         first_restore_after=after("restored"),
@@ -239,6 +252,30 @@ def find_losses(history: Sequence[Event], partitions: Iterable[str]) -> list[Los
             # The run names a node by its host and executor; the drill by the order of its start.
             at = next((when for host, when in faults.items() if is_on(host, node)), last)
             add(partition, at, event.at)
+    return found
+
+
+def find_detections(history: Sequence[Event]) -> list[Detection]:
+    """Find when the run noticed each killed or frozen node."""
+    host_of = {
+        str(event.fields["node"]): str(event.fields["host"]) for event in history if event.kind == "node-started"
+    }
+    found = []
+    for fault in history:
+        if fault.kind != "fault" or fault.fields["what"] not in {FaultKind.KILL, FaultKind.FREEZE}:
+            continue
+        node = str(fault.fields["node"])
+        seen = next(
+            (
+                event.at - fault.at
+                for event in history
+                if event.kind in {"node-lost", "node-silent"}
+                and event.at >= fault.at
+                and any(is_on(host_of.get(node, node), str(name)) for name in event.fields["nodes"])
+            ),
+            None,
+        )
+        found.append(Detection(str(fault.fields["what"]), node, fault.at, seen))
     return found
 
 

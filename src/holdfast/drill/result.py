@@ -31,6 +31,10 @@ def make_result(
         "reasons": [f"{one.name}: {one.reason}" for one in checks if one.verdict != "ok"],
         "exactly_once": asdict(sum(compared.values(), ExactlyOnce())),
         "fault_at": _rounded(measures.fault_at),
+        "detections": [
+            {"what": one.what, "node": one.node, "at": _rounded(one.at), "after": _rounded(one.after)}
+            for one in measures.detections
+        ],
         "detected_after": _rounded(measures.detected_after),
         "planned_after": _rounded(measures.planned_after),
         "first_restore_after": _rounded(measures.first_restore_after),
