@@ -16,8 +16,9 @@ from holdfast import Application, average, sliding, tumbling
 from holdfast.errors import BadInput
 from holdfast.runtime import run_in_process
 from holdfast.runtime.answers import OperatorFailed
+from holdfast.spark.needs import check_spark
 from holdfast.spark.pinned import executors_of
-from holdfast.spark.run import SparkRun, check_session
+from holdfast.spark.run import SparkRun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,12 +153,21 @@ def uncertain() -> Application:
     return app
 
 
+def until_safe(run: SparkRun) -> None:
+    """Checkpoints are saved in the background: go on until the marked batch that everybody has passed is safe."""
+    deadline = time.monotonic() + 120
+    while run.cycle():
+        assert time.monotonic() < deadline, "the checkpoint did not become safe"
+        time.sleep(0.05)
+
+
 def test_what_is_not_certain_waits_for_its_checkpoint_and_comes_out_once(spark: SparkSession, tmp_path: Path) -> None:
     place, sinks = tmp_path / "run", {"draws": str(tmp_path / "out")}
     first = SparkRun(uncertain(), spark, place, sinks=sinks, checkpoint_every=3)
     for number in range(5):
         first.log({"s": pa.table({"a": [number]})})
     first.run()
+    until_safe(first)
     published = first.rows("draws").to_pylist()
     assert [row["a"] for row in published] == [0, 1, 2], "batches 3 and 4 wait"
     first.close()
@@ -168,6 +178,7 @@ def test_what_is_not_certain_waits_for_its_checkpoint_and_comes_out_once(spark: 
     second = SparkRun(uncertain(), spark, place, sinks=sinks, checkpoint_every=3)
     second.log({"s": pa.table({"a": [5]})})
     second.run()
+    until_safe(second)
     rows = second.rows("draws").to_pylist()
     assert [row["a"] for row in rows] == [0, 1, 2, 3, 4, 5]
     assert rows[:3] == published, "what was out stays as it was"
@@ -203,7 +214,7 @@ def test_what_cannot_run_is_refused(spark: SparkSession, tmp_path: Path) -> None
     with pytest.raises(BadInput, match="belongs to application"):
         SparkRun(traffic(), spark, tmp_path / "run")
     with pytest.raises(BadInput, match="Connect"):
-        check_session(object())
+        check_spark(object())
     with pytest.raises(BadInput, match="not an output"):
         SparkRun(app, spark, tmp_path / "run", sinks={"t": None})
     holds = Application("holds")

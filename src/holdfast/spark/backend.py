@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import pickle
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from holdfast.recovery.events import Event, NodesArrived, NodesLost, NodesSilent
 from holdfast.runtime.conductor import Broken
 from holdfast.runtime.cycle import Cycle, NodeReport
 from holdfast.runtime.program import Program
+from holdfast.spark.agents import AgentReport, Roster
 from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.node_cycle import Job, Surroundings, read_report, run_level, warm_up
 from holdfast.spark.pinned import DRIVER, Executor, PinnedSlots, executors_of
@@ -64,6 +66,7 @@ class SparkBackend:
         self._slots: PinnedSlots | None = None
         self._slot_nodes: tuple[NodeId, ...] = ()
         self._started = False
+        self._roster = Roster()
         self._warming: dict[NodeId, threading.Thread] = {}
 
     # -- nodes -------------------------------------------------------------------------------------------------------
@@ -90,6 +93,7 @@ class SparkBackend:
                 self._fence(node)
         for node in (*gone, *quiet):
             del self._known[node]
+            self._roster.lose(node)
             if self._keep_alive is not None:
                 self._keep_alive.unwatch(node)
         fresh = {node: one for node, one in alive.items() if node not in self._known and node not in self._fenced}
@@ -113,9 +117,16 @@ class SparkBackend:
         work = [partial(_warm_up, self._around)]
         with contextlib.suppress(Exception), PinnedSlots(self._context, [executor]) as slot:
             outcome = slot.run(work, name=f"{self._program.name}: {executor.host} warms up")
-            for _, address in outcome.reports:
-                if address and self._keep_alive is not None:
-                    self._keep_alive.watch(node, Address.parse(address.decode()))
+            for _, said in outcome.reports:
+                self._hear_agent(node, pickle.loads(said))
+
+    def _hear_agent(self, node: NodeId, report: AgentReport | None) -> None:
+        """Take what a task said of its node's agent: others join it, and it is pinged."""
+        if report is None:
+            return
+        self._roster.hear({node: report})
+        if report.address is not None and self._keep_alive is not None:
+            self._keep_alive.watch(node, Address.parse(report.address))
 
     def _silent(self) -> set[NodeId]:
         return set() if self._keep_alive is None else self._keep_alive.silent()
@@ -177,7 +188,7 @@ class SparkBackend:
         if missing := [node for node in nodes if node not in self._known]:
             return Broken(f"{missing[0]} is not there")
         levels = self._levels(cycle)
-        shared = self._context.broadcast(Job(self._around, cycle, nodes))
+        shared = self._context.broadcast(Job(self._around, cycle, nodes, self._roster.join(list(self._known))))
         work = [partial(_level, shared, level) for level in range(levels)]
         frontiers = [task.frontier for task in cycle.tasks.values()]
         first, last = min(frontiers) + 1, max(task.through for task in cycle.tasks.values())
@@ -192,7 +203,12 @@ class SparkBackend:
             return outcome
         if outcome.misplaced:
             self.close()
-        return [read_report(data) for _, data in outcome.reports]
+        found = []
+        for slot, data in outcome.reports:
+            report, agent = read_report(data)
+            self._hear_agent(nodes[slot], agent)
+            found.append(report)
+        return found
 
     def _broken_by(self, nodes: Sequence[NodeId]) -> str | None:
         """Say which node a running job waits for in vain."""
@@ -265,7 +281,7 @@ class _Running:
 
 
 def _warm_up(around: Surroundings, slot: int, blocks: list[bytes]) -> list[tuple[int, bytes]]:
-    return [(DRIVER, (warm_up(around) or "").encode())]
+    return [(DRIVER, pickle.dumps(warm_up(around)))]
 
 
 def _level(shared: Any, level: int, slot: int, blocks: list[bytes]) -> Any:

@@ -25,9 +25,11 @@ from holdfast.runtime.directory_store import DirectoryStore
 from holdfast.runtime.node import Node
 from holdfast.runtime.program import Program
 from holdfast.runtime.sources import DirectoryLog
-from holdfast.spark.pinned import DRIVER
-from holdfast.spark.run_vault import RunVault, own_spool
-from holdfast.store.spool import agent_address
+from holdfast.spark.agents import AgentReport, agent_settings, ensure_agent, node_spool
+from holdfast.spark.pinned import DRIVER, own_host
+from holdfast.spark.run_vault import RunVault
+from holdfast.spark.settings import Settings
+from holdfast.store.spool import Spool
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,9 @@ class Surroundings:
     """The folder of the source logs."""
     checkpoints: str
     """The folder of durable images."""
+    run: str
+    """Names the run, over all its drivers: agents that outlive one are found by it."""
+    settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ class Job:
     cycle: Cycle
     nodes: tuple[NodeId, ...]
     """The node of each slot."""
+    join: tuple[str, ...] = ()
+    """Whom agents enter the ring with, once that is known."""
 
 
 @dataclass(slots=True)
@@ -76,6 +83,7 @@ def state_folder(start: str, node: NodeId) -> Path:
 def run_level(job: Job, level: int, slot: int, given: list[bytes]) -> Iterable[tuple[int, bytes]]:
     """Do one level of a cycle on the slot's node; give blocks for other slots, and a report for the driver."""
     cycle, name = job.cycle, job.nodes[slot]
+    agent = see_to_agent(job.around, job.join) if level == 0 else None
     slots = {node: number for number, node in enumerate(job.nodes)}
     try:
         worker = _worker(job, name)
@@ -83,7 +91,7 @@ def run_level(job: Job, level: int, slot: int, given: list[bytes]) -> Iterable[t
     except (HoldfastError, OSError) as error:
         here = [p for p, task in cycle.tasks.items() if task.node == name]
         failed = [Failed(p, BatchId(cycle.tasks[p].frontier + 1), f"on {name}: {error}") for p in here[:1]]
-        return [(DRIVER, pickle.dumps((NodeReport(name, cycle.epoch, failed), [])))]
+        return [(DRIVER, pickle.dumps((NodeReport(name, cycle.epoch, failed), [], agent)))]
     outside, found = [], []
     for block in report.blocks:
         receiver, number = block.header.receiver, block.header.sequence
@@ -94,22 +102,27 @@ def run_level(job: Job, level: int, slot: int, given: list[bytes]) -> Iterable[t
             outside.append(encode_block(block))
         elif (task := cycle.tasks.get(receiver)) is not None and task.node in slots:
             found.append((slots[task.node], encode_block(block)))
-    return [*found, (DRIVER, pickle.dumps((replace(report, blocks=()), outside)))]
+    return [*found, (DRIVER, pickle.dumps((replace(report, blocks=()), outside, agent)))]
 
 
-def read_report(data: bytes) -> NodeReport:
-    """Read what a node said."""
-    report, outside = pickle.loads(data)
-    found: NodeReport = replace(report, blocks=[decode_block(block) for block in outside])
-    return found
+def read_report(data: bytes) -> tuple[NodeReport, AgentReport | None]:
+    """Read what a node said of a level, and of its agent."""
+    report, outside, agent = pickle.loads(data)
+    return replace(report, blocks=[decode_block(block) for block in outside]), agent
 
 
-def warm_up(around: Surroundings) -> str | None:
-    """Load what a first cycle would have to load: the application, and what it imports; say where the agent listens."""
+def warm_up(around: Surroundings) -> AgentReport | None:
+    """Load what a first cycle would have to load: the application, and what it imports; see to the node's agent."""
     Program(pickle.loads(around.application))
-    spool = own_spool()
-    address = None if spool is None else agent_address(spool.folder)
-    return None if address is None else str(address)
+    return see_to_agent(around, ())
+
+
+def see_to_agent(around: Surroundings, join: tuple[str, ...]) -> AgentReport | None:
+    """See that this node has an agent; None where it may not have one, and checkpoints go to the directory alone."""
+    try:
+        return ensure_agent(node_spool(around.run), agent_settings(around.settings, own_host()), join)
+    except (HoldfastError, OSError):
+        return None
 
 
 def _worker(job: Job, name: NodeId) -> _Worker:
@@ -126,7 +139,7 @@ def _worker(job: Job, name: NodeId) -> _Worker:
         node = Node(
             program,
             DirectoryStore(state_folder(around.start, name)),
-            RunVault(Path(around.checkpoints), own_spool()),
+            RunVault(Path(around.checkpoints), _spool(around)),
             logs,
             name=name,
             clock=time.perf_counter,
@@ -139,3 +152,8 @@ def _worker(job: Job, name: NodeId) -> _Worker:
         worker.cycle = job.cycle.number
         worker.sent.clear()
     return worker
+
+
+def _spool(around: Surroundings) -> Spool | None:
+    report = see_to_agent(around, ())
+    return None if report is None else Spool(report.spool)

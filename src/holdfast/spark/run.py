@@ -7,11 +7,13 @@ know what they have, so outputs come out once.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
@@ -19,7 +21,7 @@ import pyarrow as pa
 from holdfast.application import Application, steps
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, OperatorId, PartitionId
-from holdfast.recovery.strategy import RecoverySettings
+from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.answers import Measures
 from holdfast.runtime.conductor import Conductor, Observation, Pace, log_batch
 from holdfast.runtime.program import Program
@@ -27,8 +29,10 @@ from holdfast.runtime.progress import ProgressFile
 from holdfast.runtime.sinks import MemorySink, ParquetSink, Sink, as_sink
 from holdfast.runtime.sources import DirectoryLog
 from holdfast.spark.backend import SparkBackend
-from holdfast.spark.keepalive import SECONDS, KeepAlive
+from holdfast.spark.keepalive import KeepAlive
+from holdfast.spark.needs import check_spark
 from holdfast.spark.node_cycle import Surroundings
+from holdfast.spark.settings import PREFIX, Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,27 +48,33 @@ class SparkRun:
         directory: Path,
         *,
         sinks: Mapping[str, object] | None = None,
-        checkpoint_every: int = 10,
+        settings: Settings | None = None,
+        checkpoint_every: int | None = None,
         wait_seconds: float = 120.0,
         tell: Callable[[str], object] = lambda line: None,
         observe: Callable[[Observation], object] = lambda seen: None,
         recovery: RecoverySettings | None = None,
         pace: Pace | None = None,
-        capacity: float = float("inf"),
+        capacity: float | None = None,
         nodes: int | None = None,
         request_nodes: Callable[[int], str | None] | None = None,
         secret_file: Path | str | None = None,
-        silence_seconds: float = SECONDS,
     ) -> None:
         """Begin, or go on where an earlier driver left off: `directory` is on storage that every node reaches.
 
-        It holds the source logs, durable checkpoints and the progress of the run. A checkpoint is taken every so many
-        batches. Each node has a capacity in the unit of the topology's costs. `nodes`: how many executors to begin
-        with. `request_nodes` asks for replacements of lost ones. The nodes' agents are pinged with the secret in
-        `secret_file`; one that is silent for so many seconds has failed. `tell` gets a line for what people would want
-        to know, `observe` everything that happens, as values.
+        It holds the source logs, durable checkpoints and the progress of the run. `settings` are the session's
+        `spark.holdfast.*` unless given; what is named here goes before them: a checkpoint every so many batches, how
+        recovery goes about it, the pace, the capacity of a node in the unit of the topology's costs. `nodes`: how many
+        executors to begin with. `request_nodes` asks for replacements of lost ones. The nodes' agents are pinged with
+        the secret in `secret_file`. `tell` gets a line for what people would want to know, `observe` everything that
+        happens, as values.
         """
-        check_session(spark)
+        check_spark(spark)
+        chosen = settings or Settings.read(spark)
+        if secret_file is not None:
+            chosen = replace(chosen, store_secret_file=str(secret_file))
+        if checkpoint_every is not None:
+            chosen = replace(chosen, checkpoint_batches=checkpoint_every, checkpoint_seconds=math.inf)
         self.program = Program(app)
         self._directory = Path(directory)
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -78,14 +88,16 @@ class SparkRun:
             _portable(app),
             f"{self.program.name}-{uuid4().hex[:12]}",
             str(self._directory / "sources"),
-            str(self._directory / "checkpoints"),
+            chosen.store_durable or str(self._directory / "checkpoints"),
+            progress.run,
+            chosen,
         )
-        self._keep_alive = KeepAlive(secret_file=secret_file, seconds=silence_seconds)
+        self._keep_alive = KeepAlive(secret_file=chosen.store_secret_file, seconds=chosen.keepalive_seconds)
         self.backend = SparkBackend(
             spark.sparkContext,
             self.program,
             around,
-            capacity=capacity,
+            capacity=capacity or chosen.node_capacity or math.inf,
             expected=nodes,
             wait_seconds=wait_seconds,
             request=request_nodes,
@@ -98,8 +110,8 @@ class SparkRun:
             self._sinks,
             lambda operator, feed: ParquetSink(self._directory / "late" / operator / feed),
             progress,
-            recovery=recovery,
-            pace=pace or Pace(checkpoint_batches=checkpoint_every, wait_seconds=wait_seconds),
+            recovery=recovery or _recovery(chosen, self.program),
+            pace=pace or _pace(chosen, wait_seconds),
             observe=observe,
             tell=tell,
         )
@@ -168,20 +180,47 @@ def _sinks(program: Program, given: Mapping[str, object]) -> dict[OperatorId, Si
     return {name: as_sink(given.get(name, program.sinks.get(name))) for name in outputs}
 
 
-def check_session(spark: Any) -> None:
-    """Refuse a session that cannot work, with the remedy."""
-    if not hasattr(spark, "sparkContext") or type(spark).__module__.startswith("pyspark.sql.connect"):
+def _pace(settings: Settings, wait_seconds: float) -> Pace:
+    return Pace(
+        checkpoint_batches=settings.checkpoint_batches,
+        checkpoint_seconds=settings.checkpoint_seconds,
+        durable_every=settings.durable_every,
+        most_batches=settings.cycle_batches,
+        budget_seconds=settings.recovery_catch_up_seconds,
+        wait_seconds=wait_seconds,
+        measure_costs=settings.node_capacity is None,
+    )
+
+
+def _recovery(settings: Settings, program: Program) -> RecoverySettings:
+    return RecoverySettings(
+        strategy=RecoveryStrategy(settings.recovery_strategy),
+        bound=settings.node_bound,
+        keepers=_keepers(settings.retention, program),
+        least_losses=settings.recovery_losses or 1,
+    )
+
+
+def _keepers(retention: str, program: Program) -> frozenset[PartitionId]:
+    """Return who keeps outputs back to checkpoints: nobody but the sources' logs, all, or a plan's backups."""
+    if retention == "sources":
+        return frozenset()
+    if retention == "all":
+        return frozenset(program.partitions)
+    try:
+        named = json.loads(Path(retention).read_bytes())["backups"]
+        found = frozenset(PartitionId.parse(one) for one in named)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(
-            "a Spark Connect session has no way to pin tasks to executors",
-            where="holdfast",
-            remedy="use a classic session: SparkSession.builder.master(…).getOrCreate() on the driver",
-        )
-    if spark.conf.get("spark.speculation", "false") == "true":
+            f"{retention!r} is no plan of backups: {error}",
+            field=f"{PREFIX}retention",
+            remedy="give sources, all, or the file that `holdfast plan backups --json` printed",
+        ) from None
+    if strange := found - set(program.partitions):
         raise BadInput(
-            "speculation would run a partition where its state is not",
-            field="spark.speculation",
-            remedy="set it to false",
+            f"there is no partition {min(strange)}", field=f"{PREFIX}retention", remedy="plan for this topology"
         )
+    return found
 
 
 def _portable(app: Application) -> bytes:

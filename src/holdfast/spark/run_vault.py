@@ -8,7 +8,6 @@ directory: it is where they are whole.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +17,7 @@ import pyarrow as pa
 from holdfast.recovery.checkpoints import is_durable_name
 from holdfast.runtime.directory_vault import DirectoryVault
 from holdfast.runtime.vault import Answered, SaveAnswer
-from holdfast.store.spool import SPOOL_VARIABLE, Spool
+from holdfast.store.spool import Spool
 
 
 class RunVault:
@@ -84,9 +83,3 @@ class RunVault:
             if error is not None:
                 return Answered(f"{type(error).__name__}: {error}")
         return self._directory.saved(name)
-
-
-def own_spool() -> Spool | None:
-    """Return the spool of the node this worker is on, if it has an agent."""
-    folder = os.environ.get(SPOOL_VARIABLE)
-    return Spool(folder) if folder else None

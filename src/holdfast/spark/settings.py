@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BadInput
+from holdfast.recovery.strategy import RecoveryStrategy
 from holdfast.store.address import Address
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 PREFIX = "spark.holdfast."
 RETENTION = ("sources", "all")
-STRATEGIES = ("incremental", "blocking", "operator-centric")
+STRATEGIES = tuple(RecoveryStrategy)
 
 
 def _setting(key: str, read: Callable[[str], Any], default: Any, help_text: str) -> Any:
