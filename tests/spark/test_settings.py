@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.spark.needs import NEEDS, check_settings, check_spark, check_version, session_settings
-from holdfast.spark.settings import PREFIX, Settings, seconds_of
+from holdfast.spark.settings import PREFIX, STRATEGIES, Settings, seconds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ def test_every_setting_is_read_from_its_key() -> None:
         ("checkpoint.batches", "often", "'often': not a number"),
         ("store.survive", "1", "must be from 0 to below 1"),
         ("store.peers", "somewhere", "'somewhere' is not HOST:PORT; write it like 127.0.0.1:7400"),
-        ("recovery.strategy", "best", "must be one of incremental, blocking, operator-centric"),
+        ("recovery.strategy", "best", f"must be one of {', '.join(STRATEGIES)}"),
         ("store.dataFragments", "3", "set spark.holdfast.store.parityFragments as well, or neither"),
         ("keepalive.seconds", "0s", "must be above 0"),
         ("keepalive.seconds", "soon", "not a number"),
