@@ -13,6 +13,8 @@ from holdfast.cli.output import json_option, print_json, print_table
 
 if TYPE_CHECKING:
     from holdfast.application import Application
+    from holdfast.cli.run_display import RunDisplay
+    from holdfast.spark.cluster import EmbeddedCluster
     from holdfast.spark.run import SparkRun
 
 
@@ -24,7 +26,10 @@ if TYPE_CHECKING:
     "--directory", type=click.Path(file_okay=False, path_type=Path), help="Where logs, checkpoints and outputs go."
 )
 @click.option(
-    "--checkpoint-every", default=10, show_default=True, type=click.IntRange(1), help="Batches per checkpoint."
+    "--checkpoint-every", type=click.IntRange(1), help="Batches per checkpoint. Default: as spark.holdfast.* says."
+)
+@click.option(
+    "--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark or spark.holdfast.*; may be repeated."
 )
 @click.option("--batches", default=20, show_default=True, type=click.IntRange(1), help="An example's batches.")
 @click.option("--rows", default=2000, show_default=True, type=click.IntRange(1), help="An example's rows per batch.")
@@ -36,7 +41,8 @@ def run(
     master: str | None,
     nodes: int,
     directory: Path | None,
-    checkpoint_every: int,
+    checkpoint_every: int | None,
+    conf: tuple[str, ...],
     batches: int,
     rows: int,
     seed: int,
@@ -56,6 +62,7 @@ def run(
     """
     import tempfile
 
+    from holdfast.cli.run_display import RunDisplay
     from holdfast.spark.cluster import EmbeddedCluster
     from holdfast.spark.run import SparkRun
     from holdfast.spark.session import start_session
@@ -64,27 +71,36 @@ def run(
     place = directory or Path(tempfile.mkdtemp(prefix=f"holdfast-{app.name}-"))
     began = time.monotonic()
     with ExitStack() as held:
-        url = master or held.enter_context(EmbeddedCluster(nodes)).master_url
-        spark = start_session(f"holdfast {app.name}", url)
+        cluster = None if master else held.enter_context(EmbeddedCluster(nodes))
+        spark = start_session(
+            f"holdfast {app.name}", cluster.master_url if cluster else str(master), settings=_settings(conf)
+        )
         held.callback(spark.stop)
         topology = app.topology()
         outputs = dict.fromkeys(topology.partition(index).operator for index in topology.outputs)
         sinks: dict[str, object] = {name: str(place / "out" / name) for name in outputs if app.sinks.get(name) is None}
-
-        def tell(line: str) -> None:
-            if not as_json:
-                click.echo(line, err=True)
-
-        running = SparkRun(app, spark, place / "run", sinks=sinks, checkpoint_every=checkpoint_every, tell=tell)
+        display = held.enter_context(RunDisplay(place / "run" / "events.jsonl", quiet=as_json))
+        running = SparkRun(
+            app,
+            spark,
+            place / "run",
+            sinks=sinks,
+            checkpoint_every=checkpoint_every,
+            tell=display.tell,
+            observe=display.observe,
+            nodes=nodes if cluster else None,
+            request_nodes=_replacements(cluster) if cluster else None,
+            secret_file=cluster.secret_file if cluster else None,
+        )
         held.callback(running.close)
         if given is not None:
             for number, batch in enumerate(given):
                 if number > running.logged:
                     running.log(batch)
                 running.run()
-                tell(f"batch {running.frontier} of {batches - 1}")
+                display.batch(running, batches - 1)
         else:
-            _read(app, spark, running, place, available_now, tell)
+            _read(app, spark, running, place, available_now, display)
         counts = {str(name): running.rows(name).num_rows for name in sinks}
         result = {
             "application": app.name,
@@ -92,13 +108,36 @@ def run(
             "batches": running.frontier + 1,
             "rollbacks": running.rollbacks,
             "rows": counts,
+            "partitions": display.partitions(running),
             "seconds": time.monotonic() - began,
         }
     if as_json:
         print_json(result)
         return
+    display.table(running)
     print_table(f"{app.name}: {result['batches']} batches", ["output", "rows"], list(counts.items()), right=(1,))
     click.echo(f"Outputs are Parquet under {place / 'out'}; run it again with --directory {place} to go on.")
+
+
+def _settings(conf: tuple[str, ...]) -> dict[str, str]:
+    from holdfast.errors import BadInput
+
+    found = {}
+    for one in conf:
+        key, equals, value = one.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise BadInput(f"{one!r} is not a setting", field="--conf", remedy="write spark.some.key=value")
+        found[key] = value
+    return found
+
+
+def _replacements(cluster: EmbeddedCluster) -> Any:
+    def request(count: int) -> str | None:
+        for _ in range(count):
+            cluster.add_node()
+        return None
+
+    return request
 
 
 def _find(application: str, batches: int, rows: int, seed: int) -> tuple[Application, Any]:
@@ -131,7 +170,9 @@ def _find(application: str, batches: int, rows: int, seed: int) -> tuple[Applica
     return load_application(names, application), None
 
 
-def _read(app: Application, spark: Any, running: SparkRun, place: Path, available_now: bool, tell: Any) -> None:
+def _read(
+    app: Application, spark: Any, running: SparkRun, place: Path, available_now: bool, display: RunDisplay
+) -> None:
     """Read the sources and process what comes, until they end or the user stops."""
     from holdfast.spark.ingest import Ingestion
 
@@ -143,7 +184,7 @@ def _read(app: Application, spark: Any, running: SparkRun, place: Path, availabl
             made = ingestion.make_batch()
             running.run()
             if made is not None:
-                tell(f"batch {running.frontier}")
+                display.batch(running, None)
             elif not reading:
                 break
             else:
@@ -152,6 +193,6 @@ def _read(app: Application, spark: Any, running: SparkRun, place: Path, availabl
             running.log({}, last=True)
             running.run()
     except KeyboardInterrupt:
-        tell("stopped; the next run goes on from here")
+        display.tell("stopped; the next run goes on from here")
     finally:
         ingestion.stop()
