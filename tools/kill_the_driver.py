@@ -1,7 +1,7 @@
 """A run whose driver is killed with SIGKILL at random moments and started again, many times; every row comes out once.
 
-Run: `python tools/kill_the_driver.py --times 20`. The cluster outlives its drivers, as a user's would. Ends with status 1
-if the outputs differ from those of one process.
+Run: `python tools/kill_the_driver.py --times 20`. The cluster outlives its drivers, as a user's would. Ends with status
+1 if the outputs differ from those of one process.
 """
 
 from __future__ import annotations
