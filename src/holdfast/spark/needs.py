@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.errors import BadInput
 from holdfast.spark.settings import conf_of, seconds_of
 
-TESTED = ("4.0", "4.1", "4.3")
+TESTED = ("4.0", "4.1", "4.2", "4.3")
 """Versions of Spark that were tried: the last runs the whole suite, docs/settings.md says what the others ran."""
 OLDEST, BELOW = (4, 0), (5, 0)
 
