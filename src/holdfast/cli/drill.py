@@ -108,11 +108,13 @@ def drill(
       holdfast drill mixed --batches 50 --fail-at 12 --arrivals uniform:3-15 --repeat 30
     """
     from holdfast.cli.result_files import make_directory
+    from holdfast.drill.checkers import Verdict
     from holdfast.drill.cluster_shelf import ClusterShelf
-    from holdfast.drill.drill import run_drill
+    from holdfast.drill.drill import DrillOutcome, run_drill
     from holdfast.drill.mixed import MIXED, draw_settings
     from holdfast.drill.scenarios import find_scenario
     from holdfast.drill.settings import DrillSettings, DrillStrategy, check_settings, read_arrivals
+    from holdfast.errors import CheckFailed
 
     asked = DrillSettings(
         scenario, strategy=DrillStrategy(strategy), arrivals=read_arrivals(arrivals), seed=seed, **rest
@@ -129,8 +131,17 @@ def drill(
     with ClusterShelf() as clusters:
         for one in drawn:
             where = place if repeat == 1 else place / f"seed-{one.seed}"
-            with shown(one, quiet=as_json) as (tell, watch):
-                outcome = run_drill(one, where, tell=tell, watch=watch, keep=keep, clusters=clusters)
+            try:
+                with shown(one, quiet=as_json) as (tell, watch):
+                    outcome = run_drill(one, where, tell=tell, watch=watch, keep=keep, clusters=clusters)
+            except CheckFailed as error:
+                if repeat == 1:
+                    raise
+                # One that could not be begun says nothing of the others.
+                result = {"scenario": one.scenario, "seed": one.seed, "verdict": "unknown", "reasons": [str(error)]}
+                done.append(DrillOutcome(result, Verdict.UNKNOWN, where))
+                click.echo(f"holdfast: seed {one.seed}: {error}", err=True)
+                continue
             done.append(outcome)
             if not as_json:
                 print_outcome(outcome)

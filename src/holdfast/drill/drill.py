@@ -41,7 +41,7 @@ from holdfast.runtime import run_in_process
 from holdfast.spark.cluster import EmbeddedCluster
 from holdfast.topology import Queries, Topology
 
-START_SECONDS = 240.0
+START_SECONDS = 600.0
 """How long a driver may take until it is ready."""
 GRACE_SECONDS = 180.0
 """How long after the stream's end, and after the last fault, the drill waits for what is still to come out."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 IDLE = 0.02
 """Seconds to wait where a cycle had nothing to do."""
-READY_SECONDS = 180.0
+READY_SECONDS = 300.0
 WARM_BATCHES = 2
 
 
