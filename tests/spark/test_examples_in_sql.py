@@ -44,10 +44,16 @@ class Expected:
 
 @pytest.fixture(scope="module")
 def answers(spark: SparkSession) -> Iterator[dict[str, Expected]]:
-    """What SQL says of each example, computed when the first test asks."""
+    """What SQL says of each example, computed when the first test asks; plainly, for the inputs are small."""
     known: dict[str, Expected] = {}
+    settings = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+    before = {name: spark.conf.get(name) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
     yield known
     spark.catalog.clearCache()
+    for name, value in before.items():
+        spark.conf.set(name, value)
 
 
 def expected(spark: SparkSession, name: str, known: dict[str, Expected]) -> Expected:
