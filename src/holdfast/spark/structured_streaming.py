@@ -8,6 +8,7 @@ beside Holdfast; drills kill nodes under it.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,15 @@ STATE_STORES = {
 }
 """Spark's two: its default, in the executor's heap, and RocksDB, its choice for large states."""
 
-DDL_TYPES = {"string": "string", "double": "double", "int64": "bigint", "timestamp": "timestamp", "bool": "boolean"}
+_FIRST_CHANGED = 1_700_000_000
+
+DDL_TYPES = {
+    "string": "string",
+    "double": "double",
+    "int64": "bigint",
+    "timestamp[us]": "timestamp",
+    "bool": "boolean",
+}
 """Spark's names of the column types that the examples declare."""
 
 
@@ -153,5 +162,6 @@ def add_file(stream: StreamOfFiles, number: int, rows: pa.Table) -> Path:
     path = stream.folder / f"{number:08d}.parquet"
     beside = path.with_name(f".{path.name}")
     pq.write_table(pa.table(dict(zip(rows.column_names, columns, strict=True))), beside)
+    os.utime(beside, (_FIRST_CHANGED + number, _FIRST_CHANGED + number))  # Spark reads files in the order of these
     beside.replace(path)
     return path

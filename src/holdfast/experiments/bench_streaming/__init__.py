@@ -1,0 +1,1 @@
+"""Benches of running applications: rows per second, the price of being ready, cost per batch."""
