@@ -136,13 +136,14 @@ def two_streams() -> Application:
 class Bench:
     """A run as far as ingestion knows it, its ingestion and its logs."""
 
-    def __init__(self, directory: Path, **options: Any) -> None:
+    def __init__(self, directory: Path, *, most_behind: int = 10, **options: Any) -> None:
         self.program = Program(two_streams())
         self.logs = {
             name: DirectoryLog(source, "two", directory / "sources" / name)
             for name, source in self.program.sources.items()
         }
         self.frontier = BatchId(-1)
+        options = {**options, "most_behind": most_behind}
         self.ingestion = Ingestion(two_streams(), None, self, directory, **options)  # type: ignore[arg-type]
 
     @property

@@ -8,9 +8,13 @@ bench = lazy_group(
     "bench",
     "Measure this machine: time, memory, ratios. Figures are printed with their spread.",
     {
-        "rates": ("holdfast.cli.bench_rates:rates", "Rates on a Spark cluster beside the model's."),
         "planners": ("holdfast.cli.bench_planners:bench_planners_command", "Time, memory and growth of plans."),
+        "rates": ("holdfast.cli.bench_rates:rates", "Rates on a Spark cluster beside the model's."),
         "store": ("holdfast.cli.bench_store:bench_store_command", "The code, and fragments against a remote file."),
+        "throughput": (
+            "holdfast.cli.bench_throughput:bench_throughput_command",
+            "Rows per second against Structured Streaming.",
+        ),
         "topology": ("holdfast.cli.bench_topology:bench_topology_command", "Load, check and rates by size."),
     },
 )

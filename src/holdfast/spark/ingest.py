@@ -35,6 +35,7 @@ from holdfast.runtime.source_pieces import Piece, piece_fields, piece_of, write_
 from holdfast.runtime.sources import DirectoryLog, link_durably
 from holdfast.runtime.times import Watermark, lowest
 from holdfast.spark.run import SparkRun
+from holdfast.spark.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
 MOST_ARRIVALS = 16
 """Micro-batches of one source that one batch takes at most, unless told otherwise."""
-MOST_BEHIND = 64
-"""Micro-batches of one source that may wait for processing, unless told otherwise."""
 PIECE_BYTES = 64 << 20
 """About how much of a task's rows one piece has at most: what a task holds in memory."""
 _LOOK_AGAIN = 0.05
@@ -66,17 +65,19 @@ class Ingestion:
         directory: Path,
         *,
         most_arrivals: int = MOST_ARRIVALS,
-        most_behind: int = MOST_BEHIND,
+        most_behind: int | None = None,
         idle_batches: int | None = None,
     ) -> None:
         """Prepare a query for every source; each must have a frame. `directory` is the run's.
 
         `most_arrivals`: micro-batches that one batch takes at most. `most_behind`: micro-batches that may wait; then
-        sources wait. `idle_batches`: a source without rows for so many batches no longer holds the watermark back: its
-        watermark goes with those of the sources that have rows, and what it brings later may be late. None: it does.
+        sources wait too (None: as spark.holdfast.mostLag says). `idle_batches`: a source without rows for so many
+        batches no longer holds the watermark back: its watermark goes with those of the sources that have rows, and
+        what it brings later may be late. None: it does hold it back.
         """
         self._run, self._spark = run, spark
-        self._most_arrivals, self._most_behind, self._idle = most_arrivals, most_behind, idle_batches
+        self._most_arrivals, self._idle = most_arrivals, idle_batches
+        self._most_behind = Settings.read(spark).most_lag if most_behind is None else most_behind
         self._directory = Path(directory) / "ingest"
         self._frames: dict[OperatorId, Callable[[Any], Any]] = {}
         self._logs: dict[OperatorId, DirectoryLog] = {}

@@ -53,7 +53,7 @@ def tag_batches(seed: int, count: int, rows: int) -> Iterator[dict[str, pa.Table
 
 
 def in_our_days(batches: Iterator[dict[str, pa.Table]]) -> Iterator[dict[str, pa.Table]]:
-    """Move the examples' event times from 1970 to 2026: Spark's watermark begins at 1970, and rows before it are late."""
+    """Move event times from 1970 to 2026: Spark's watermark begins with 1970, and rows before it would be late."""
     moved = pa.scalar(1_767_225_600 * SECOND, pa.duration("us"))
     for batch in batches:
         yield {name: table.set_column(*_moved(table, moved)) for name, table in batch.items()}
