@@ -14,7 +14,7 @@ from holdfast.spark.cluster import EmbeddedCluster
 from holdfast.spark.session import start_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from holdfast.spark.structured_streaming import Session
 
 EXECUTOR_MB = 1000
 
@@ -37,7 +37,7 @@ def this_machine() -> Machine:
 
 
 @contextmanager
-def bench_cluster(nodes: int, *, settings: dict[str, str] | None = None) -> Iterator[SparkSession]:
+def bench_cluster(nodes: int, *, settings: dict[str, str] | None = None) -> Iterator[Session]:
     """Start an embedded cluster of one-core nodes and a session on it; both end with the block.
 
     The executors' JVMs have all compilers: Structured Streaming lives in them, and would be slow with the small ones

@@ -25,7 +25,7 @@ from holdfast.spark.run import SparkRun
 from holdfast.spark.structured_streaming import StreamOfFiles, StructuredStreaming, add_file
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from holdfast.spark.structured_streaming import Session
 
 Batch = Mapping[str, pa.Table]
 
@@ -60,7 +60,7 @@ class HoldfastSide:
 
     name = "holdfast"
 
-    def __init__(self, workload: Workload, spark: SparkSession, folder: Path, files_per_batch: int) -> None:
+    def __init__(self, workload: Workload, spark: Session, folder: Path, files_per_batch: int) -> None:
         app = workload.application()
         self.feed = Feed(app, folder / "in", files_per_batch)
         for stream in self.feed.streams:
@@ -118,7 +118,7 @@ class StructuredStreamingSide:
     name = "structured streaming"
 
     def __init__(
-        self, workload: Workload, spark: SparkSession, folder: Path, files_per_batch: int, state_store: str
+        self, workload: Workload, spark: Session, folder: Path, files_per_batch: int, state_store: str
     ) -> None:
         self.feed = Feed(workload.application(), folder / "in", files_per_batch)
         self._queries = StructuredStreaming(

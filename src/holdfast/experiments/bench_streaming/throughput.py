@@ -17,7 +17,7 @@ from holdfast.experiments.bench_streaming.sides import HoldfastSide, StructuredS
 from holdfast.experiments.bench_streaming.workloads import Workload, in_our_days
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from holdfast.spark.structured_streaming import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Comparison:
 
 def compare(
     workload: Workload,
-    spark: SparkSession,
+    spark: Session,
     folder: Path,
     *,
     rows: int,
