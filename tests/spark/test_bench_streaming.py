@@ -9,17 +9,25 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from holdfast.cli.bench_overhead import overhead_document
+from holdfast.cli.bench_scaling import scaling_document
 from holdfast.cli.bench_throughput import document
 from holdfast.cli.result_files import write_json
 from holdfast.experiments.bench_streaming.cluster import this_machine
+from holdfast.experiments.bench_streaming.cpu import cpu_seconds
+from holdfast.experiments.bench_streaming.overhead import measure_overhead
+from holdfast.experiments.bench_streaming.scaling import Shape, measure_point, shapes
 from holdfast.experiments.bench_streaming.sides import same_rows
+from holdfast.experiments.bench_streaming.spread import median_with_interval
 from holdfast.experiments.bench_streaming.throughput import compare
 from holdfast.experiments.bench_streaming.workloads import WORKLOADS, in_our_days
-from holdfast.pictures.performance import draw_throughput
+from holdfast.pictures.performance import draw_overhead, draw_scaling, draw_throughput
 from holdfast.runtime import run_in_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from holdfast.spark.cluster import EmbeddedCluster
 
 
 @pytest.mark.cluster
@@ -36,6 +44,68 @@ def test_throughput_compares_both_sides(spark: SparkSession, tmp_path: Path) -> 
     assert workload["equal_outputs"] is True
     draw_throughput(written["workloads"], tmp_path / "throughput.png", rows=400)
     assert (tmp_path / "throughput.png").stat().st_size > 10_000
+
+
+@pytest.mark.cluster
+def test_overhead_takes_turns_with_one_checkpoint_each(
+    cluster: EmbeddedCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    groups = [node.group for node in cluster.nodes.values()]
+    options = {"rows": 100, "interval": 10.0, "alternations": 2, "batches": 4}
+    found = measure_overhead(WORKLOADS["count"], spark, tmp_path / "work", sessions=groups, **options)  # type: ignore[arg-type]
+    assert [(turn.policy, turn.alternation) for turn in found.turns] == [
+        *(("none", 0), ("sources", 0), ("all", 0)),
+        *(("sources", 1), ("all", 1), ("none", 1)),
+    ], "the order moves on"
+    assert all(turn.cpu_seconds > 0 for turn in found.turns)
+    assert sum(turn.checkpoints for turn in found.turns if turn.policy == "none") == 0
+    for policy in ("sources", "all"):
+        assert sum(turn.checkpoints for turn in found.turns if turn.policy == policy) >= 1
+    assert [one.policy for one in found.prices] == ["sources", "all"]
+    draw_overhead(overhead_document(found, this_machine(), {}), tmp_path / "overhead.png")
+    assert (tmp_path / "overhead.png").stat().st_size > 10_000
+
+
+@pytest.mark.cluster
+def test_scaling_says_where_the_time_goes(spark: SparkSession, tmp_path: Path) -> None:
+    found = [
+        measure_point(shape, spark, tmp_path / str(number), alone=1, load=2)
+        for number, shape in enumerate(
+            (Shape("levels", nodes=3, levels=2, partitions=3, rows=50), Shape("state", nodes=3, rows=50, state_mb=0.1))
+        )
+    ]
+    for point in found:
+        for cost in (point.alone, point.load):
+            assert 0 < cost.operators <= cost.job <= cost.seconds
+            assert cost.operators + cost.around + cost.driver == pytest.approx(cost.seconds)
+    assert found[1].state_bytes > 50_000, "the state was filled"
+    written = scaling_document(found, this_machine(), 1)
+    draw_scaling(written["points"], tmp_path / "scaling.png")
+    assert (tmp_path / "scaling.png").stat().st_size > 10_000
+
+
+def test_shapes_change_one_size_at_a_time() -> None:
+    found = shapes(nodes=(1, 2), levels=(1,), partitions=(4,), rows=(10,), state_mb=(1,))
+    assert [shape.varied for shape in found] == ["nodes", "nodes", "levels", "partitions", "rows", "state"]
+    assert [shape.nodes for shape in found] == [1, 2, 2, 2, 2, 2]
+    assert [shape.size for shape in found] == [1, 2, 1, 4, 10, 1]
+
+
+def test_the_interval_of_a_median_comes_from_the_order_of_the_values() -> None:
+    ten = median_with_interval([float(number) for number in range(10)])
+    assert (ten.median, ten.low, ten.high) == (4.5, 1.0, 8.0), "second smallest to second greatest"
+    assert ten.confidence == pytest.approx(1 - 22 / 1024)
+    few = median_with_interval([3.0, 1.0, 2.0])
+    assert (few.median, few.low, few.high, few.confidence) == (2.0, 1.0, 3.0, 0.75)
+    assert median_with_interval([7.0]).confidence == 0.0
+
+
+def test_cpu_seconds_count_this_process_and_what_it_started() -> None:
+    before = cpu_seconds(())
+    deadline = before + 0.05
+    while cpu_seconds(()) < deadline:
+        sum(range(10_000))
+    assert cpu_seconds(()) >= deadline
 
 
 @pytest.mark.cluster

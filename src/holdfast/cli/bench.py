@@ -8,8 +8,10 @@ bench = lazy_group(
     "bench",
     "Measure this machine: time, memory, ratios. Figures are printed with their spread.",
     {
+        "overhead": ("holdfast.cli.bench_overhead:bench_overhead_command", "The price of checkpoints and outboxes."),
         "planners": ("holdfast.cli.bench_planners:bench_planners_command", "Time, memory and growth of plans."),
         "rates": ("holdfast.cli.bench_rates:rates", "Rates on a Spark cluster beside the model's."),
+        "scaling": ("holdfast.cli.bench_scaling:bench_scaling_command", "Cost per batch, and where the time goes."),
         "store": ("holdfast.cli.bench_store:bench_store_command", "The code, and fragments against a remote file."),
         "throughput": (
             "holdfast.cli.bench_throughput:bench_throughput_command",

@@ -78,7 +78,7 @@ def bench_throughput_command(
     found: list[Comparison] = []
     with progress() as bar, tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         task = bar.add_task("start the cluster", total=len(wanted))
-        with bench_cluster(nodes) as spark:
+        with bench_cluster(nodes) as (_, spark):
             for name in wanted:
                 found.append(
                     compare(

@@ -63,5 +63,94 @@ def draw_throughput(workloads: Rows, path: Path, *, rows: int) -> Path:
     return path
 
 
+def draw_overhead(result: Mapping[str, Any], path: Path) -> Path:
+    """The price of each policy on the clock and in CPU seconds: every alternation, the median and its interval."""
+    fig, (axes,) = figure(
+        "The price of being ready",
+        subtitle=f"{result['workload']}, a checkpoint every {result['interval_seconds']:.1f} s, against none; "
+        "points: alternations; bars: median and its interval",
+        width=8.4,
+    )
+    plain = {turn["alternation"]: turn for turn in result["turns"] if turn["policy"] == "none"}
+    ticks = []
+    for number, (kind, key) in enumerate((("clock", "seconds"), ("cpu", "cpu_seconds"))):
+        for place, one in enumerate(result["prices"]):
+            at = place * 2 + number * 0.8
+            mine = [turn for turn in result["turns"] if turn["policy"] == one["policy"]]
+            values = [100 * (turn[key] / plain[turn["alternation"]][key] - 1) for turn in mine]
+            look = {name: value for name, value in series(number).items() if name != "linewidth"}
+            axes.plot([at] * len(values), values, linestyle="none", alpha=0.55, **look)
+            median, low, high = (100 * one[kind][name] for name in ("median", "low", "high"))
+            axes.errorbar(
+                [at + 0.22],
+                [median],
+                [[median - low], [high - median]],
+                color=BLACK,
+                marker="_",
+                markersize=14,
+                capsize=4,
+                linewidth=1.6,
+            )
+            axes.annotate(f"{median:+.1f} %", (at + 0.3, median), va="bottom", fontsize=9)
+            ticks.append((at, f"{one['policy']}\n{'on the clock' if kind == 'clock' else 'CPU'}"))
+    axes.axhline(0, color=FAINT, linewidth=0.8)
+    axes.axhline(
+        100 * result["target"], color=FAINT, linewidth=1.2, linestyle=(0, (4, 2)), label="target, sources only"
+    )
+    axes.set_xticks([at for at, _ in ticks], [text for _, text in ticks])
+    axes.set_xlim(-0.5, max(at for at, _ in ticks) + 0.9)
+    axes.set_ylabel("more than without checkpoints, %")
+    legend(axes)
+    save(fig, path)
+    return path
+
+
+PARTS = (
+    ("operators", "operators, on the busiest node"),
+    ("around", "Spark and Python around them"),
+    ("driver", "driver: planning, publishing"),
+)
+
+
+def draw_scaling(points: Rows, path: Path) -> Path:
+    """For each size that is changed a panel: a batch alone and under load, each cut into where the time went."""
+    varied = list(dict.fromkeys(point["varied"] for point in points))
+    columns = min(3, len(varied))
+    fig, panels = figure(
+        "What a batch costs, and where the time goes",
+        subtitle="left bar of a pair: a batch alone (median); right bar: a batch among many (mean)",
+        rows=-(-len(varied) // columns),
+        columns=columns,
+        width=4.8 * columns + 0.6,
+        height=3.9 * -(-len(varied) // columns) + 0.8,
+    )
+    for number, (axes, name) in enumerate(zip(panels, varied, strict=False)):
+        mine = sorted((point for point in points if point["varied"] == name), key=lambda point: point["size"])
+        for place, point in enumerate(mine):
+            for turn, kind in enumerate(("alone", "load")):
+                base = 0.0
+                for part, (key, label) in enumerate(PARTS):
+                    height = 1000 * point[f"{kind}_{key}"]
+                    named = label if number == place == turn == 0 else None
+                    axes.bar([place + (turn - 0.5) * 0.4], [height], 0.36, bottom=base, label=named, **bars(part))
+                    base += height
+                axes.annotate(f"{base:,.0f}", (place + (turn - 0.5) * 0.4, base), ha="center", va="bottom", fontsize=8)
+        unit = {"state": "state, MB", "rows": "rows of a batch"}.get(name, name)
+        axes.set_xticks(range(len(mine)), [f"{point['size']:,g}" for point in mine])
+        axes.set_xlabel(unit)
+        axes.set_ylabel("ms of a batch")
+        axes.set_title(f"by {name}")
+        axes.margins(y=0.12)
+    for axes in panels[len(varied) :]:
+        axes.set_axis_off()
+    if len(panels) > len(varied):
+        handles, labels = panels[0].get_legend_handles_labels()
+        panels[-1].legend(handles, labels, loc="center", frameon=False)
+    else:
+        legend(panels[0])
+    save(fig, path)
+    return path
+
+
 def _dots() -> dict[str, Any]:
     return {name: value for name, value in series(0).items() if name != "linewidth"}

@@ -194,7 +194,7 @@ class Node:
                 last = min(last, first + cycle.most - 1)
             try:
                 for number in range(first, last + 1):
-                    self.host.deliver([log.blocks(BatchId(number), cycle.epoch)[p.index]])
+                    self.host.deliver([log.block(BatchId(number), p.index, cycle.epoch)])
             except HoldfastError as error:
                 said.append(Failed(p, self.host.frontier(p), str(error)))
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from holdfast.spark.structured_streaming import Session
 
 EXECUTOR_MB = 1000
+SILENCE_SECONDS = 60.0
+"""A node of a bench has failed only after so much silence: a busy machine is not a failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ def this_machine() -> Machine:
 
 
 @contextmanager
-def bench_cluster(nodes: int, *, settings: dict[str, str] | None = None) -> Iterator[Session]:
+def bench_cluster(nodes: int, *, settings: dict[str, str] | None = None) -> Iterator[tuple[EmbeddedCluster, Session]]:
     """Start an embedded cluster of one-core nodes and a session on it; both end with the block.
 
     The executors' JVMs have all compilers: Structured Streaming lives in them, and would be slow with the small ones
@@ -55,7 +57,7 @@ def bench_cluster(nodes: int, *, settings: dict[str, str] | None = None) -> Iter
     with EmbeddedCluster(nodes, memory_mb=EXECUTOR_MB + 100) as cluster:
         spark = start_session("holdfast bench", cluster.master_url, executor_mb=EXECUTOR_MB, settings=wanted)
         try:
-            yield spark
+            yield cluster, spark
         finally:
             spark.stop()
 
