@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.spark.structured_streaming import Session
 
 EXECUTOR_MB = 1000
-SILENCE_SECONDS = 60.0
+SILENCE = "60 seconds"
 """A node of a bench has failed only after so much silence: a busy machine is not a failure."""
 
 
@@ -47,6 +47,7 @@ def bench_cluster(nodes: int, *, settings: dict[str, str] | None = None) -> Iter
     looks again after 100 ms: with Spark's 10 ms fifteen idle queries would keep a core busy while the other side works.
     """
     wanted = {
+        "spark.holdfast.keepalive.seconds": SILENCE,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(nodes),
         "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -Xshare:auto",
@@ -55,6 +56,7 @@ def bench_cluster(nodes: int, *, settings: dict[str, str] | None = None) -> Iter
         **(settings or {}),
     }
     with EmbeddedCluster(nodes, memory_mb=EXECUTOR_MB + 100) as cluster:
+        wanted = {"spark.holdfast.store.secretFile": str(cluster.secret_file), **wanted}
         spark = start_session("holdfast bench", cluster.master_url, executor_mb=EXECUTOR_MB, settings=wanted)
         try:
             yield cluster, spark

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.errors import CheckFailed
-from holdfast.experiments.bench_streaming.cluster import SILENCE_SECONDS
 from holdfast.experiments.bench_streaming.cpu import cpu_seconds
 from holdfast.experiments.bench_streaming.spread import Spread, median_with_interval
 from holdfast.experiments.bench_streaming.workloads import Workload
@@ -76,7 +75,9 @@ class Overhead:
 class _Policy:
     """A run under one policy, fed from memory."""
 
-    def __init__(self, name: str, workload: Workload, spark: Session, folder: Path, every: int) -> None:
+    def __init__(
+        self, name: str, workload: Workload, spark: Session, folder: Path, every: int, secret_file: Path | None
+    ) -> None:
         self.name = name
         app = workload.application()
         keepers = frozenset(Program(app).partitions) if name == "all" else frozenset()
@@ -90,7 +91,7 @@ class _Policy:
             pace=Pace(checkpoint_batches=NEVER if name == "none" else every),
             recovery=RecoverySettings(keepers=keepers),
             observe=self._saw,
-            silence_seconds=SILENCE_SECONDS,
+            secret_file=secret_file,
         )
 
     def _saw(self, seen: Observation) -> None:
@@ -118,15 +119,19 @@ def measure_overhead(
     policies: Sequence[str] = tuple(POLICIES),
     batches: int | None = None,
     seed: int = 1,
+    secret_file: Path | None = None,
     progress: Callable[[str], object] = lambda text: None,
 ) -> Overhead:
     """Take turns; a turn has so many batches, or as many as fill the interval. `sessions`: the nodes' processes."""
     if policies[0] != "none":
         raise CheckFailed("the first policy must be none", where="bench overhead")
-    per_turn = batches or _calibrate(workload, spark, folder / "calibrate", rows, interval, seed, progress)
-    per_turn = max(2, per_turn + per_turn % 2)
+    if batches is None:
+        progress("how many batches are one interval")
+        plain = _Policy("none", workload, spark, folder / "calibrate", NEVER, secret_file)
+        batches = _batches_of(interval, plain, list(workload.batches(seed, 24, rows)))
+    per_turn = max(2, batches + batches % 2)
     made = list(workload.batches(seed, per_turn // 2 + per_turn * alternations, rows))
-    runs = [_Policy(name, workload, spark, folder, per_turn) for name in policies]
+    runs = [_Policy(name, workload, spark, folder, per_turn, secret_file) for name in policies]
     turns: list[Turn] = []
     try:
         progress("warm-up")
@@ -142,30 +147,19 @@ def measure_overhead(
     finally:
         for one in runs:
             one.run.close()
-    plain = [turn.seconds for turn in turns if turn.policy == "none"]
+    unready = [turn.seconds for turn in turns if turn.policy == "none"]
     prices = tuple(_price(name, turns) for name in policies if name != "none")
-    return Overhead(workload.name, rows, per_turn, median_with_interval(plain).median, tuple(turns), prices)
+    return Overhead(workload.name, rows, per_turn, median_with_interval(unready).median, tuple(turns), prices)
 
 
-def _calibrate(
-    workload: Workload,
-    spark: Session,
-    folder: Path,
-    rows: int,
-    interval: float,
-    seed: int,
-    progress: Callable[[str], object],
-) -> int:
-    """Find how many batches take the interval without checkpoints."""
-    progress("how many batches are one interval")
-    plain = _Policy("none", workload, spark, folder, NEVER)
+def _batches_of(interval: float, plain: _Policy, made: Sequence[Mapping[str, pa.Table]]) -> int:
+    """Find how many batches take the interval without checkpoints; the first eight warm up."""
     try:
-        made = list(workload.batches(seed, 24, rows))
         plain.turn(made[:8], ())
         seconds = plain.turn(made[8:], ())[0]
     finally:
         plain.run.close()
-    return max(2, round(interval / (seconds / 16)))
+    return max(2, round(interval / (seconds / len(made[8:]))))
 
 
 def _price(policy: str, turns: Sequence[Turn]) -> Price:

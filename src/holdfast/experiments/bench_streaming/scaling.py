@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from holdfast.application import Application, tumbling
 from holdfast.examples.draws import moments, of_batch
-from holdfast.experiments.bench_streaming.cluster import SILENCE_SECONDS
 from holdfast.experiments.bench_streaming.spread import Spread, median_with_interval
 from holdfast.runtime.answers import Measures
 from holdfast.runtime.conductor import Observation, Pace
@@ -140,6 +139,7 @@ def measure_point(
     alone: int,
     load: int,
     seed: int = 1,
+    secret_file: Path | None = None,
     progress: Callable[[str], object] = lambda text: None,
 ) -> Point:
     """Measure so many batches alone, and so many under load, after a warm-up."""
@@ -147,7 +147,7 @@ def measure_point(
         app, batches = held(shape.partitions), _held_batches(shape, alone + load + 2, seed)
     else:
         app, batches = chain(shape.levels, shape.partitions), chain_batches(seed, 0, alone + load + 2, shape.rows)
-    measured = _Measured(app, spark, folder)
+    measured = _Measured(app, spark, folder, secret_file)
     try:
         made = list(batches)
         filling, made = made[: -(alone + load + 2)], made[-(alone + load + 2) :]
@@ -189,10 +189,10 @@ def _held_batches(shape: Shape, count: int, seed: int) -> Iterator[Batch]:
 class _Measured:
     """A run that tells where its time went."""
 
-    def __init__(self, app: Application, spark: Session, folder: Path) -> None:
+    def __init__(self, app: Application, spark: Session, folder: Path, secret_file: Path | None) -> None:
         self._cycles: list[float] = []
         pace = Pace(checkpoint_batches=10**9)
-        self._run = SparkRun(app, spark, folder, pace=pace, observe=self._saw, silence_seconds=SILENCE_SECONDS)
+        self._run = SparkRun(app, spark, folder, pace=pace, observe=self._saw, secret_file=secret_file)
 
     def _saw(self, seen: Observation) -> None:
         if seen.kind == "cycle":

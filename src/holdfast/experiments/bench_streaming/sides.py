@@ -17,10 +17,8 @@ import pyarrow as pa
 
 from holdfast.application import Application, steps
 from holdfast.errors import CheckFailed
-from holdfast.experiments.bench_streaming.cluster import SILENCE_SECONDS
 from holdfast.experiments.bench_streaming.workloads import Workload
 from holdfast.ids import BatchId, OperatorId
-from holdfast.runtime.conductor import Pace
 from holdfast.runtime.sources import DirectoryLog
 from holdfast.spark.ingest import Ingestion
 from holdfast.spark.run import SparkRun
@@ -62,7 +60,14 @@ class HoldfastSide:
 
     name = "holdfast"
 
-    def __init__(self, workload: Workload, spark: Session, folder: Path, files_per_batch: int) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        spark: Session,
+        folder: Path,
+        files_per_batch: int,
+        secret_file: Path | None = None,
+    ) -> None:
         app = workload.application()
         self.feed = Feed(app, folder / "in", files_per_batch)
         for stream in self.feed.streams:
@@ -71,9 +76,7 @@ class HoldfastSide:
             app.steps[OperatorId(stream.name)] = replace(source, frame=partial(_frame, stream, files_per_batch))
         self._outputs = tuple(workload.sql)
         sinks: dict[str, object] = {name: str(folder / "out" / name) for name in self._outputs}
-        self._run = SparkRun(
-            app, spark, folder / "run", sinks=sinks, pace=Pace(checkpoint_seconds=10.0), silence_seconds=SILENCE_SECONDS
-        )
+        self._run = SparkRun(app, spark, folder / "run", sinks=sinks, secret_file=secret_file)
         # One micro-batch to a batch: both sides work in batches of the same rows.
         self._ingestion = Ingestion(app, spark, self._run, folder / "run", most_arrivals=1)
         self._logs = [

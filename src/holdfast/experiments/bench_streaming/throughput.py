@@ -84,12 +84,13 @@ def compare(
     files_per_batch: int,
     state_store: str,
     seed: int,
+    secret_file: Path | None = None,
     progress: Callable[[str], object] = lambda text: None,
 ) -> Comparison:
     """Run both sides in turns: a warm-up, then so many rounds of so many batches of so many rows."""
     warm = max(2, batches)
     made = list(in_our_days(workload.batches(seed, warm + batches * rounds, rows)))
-    ours = HoldfastSide(workload, spark, folder / "holdfast", files_per_batch)
+    ours = HoldfastSide(workload, spark, folder / "holdfast", files_per_batch, secret_file)
     theirs = StructuredStreamingSide(workload, spark, folder / "structured", files_per_batch, state_store)
     found = []
     try:
