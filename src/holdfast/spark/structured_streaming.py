@@ -152,19 +152,21 @@ class StructuredStreaming:
         return CheckFailed(f"query {name} stopped: {first}", where="structured streaming")
 
 
-def add_file(stream: StreamOfFiles, number: int, rows: pa.Table) -> Path:
-    """Put a file into a stream's folder, whole at once; files are read in the order of their numbers.
+def add_files(stream: StreamOfFiles, first: int, tables: Sequence[pa.Table]) -> None:
+    """Put files into a stream's folder, one for each table, all nearly at once; they are read in order of their numbers.
 
     Times are written as instants (UTC), which is what Spark's `timestamp` is; ours are the same numbers without a zone.
     """
     stream.folder.mkdir(parents=True, exist_ok=True)
-    columns = [
-        column.cast(pa.timestamp("us", tz="UTC")) if pa.types.is_timestamp(column.type) else column
-        for column in rows.columns
-    ]
-    path = stream.folder / f"{number:08d}.parquet"
-    beside = path.with_name(f".{path.name}")
-    pq.write_table(pa.table(dict(zip(rows.column_names, columns, strict=True))), beside)
-    os.utime(beside, (_FIRST_CHANGED + number, _FIRST_CHANGED + number))  # Spark reads files in the order of these
-    beside.replace(path)
-    return path
+    beside = []
+    for number, rows in enumerate(tables, first):
+        columns = [
+            column.cast(pa.timestamp("us", tz="UTC")) if pa.types.is_timestamp(column.type) else column
+            for column in rows.columns
+        ]
+        path = stream.folder / f".{number:08d}.parquet"  # readers pass over names that begin with a dot
+        pq.write_table(pa.table(dict(zip(rows.column_names, columns, strict=True))), path)
+        os.utime(path, (_FIRST_CHANGED + number, _FIRST_CHANGED + number))  # Spark reads files in the order of these
+        beside.append(path)
+    for path in beside:
+        path.replace(path.with_name(path.name.removeprefix(".")))

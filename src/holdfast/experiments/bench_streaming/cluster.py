@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.spark.structured_streaming import Session
 
 EXECUTOR_MB = 1000
-SILENCE = "60 seconds"
+SILENCE = "60s"
 """A node of a bench has failed only after so much silence: a busy machine is not a failure."""
 
 

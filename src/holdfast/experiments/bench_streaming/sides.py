@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from holdfast.ids import BatchId, OperatorId
 from holdfast.runtime.sources import DirectoryLog
 from holdfast.spark.ingest import Ingestion
 from holdfast.spark.run import SparkRun
-from holdfast.spark.structured_streaming import StreamOfFiles, StructuredStreaming, add_file
+from holdfast.spark.structured_streaming import StreamOfFiles, StructuredStreaming, add_files
 
 if TYPE_CHECKING:
     from holdfast.spark.structured_streaming import Session
@@ -46,13 +47,15 @@ class Feed:
 
     def add(self, batches: Sequence[Batch]) -> None:
         """Add batches, each as files of equal length."""
-        for batch in batches:
-            for part in range(self.files_per_batch):
-                for stream in self.streams:
-                    rows = batch[stream.name]
-                    low, high = (rows.num_rows * at // self.files_per_batch for at in (part, part + 1))
-                    add_file(stream, self._files, rows.slice(low, high - low))
-                self._files += 1
+        parts = self.files_per_batch
+        for stream in self.streams:
+            tables = []
+            for batch in batches:
+                rows = batch[stream.name]
+                cuts = [rows.num_rows * part // parts for part in range(parts + 1)]
+                tables += [rows.slice(low, high - low) for low, high in pairwise(cuts)]
+            add_files(stream, self._files, tables)
+        self._files += parts * len(batches)
 
 
 class HoldfastSide:
