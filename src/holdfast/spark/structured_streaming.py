@@ -152,8 +152,13 @@ class StructuredStreaming:
         return CheckFailed(f"query {name} stopped: {first}", where="structured streaming")
 
 
+def add_file(stream: StreamOfFiles, number: int, rows: pa.Table) -> None:
+    """Put one file into a stream's folder; see add_files."""
+    add_files(stream, number, [rows])
+
+
 def add_files(stream: StreamOfFiles, first: int, tables: Sequence[pa.Table]) -> None:
-    """Put files into a stream's folder, one for each table, all nearly at once; they are read in order of their numbers.
+    """Put files into a stream's folder, one for each table, nearly at once; they are read in order of their numbers.
 
     Times are written as instants (UTC), which is what Spark's `timestamp` is; ours are the same numbers without a zone.
     """
