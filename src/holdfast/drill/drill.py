@@ -211,6 +211,7 @@ class _Drill:
             self._asked.nodes,
             str(cluster.secret_file),
         )
+        self._cluster = cluster
         self._tell("starting the driver")
         driver = self._start_driver()
         self._await(driver)
@@ -316,7 +317,7 @@ class _Drill:
     def _restart_driver(self) -> None:
         """Start a driver that goes on with whatever nodes there are; it is told at once when the stream began."""
         assert self._history is not None
-        self._job = replace(self._job, nodes=1, warm=False)
+        self._job = replace(self._job, nodes=max(1, len(self._cluster.nodes)), warm=False)
         self._start_driver().begin(self._history, self._history.began)
 
     def _await(self, driver: DriverProcess) -> None:

@@ -36,7 +36,7 @@ class DriverJob:
     events: int
     """The file descriptor of the pipe to the drill."""
     nodes: int
-    """Executors to wait for before it says that it is ready."""
+    """Executors to begin with, where they come at once; the first driver waits for all of them."""
     secret_file: str | None = None
     """The secret of the nodes' agents."""
     warm: bool = True

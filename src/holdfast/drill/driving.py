@@ -33,7 +33,8 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
     app = scenario.application()
     given = list(scenario.batches(asked.seed, asked.batches, asked.rows))
     spark = start_session(f"drill {asked.scenario}", job.master)
-    await_executors(spark, job.nodes)
+    if job.warm:
+        await_executors(spark, job.nodes)
     outputs = dict.fromkeys(str(partition.operator) for partition in app.topology().partitions(app.topology().outputs))
 
     def observe(seen: Any) -> None:
