@@ -41,6 +41,7 @@ _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
     show_default=True,
     help="Seconds after the failure at which replacements are started: 10,20,30 or uniform:10-60.",
 )
+@click.option("--standby", is_flag=True, help="Start replacements beforehand: they are there at their times exactly.")
 @click.option("--stagger", default=0.0, show_default=True, help="Seconds between two kills; 0: all at once.")
 @click.option(
     "--freeze", default=0, show_default=True, help="Nodes that stop answering at the failure, and thaw later."

@@ -33,16 +33,20 @@ class ClusterShelf:
         self._stop()
 
     def take(self, nodes: int) -> EmbeddedCluster:
-        """Return a cluster with so many nodes."""
+        """Return a cluster with so many nodes: the one there is, with more where they are missing, or a new one."""
         cluster = self._cluster
-        if cluster is None or self._nodes != frozenset(cluster.nodes) or len(cluster.nodes) != nodes:
+        if cluster is not None and self._nodes == frozenset(cluster.nodes) and len(cluster.nodes) < nodes:
+            for _ in range(nodes - len(cluster.nodes)):
+                cluster.add_node()
+            cluster.await_agents()
+        elif cluster is None or self._nodes != frozenset(cluster.nodes) or len(cluster.nodes) != nodes:
             self._stop()
             cluster = self._cluster = EmbeddedCluster(nodes)
         self._nodes = frozenset()  # until it is given back
         return cluster
 
     def give_back(self, nodes: int) -> None:
-        """Say that a drill is over and has left the cluster with as many nodes as it found, all running."""
+        """Say that a drill is over and has left the cluster with so many nodes, all running."""
         assert self._cluster is not None
         there = frozenset(self._cluster.nodes)
         numbers = [int(node.rpartition("-")[2]) for node in there]

@@ -26,6 +26,7 @@ from holdfast.drill.checkers import Check, ExactlyOnce, Verdict
 from holdfast.drill.cluster_shelf import ClusterShelf
 from holdfast.drill.driver import DriverJob
 from holdfast.drill.driver_process import DriverProcess
+from holdfast.drill.driving import Admission
 from holdfast.drill.faults import FaultInjector
 from holdfast.drill.history import Event, HistoryFile
 from holdfast.drill.measures import is_on, measure, placement_of
@@ -38,7 +39,7 @@ from holdfast.drill.settings import DrillSettings, DrillStrategy, check_settings
 from holdfast.errors import CheckFailed, HoldfastError
 from holdfast.planning.placement import BOUND
 from holdfast.runtime import run_in_process
-from holdfast.spark.cluster import EmbeddedCluster
+from holdfast.spark.cluster import EmbeddedCluster, Node
 from holdfast.topology import Queries, Topology
 
 START_SECONDS = 600.0
@@ -88,7 +89,7 @@ def run_drill(
         shelf = clusters or held.enter_context(ClusterShelf())
         tell(f"starting {asked.nodes} nodes")
         drill = _Drill(asked, topology, work, directory / "history.jsonl", tell, watch)
-        history, ended = drill.run(shelf.take(asked.nodes))
+        history, ended = drill.run(shelf.take(asked.nodes + standby_nodes(asked)))
         if ended:
             shelf.give_back(asked.nodes)
     tell("comparing outputs")
@@ -111,6 +112,11 @@ def with_capacity(asked: DrillSettings, topology: Topology) -> DrillSettings:
     # Partitions do not split: below the bound there must be room for the fullest node of an even start.
     whole = math.ceil(each / float(topology.cost.max())) * float(topology.cost.max())
     return replace(asked, capacity=round(max(each / FILL, whole / BOUND), 3))
+
+
+def standby_nodes(asked: DrillSettings) -> int:
+    """Return how many nodes stand by at the start."""
+    return sum(one.kind is FaultKind.ADD_NODE for one in make_schedule(asked)) if asked.standby else 0
 
 
 def expected_rows(scenario: Scenario, asked: DrillSettings) -> dict[str, pa.Table]:
@@ -189,6 +195,8 @@ class _Drill:
     ) -> None:
         self._asked, self._topology, self._work, self._path = asked, topology, work, path
         self._tell, self._watch = tell, watch
+        self._admission = work / "admitted"
+        self._admitted: list[str] = []
         self._drivers = 0
         self._driver: DriverProcess | None = None
         self._history: HistoryFile | None = None
@@ -202,32 +210,41 @@ class _Drill:
                 self._driver.end()
 
     def _on(self, cluster: EmbeddedCluster) -> tuple[list[Event], bool]:
+        self._cluster = cluster
         self._job = DriverJob(
             self._asked,
             cluster.master_url,
             self._work / "state",
             self._work / "out",
             -1,
-            self._asked.nodes,
+            len(cluster.nodes),
+            str(self._admission) if self._asked.standby else None,
             str(cluster.secret_file),
         )
-        self._cluster = cluster
+        nodes = sorted(cluster.nodes.values(), key=lambda node: int(node.id.rpartition("-")[2]))
+        standby = nodes[self._asked.nodes :]
+        self._admitted = [node.host for node in nodes[: self._asked.nodes]]
+        Admission.write(self._admission, self._admitted)
         self._tell("starting the driver")
         driver = self._start_driver()
         self._await(driver)
         self._history = history = HistoryFile(self._path, time.time(), self._watch)
         history.add(history.began, "begin", self._beginning())
-        for node in cluster.nodes.values():
+        for node in nodes[: self._asked.nodes]:
             history.add(history.began, "node-started", {"node": str(node.id), "host": node.host})
         driver.begin(history, history.began)
         self._tell("the stream has begun")
-        injector = FaultInjector(cluster, self._end_driver, self._restart_driver)
+        injector = FaultInjector(cluster, self._end_driver, self._restart_driver, standby, self._admit)
         ended = self._play(injector, history)
         history.add(time.time(), "end", {"finished": ended})
         if self._driver is not None:
             self._driver.end()
             self._driver = None
         return history.close(), ended
+
+    def _admit(self, node: Node) -> None:
+        self._admitted.append(node.host)
+        Admission.write(self._admission, self._admitted)
 
     def _beginning(self) -> dict[str, Any]:
         queries = Queries(self._topology)

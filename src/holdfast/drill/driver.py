@@ -37,6 +37,8 @@ class DriverJob:
     """The file descriptor of the pipe to the drill."""
     nodes: int
     """Executors to begin with, where they come at once; the first driver waits for all of them."""
+    admitted: str | None = None
+    """A file with the hosts that may be used, where some stand by; they change while the drill runs."""
     secret_file: str | None = None
     """The secret of the nodes' agents."""
     warm: bool = True
@@ -51,6 +53,7 @@ class DriverJob:
             "outputs": str(self.outputs),
             "events": self.events,
             "nodes": self.nodes,
+            "admitted": self.admitted,
             "secret_file": self.secret_file,
             "warm": self.warm,
         }
@@ -67,6 +70,7 @@ def read_job(path: Path) -> DriverJob:
         Path(given["outputs"]),
         given["events"],
         given["nodes"],
+        given["admitted"],
         given["secret_file"],
         given["warm"],
     )

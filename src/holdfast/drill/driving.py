@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import shutil
 import time
+from collections.abc import Iterable
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,6 +26,24 @@ IDLE = 0.02
 """Seconds to wait where a cycle had nothing to do."""
 READY_SECONDS = 300.0
 WARM_BATCHES = 2
+
+
+class Admission:
+    """Which hosts may be used, as a file of the drill says at the moment; without a file, all."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = None if path is None else Path(path)
+
+    def __call__(self, host: str) -> bool:
+        """Say whether a host may be used."""
+        return self._path is None or host in self._path.read_text().split()
+
+    @staticmethod
+    def write(path: Path, hosts: Iterable[str]) -> None:
+        """Say which hosts may be used from now on."""
+        beside = path.with_name(f".{path.name}")
+        beside.write_text(" ".join(hosts))
+        beside.replace(path)
 
 
 def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
@@ -61,6 +81,7 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
         nodes=job.nodes,
         request_nodes=request_nodes,
         secret_file=job.secret_file,
+        admits=Admission(job.admitted),
     )
     if job.warm:
         warm_up(job, spark)

@@ -12,21 +12,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.drill.schedule import Fault, FaultKind
 from holdfast.errors import CheckFailed
 from holdfast.ids import NodeId
-from holdfast.spark.cluster import EmbeddedCluster
+from holdfast.spark.cluster import EmbeddedCluster, Node
 from holdfast.store.node_agent import lose_messages
 
 
 class FaultInjector:
     """Does faults to a cluster and its driver."""
 
-    def __init__(self, cluster: EmbeddedCluster, end_driver: Callable[[], None], start_driver: Callable[[], None]):
-        self.cluster = cluster
+    def __init__(
+        self,
+        cluster: EmbeddedCluster,
+        end_driver: Callable[[], None],
+        start_driver: Callable[[], None],
+        standby: Sequence[Node] = (),
+        admit: Callable[[Node], None] = lambda node: None,
+    ):
+        """Break this cluster; nodes that stand by are admitted where a node is to be added."""
+        self.cluster, self._standby, self._admit = cluster, list(standby), admit
         self._end_driver, self._start_driver = end_driver, start_driver
         there = sorted(cluster.nodes, key=lambda node: int(node.rpartition("-")[2]))
         self._names = {NodeId(f"node-{number}"): node for number, node in enumerate(there, 1)}
@@ -56,7 +64,11 @@ class FaultInjector:
             case FaultKind.START_DRIVER:
                 self._start_driver()
             case FaultKind.ADD_NODE:
-                added = self.cluster.add_node()
+                if self._standby:
+                    added = self._standby.pop(0)
+                    self._admit(added)
+                else:
+                    added = self.cluster.add_node()
                 if fault.node is not None:
                     self._names[fault.node] = added.id
                 return {"node": str(added.id), "host": added.host}

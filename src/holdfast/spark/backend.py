@@ -55,8 +55,13 @@ class SparkBackend:
         wait_seconds: float = 120.0,
         request: Callable[[int], str | None] | None = None,
         keep_alive: KeepAlive | None = None,
+        admits: Callable[[str], bool] = lambda host: True,
     ) -> None:
-        """Each node has this capacity; at the start, wait for the expected number of executors, or for the first."""
+        """Each node has this capacity; at the start, wait for the expected number of executors, or for the first.
+
+        An executor on a host that is not admitted (yet) is warmed up and not used: a node that stands by.
+        """
+        self._admits = admits
         self._context, self._program, self._around = context, program, around
         self._capacity, self._expected, self._wait = capacity, expected, wait_seconds
         self._request, self._keep_alive = request, keep_alive
@@ -98,9 +103,10 @@ class SparkBackend:
                 self._keep_alive.unwatch(node)
         fresh = {node: one for node, one in alive.items() if node not in self._known and node not in self._fenced}
         warm = {node: one for node, one in fresh.items() if self._is_warm(node, one)}
-        if warm:
-            self._known.update(warm)
-            found.append(NodesArrived(dict.fromkeys(warm, self._capacity)))
+        admitted = {node: one for node, one in warm.items() if self._admits(one.host)}
+        if admitted:
+            self._known.update(admitted)
+            found.append(NodesArrived(dict.fromkeys(admitted, self._capacity)))
         return found
 
     def _is_warm(self, node: NodeId, executor: Executor) -> bool:

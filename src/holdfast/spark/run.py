@@ -59,6 +59,7 @@ class SparkRun:
         nodes: int | None = None,
         request_nodes: Callable[[int], str | None] | None = None,
         secret_file: Path | str | None = None,
+        admits: Callable[[str], bool] = lambda host: True,
     ) -> None:
         """Begin, or go on where an earlier driver left off: `directory` is on storage that every node reaches.
 
@@ -66,8 +67,8 @@ class SparkRun:
         `spark.holdfast.*` unless given; what is named here goes before them: a checkpoint every so many batches, how
         recovery goes about it, the pace, the capacity of a node in the unit of the topology's costs. `nodes`: how many
         executors to begin with. `request_nodes` asks for replacements of lost ones. The nodes' agents are pinged with
-        the secret in `secret_file`. `tell` gets a line for what people would want to know, `observe` everything that
-        happens, as values.
+        the secret in `secret_file`. Executors on hosts that `admits` says no to stand by until it says yes. `tell` gets
+        a line for what people would want to know, `observe` everything that happens, as values.
         """
         check_spark(spark)
         chosen = settings or Settings.read(spark)
@@ -102,6 +103,7 @@ class SparkRun:
             wait_seconds=wait_seconds,
             request=request_nodes,
             keep_alive=self._keep_alive,
+            admits=admits,
         )
         self.conductor = Conductor(
             self.program,

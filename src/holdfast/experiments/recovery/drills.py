@@ -44,7 +44,7 @@ def planned_drills(seed: int, spacing: float = SPACING) -> list[PlannedDrill]:
         return int(fail_at + last + after)
 
     four = tuple(spacing * number for number in range(1, 5))
-    base = DrillSettings("hashtags", seed=seed, nodes=6, kill=4, arrivals=four, rows=60, fail_at=20.0)
+    base = DrillSettings("hashtags", seed=seed, nodes=6, kill=4, arrivals=four, rows=40, fail_at=20.0, standby=True)
     base = replace(base, batches=batches(20.0, four[-1]))
     found = [PlannedDrill(f"fig11-{one}", 11, str(one), replace(base, strategy=one)) for one in STRATEGIES]
     two = replace(base, kill=2, arrivals=four[:2], batches=batches(20.0, four[1]))
