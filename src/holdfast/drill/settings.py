@@ -49,7 +49,7 @@ class DrillSettings:
     arrivals: tuple[float, ...] | Uniform = Uniform(5.0, 30.0)
     """When replacements are started, seconds after the failure: one for each killed node, or drawn."""
     standby: bool = False
-    """Replacements are started before the stream and stand by: they are there at their times, whatever a start takes."""
+    """Replacements are started before the stream and stand by: they are there at their times exactly."""
     stagger: float = 0.0
     """Seconds between two kills of the first wave; 0: all at once."""
     kill_hosting: tuple[str, ...] = ()
