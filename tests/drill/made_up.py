@@ -31,7 +31,8 @@ def begin() -> list[Event]:
     return [
         event(0, "begin", queries=QUERIES, batch_seconds=1.0, strategy="incremental"),
         *(event(0, "node-started", node=node, host=host) for node, host in hosts.items()),
-        event(0, "placed", placement=PLACED, all=True),
+        event(0, "planned", placement=PLACED, recover=list(PLACED), queries=list(QUERIES), priority=11),
+        event(0, "driver-ready"),
     ]
 
 

@@ -83,10 +83,25 @@ def costs(history: list[Event], capacity: float) -> Check:
 
 def test_no_node_is_planned_above_its_bound() -> None:
     assert costs(one_node_killed(), 5).verdict is Verdict.OK
-    tight = costs(one_node_killed(), 3)  # A[1] makes three on a node that may carry 2.4
+    history = one_node_killed()
+    # The start puts three on a node, and later plans no more; one more, and it is above four fifths of 3.75.
+    assert costs(history, 3.75).verdict is Verdict.OK
+    more = event(25, "planned", placement={"B[0]": "127.0.0.2-0"}, recover=["B[0]"], queries=[], priority=0)
+    tight = costs(sorted([*history, more], key=lambda one: one.at), 3.75)
     assert tight.verdict is Verdict.FAILED
-    assert "127.0.0.2-0 was planned to carry 3, above 0.8 of 3" in tight.reason
-    assert costs(begin(), 5).verdict is Verdict.UNKNOWN, "no plan was told"
+    assert "127.0.0.2-0 was planned to carry 4, above 0.8 of 3.75" in tight.reason
+    assert costs(begin()[:1], 5).verdict is Verdict.UNKNOWN, "no plan was told"
+
+
+def test_what_a_killed_driver_had_placed_is_not_counted_again() -> None:
+    again = {name: "127.0.0.9-0" if name.startswith("A") else "127.0.0.9-1" for name in PLACED}
+    history = [
+        *begin(),
+        event(20, "fault", what="kill-driver"),
+        event(30, "driver-ready"),
+        event(31, "planned", placement={**again, "S[0]": "127.0.0.2-0"}, recover=[], queries=[], priority=0),
+    ]
+    assert costs(history, 3.75).verdict is Verdict.OK
 
 
 def test_live_queries_do_not_wait_for_dead_ones() -> None:

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from holdfast.drill.history import Event
 from holdfast.drill.measures import LOST, DrillMeasures
+from holdfast.drill.schedule import FaultKind
 from holdfast.drill.settings import DrillStrategy
 
 NEVER_WAITS = frozenset({DrillStrategy.INCREMENTAL, DrillStrategy.OPERATOR_CENTRIC, DrillStrategy.BEST_CASE})
@@ -163,8 +164,8 @@ def check_bound(history: Sequence[Event], costs: Mapping[str, float], capacity: 
         given = event.fields
         if event.kind in {"node-lost", "node-silent"}:
             where = {partition: node for partition, node in where.items() if node not in given["nodes"]}
-        elif event.kind == "driver-ready":
-            where = {}
+        elif event.kind == "fault" and given["what"] == FaultKind.KILL_DRIVER:
+            where = {}  # a driver that starts again begins with nothing placed
         elif event.kind == "state" and given["after"] == LOST:
             where.pop(str(given["partition"]), None)
         elif event.kind in {"placed", "planned"}:

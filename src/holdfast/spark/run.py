@@ -74,6 +74,8 @@ class SparkRun:
         chosen = settings or Settings.read(spark)
         if secret_file is not None:
             chosen = replace(chosen, store_secret_file=str(secret_file))
+        if capacity is not None:
+            chosen = replace(chosen, node_capacity=capacity)
         if checkpoint_every is not None:
             chosen = replace(chosen, checkpoint_batches=checkpoint_every, checkpoint_seconds=math.inf)
         self.program = Program(app)
@@ -98,7 +100,7 @@ class SparkRun:
             spark.sparkContext,
             self.program,
             around,
-            capacity=capacity or chosen.node_capacity or math.inf,
+            capacity=chosen.node_capacity or math.inf,
             expected=nodes,
             wait_seconds=wait_seconds,
             request=request_nodes,
