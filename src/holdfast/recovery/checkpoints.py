@@ -9,6 +9,7 @@ the nodes; a recovery that finds too few fragments goes back to the last of thos
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -71,15 +72,19 @@ class CheckpointBook:
     # -- marks and images ----------------------------------------------------------------------------------------------
 
     def mark(self, batch: BatchId, *, durable: bool) -> None:
-        """Say that partitions save at a batch; it may come before others that are marked and not reached yet."""
-        if batch <= self.global_batch:
-            return
-        if batch not in self.marks:
-            self.marks = sorted([*self.marks, batch])
-        elif any(self.has(partition, batch) for partition in self._partitions):
-            return  # what is saved already stays what it is
-        if durable:
-            self._durable_marks.add(batch)
+        """Say that partitions save at a batch; one that is marked, or global, can be asked for again, durably."""
+        again = durable and batch not in self._durable_marks
+        if batch > self.global_batch or (again and batch == self.global_batch != NOTHING):
+            if batch not in self.marks:
+                insort(self.marks, batch)
+            if durable:
+                self._durable_marks.add(batch)
+
+    def give_up(self, batch: BatchId) -> None:
+        """Hear that a mark will never be a checkpoint: a partition's state at it is gone."""
+        if batch in self.marks:
+            self.marks.remove(batch)
+            self._durable_marks -= {batch} - {self.durable_batch}
 
     def is_durable(self, mark: BatchId) -> bool:
         """Whether images of a mark are whole, and kept on durable storage too."""
@@ -90,8 +95,9 @@ class CheckpointBook:
         self._images[partition][image.id] = image
 
     def has(self, partition: PartitionId, mark: BatchId) -> bool:
-        """Whether a partition's image at a mark is safe."""
-        return any(batch == mark for batch, _ in self._images[partition])
+        """Whether a partition's image at a mark is safe, durably where the mark is."""
+        images, durable = self._images[partition], mark in self._durable_marks
+        return any(batch == mark and (image.durable or not durable) for (batch, _), image in images.items())
 
     def last(self, partition: PartitionId) -> SavedImage | None:
         """Return a partition's last image."""

@@ -71,6 +71,13 @@ class CheckpointMarked:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointGivenUp:
+    """A partition has passed this batch and cannot save at it any more: it will never be a checkpoint."""
+
+    batch: BatchId
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointStored:
     """An image of a partition is safe."""
 
@@ -110,6 +117,7 @@ Event: TypeAlias = (
     | CycleDone
     | CycleFailed
     | CheckpointMarked
+    | CheckpointGivenUp
     | CheckpointStored
     | RestoreFailed
     | CostsMeasured

@@ -39,6 +39,7 @@ from holdfast.recovery.effects import (
     Waiting,
 )
 from holdfast.recovery.events import (
+    CheckpointGivenUp,
     CheckpointMarked,
     CheckpointStored,
     CostsMeasured,
@@ -148,7 +149,7 @@ class Machine:
         return tuple(
             mark
             for mark in self.book.marks
-            if mark >= mine.first_mark and mark > mine.start.batch and not self.book.has(partition, mark)
+            if mark >= mine.first_mark and mark >= mine.start.batch and not self.book.has(partition, mark)
         )
 
     def with_outbox(self, partition: PartitionId) -> bool:
@@ -168,6 +169,7 @@ class Machine:
             CycleDone: self._cycle_done,
             CycleFailed: lambda event: None,
             CheckpointMarked: self._marked,
+            CheckpointGivenUp: lambda event: self.book.give_up(event.batch),
             CheckpointStored: self._stored,
             RestoreFailed: self._restore_failed,
             CostsMeasured: lambda event: self._costs.update(event.costs),

@@ -32,6 +32,7 @@ from holdfast.recovery.effects import (
     Waiting,
 )
 from holdfast.recovery.events import (
+    CheckpointGivenUp,
     CheckpointMarked,
     CheckpointStored,
     CostsMeasured,
@@ -388,6 +389,8 @@ class Conductor:
         self._counters.problem = line
         self._tell(line)
         self._say("not-saved", partition=str(answer.partition), batch=answer.batch, problem=answer.problem)
+        if answer.gone:
+            self.hear(CheckpointGivenUp(answer.batch))
 
     # -- outputs -----------------------------------------------------------------------------------------------------
 
@@ -457,12 +460,12 @@ class Conductor:
         self.hear(CheckpointMarked(BatchId(reached + 1 if timely else max(next_one, reached + 1)), durable))
 
     def checkpoint(self) -> BatchId:
-        """Save everything at the last batch now, and wait until it is safe."""
+        """Save everything at the last batch now, durably, and wait until it is safe."""
         self.run()
         machine, target = self.machine, self.machine.frontier
-        self.hear(CheckpointMarked(target, durable=True))
         tries = 0
-        while machine.book.global_batch < target:
+        while machine.book.durable_batch < target:
+            self.hear(CheckpointMarked(target, durable=True))
             before = self._standing()
             if not self.step():
                 self.backend.wait(0.05)

@@ -77,6 +77,8 @@ class NotSaved:
     partition: PartitionId
     batch: BatchId
     problem: str
+    gone: bool = False
+    """The state at this batch is not there any more: this will never be saved."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,8 +204,15 @@ class PartitionHost:
                 self._place(partition, line)
                 return None
             if placed.pointer.epoch < self.epoch:
-                placed.pointer = Pointer(self.epoch, None if before is None else before.id)
+                # The first write in an epoch: another worker may have gone on with the partition in an earlier one.
+                line = self._store.line(partition)
+                if line is None or line.frontier < placed.frontier:
+                    return Missing(partition, placed.frontier)
                 self._store.begin(partition, self.epoch)
+                if line.last != before:
+                    self._place(partition, line)
+                    return None
+                placed.pointer = Pointer(self.epoch, None if before is None else before.id)
             rewritten: set[FileName] = set()
             if before is not None and batch % _REWRITE_EVERY == 0:
                 rewritten = self._store.rewrite(before)

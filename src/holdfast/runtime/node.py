@@ -202,13 +202,21 @@ class Node:
 
     def _save(self, cycle: Cycle, partition: PartitionId, task: Task, said: Said) -> None:
         """Save at the first mark that is not safe yet, once the partition has passed it; the next comes after it."""
-        if not task.marks or self.host.frontier(partition) < task.marks[0]:
-            return
-        mark = task.marks[0]
-        version = self.host.version(partition, mark)
-        if version is None:
-            said.append(NotSaved(partition, mark, "the state at this batch is not kept any more"))
-            return
+        for mark in task.marks:
+            if self.host.frontier(partition) < mark:
+                return
+            version = self.host.version(partition, mark)
+            if version is not None:
+                answer = self._save_at(cycle, partition, task, version)
+                if not isinstance(answer, NotSaved) or not answer.gone:
+                    said += [] if answer is None else [answer]
+                    return
+            said.append(NotSaved(partition, mark, "the state at this batch is not here any more", gone=True))
+
+    def _save_at(
+        self, cycle: Cycle, partition: PartitionId, task: Task, version: VersionId
+    ) -> Stored | NotSaved | None:
+        """Begin to save a version, or say what came of it; None: it is on its way."""
         image = self._begun.get((partition, version)) or self._described(partition, task, version)
         name = image_name(cycle.run, partition, image)
         answer = self._vault.saved(name)
@@ -216,21 +224,19 @@ class Node:
         if again or (answer is None and (partition, version) not in self._begun):
             problem = self._begin_save(cycle, partition, version, image, name)
             if problem is not None:
-                said.append(NotSaved(partition, mark, problem))
-                return
+                return problem
             self._begun[partition, version] = image
             answer = self._vault.saved(name) if answer is None else answer
         if answer is None:
-            return
+            return None
         if answer.problem is not None:
-            said.append(NotSaved(partition, mark, answer.problem))
-            return
+            return NotSaved(partition, version.batch, answer.problem)
         self._begun.pop((partition, version), None)
-        said.append(Stored(partition, image))
+        return Stored(partition, image)
 
     def _begin_save(
         self, cycle: Cycle, partition: PartitionId, version: VersionId, image: SavedImage, name: str
-    ) -> str | None:
+    ) -> NotSaved | None:
         try:
             taken = self.host.snapshot(
                 partition,
@@ -239,10 +245,10 @@ class Node:
                 outbox_from=self._outbox_added(image),
             )
             if isinstance(taken, Missing):
-                return "the state at this batch is not here any more"
+                return NotSaved(partition, version.batch, "the state is not here any more", gone=True)
             self._vault.save(name, encode_image(taken), epoch=cycle.epoch, durable=image.durable)
         except (HoldfastError, OSError) as error:
-            return f"{type(error).__name__}: {error}"
+            return NotSaved(partition, version.batch, f"{type(error).__name__}: {error}")
         return None
 
     def _outbox_added(self, image: SavedImage) -> BatchId | None:

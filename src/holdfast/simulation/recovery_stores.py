@@ -1,0 +1,173 @@
+"""What nodes and driver write to in a simulated recovery: files that go missing, a vault that is slow and forgets,
+a log of progress, and sinks that remember what they were given. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.ids import BatchId, Epoch, PartitionId
+from holdfast.runtime.progress import MemoryProgress
+from holdfast.runtime.sinks import MemorySink, OutputKey
+from holdfast.runtime.stores import MemoryStore
+from holdfast.runtime.vault import Answered, SaveAnswer
+from holdfast.simulation.recovery_faults import Fault, Mischief
+
+Complain = Callable[[str], None]
+"""Takes what must not happen."""
+
+
+class FragileStore(MemoryStore):
+    """A node's files, some of which can be lost."""
+
+    @property
+    def partitions(self) -> list[PartitionId]:
+        """Who has files here."""
+        return list(self._commits)
+
+    def lose_state(self, partition: PartitionId) -> bool:
+        """Lose the state files of a partition; its commits and outbox stay."""
+        return bool(self._runs.pop(partition, None))
+
+    def lose_outbox(self, partition: PartitionId) -> bool:
+        """Lose the outbox files of a partition."""
+        return bool(self._blocks.pop(partition, None))
+
+    def outbox_batches(self, partition: PartitionId) -> list[BatchId]:
+        """Return the batches whose output is still here."""
+        held = self._blocks.get(partition, {})
+        return sorted(one.id.batch for one in self._commits.get(partition, {}).values() if one.blocks in held)
+
+
+@dataclass(slots=True)
+class _Held:
+    data: pa.Buffer
+    durable: bool
+    safe_at: float
+    problem: str | None = None
+    comes_at: float | None = None
+    lost: str | None = None
+    told_safe: bool = False
+
+
+class SlowVault:
+    """Images that take time to save and to fetch, and that can be lost where they are not durable.
+
+    Losing is decided when an image is first fetched: fragments go with the nodes that held them, and a recovery is when
+    one finds out.
+    """
+
+    def __init__(self, mischief: Mischief, clock: Callable[[], float], complain: Complain) -> None:
+        self._mischief, self._clock, self._complain = mischief, clock, complain
+        self.images: dict[str, _Held] = {}
+        self.forgotten: set[str] = set()
+
+    def save(self, name: str, data: bytes | pa.Buffer, *, epoch: int, durable: bool) -> None:
+        """See Vault."""
+        held = self.images.get(name)
+        if held is not None and held.problem is None:
+            return
+        now = self._clock()
+        late = self._mischief.draw.uniform(5, 90) if self._mischief.strikes(Fault.SAVE_LATE) else 0.0
+        problem = "too few peers answered" if self._mischief.strikes(Fault.SAVE_FAILED) else None
+        buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
+        self.images[name] = _Held(buffer, durable, now + late, problem)
+
+    def saved(self, name: str) -> SaveAnswer | None:
+        """See Vault."""
+        held = self.images.get(name)
+        if held is None or held.safe_at > self._clock():
+            return None
+        if held.problem is None:
+            held.told_safe = True
+        return Answered(held.problem)
+
+    def fetch(self, name: str) -> None:
+        """See Vault."""
+        held = self.images.get(name)
+        if held is None or not held.told_safe:
+            state = "that was forgotten" if name in self.forgotten else "that was never safe"
+            self._complain(f"a partition is to start from image {name}, {state}")
+            return
+        if held.comes_at is None:
+            if not held.durable and held.lost is None:
+                if self._mischief.strikes(Fault.IMAGE_LOST):
+                    held.lost = "3 of 4 fragments are gone"
+                elif self._mischief.strikes(Fault.IMAGE_DAMAGED):
+                    held.data = held.data.slice(0, held.data.size - 1)
+            late = self._mischief.draw.uniform(5, 60) if self._mischief.strikes(Fault.FETCH_LATE) else 0.0
+            held.comes_at = self._clock() + late
+
+    def fetched(self, name: str) -> pa.Buffer | None:
+        """See Vault."""
+        held = self.images.get(name)
+        if held is None or held.lost is not None or held.comes_at is None or held.comes_at > self._clock():
+            return None
+        return held.data
+
+    def lost(self, name: str) -> str | None:
+        """See Vault."""
+        held = self.images.get(name)
+        if held is None:
+            return "it is not here"
+        return held.lost if held.comes_at is None or held.comes_at <= self._clock() else None
+
+    def forget(self, names: Sequence[str]) -> None:
+        """See Vault."""
+        for name in names:
+            if self.images.pop(name, None) is not None:
+                self.forgotten.add(name)
+
+    def safe(self, name: str) -> bool:
+        """Whether an image was told to be safe, and nobody has dropped it."""
+        held = self.images.get(name)
+        return held is not None and held.told_safe
+
+    def new_driver(self) -> None:
+        """Fetches of the nodes before count no more."""
+        for held in self.images.values():
+            held.comes_at = None
+
+
+class WatchedProgress(MemoryProgress):
+    """Progress that a driver may die before or after writing; what it reads has been through JSON, as from a file."""
+
+    def __init__(self, touch: Callable[[str], None]) -> None:
+        super().__init__("run")
+        self._touch = touch
+        self._text = "null"
+
+    def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
+        """See Progress."""
+        self._touch("before writing progress")
+        super().write(epoch, machine, measures)
+        self._touch("after writing progress")
+
+    def read_again(self) -> None:
+        """Let a new driver read what is written."""
+        self.machine = json.loads(json.dumps(self.machine))
+
+
+class WatchedSink:
+    """A sink that a driver may die before or after publishing to, and that compares what it is given twice."""
+
+    def __init__(self, touch: Callable[[str], None], complain: Complain) -> None:
+        self._inner = MemorySink()
+        self._touch, self._complain = touch, complain
+        self.given: dict[OutputKey, pa.Table] = {}
+
+    def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
+        """See Sink."""
+        self._touch("before publishing")
+        new = self._inner.publish(key, rows, epoch)
+        if new:
+            self.given[key] = rows
+        elif not self.given[key].equals(rows):
+            self._complain(f"{key} was published, and comes again with other rows")
+        self._touch("after publishing")
+        return new
