@@ -381,7 +381,7 @@ class Machine:
             mine.kept_from = BatchId(NOTHING + 1)
         else:
             mine.start = Start(self.epoch, chosen.batch, self.book.chain(partition, chosen))
-            reach = chosen.batch + 1 if chosen.outbox_from is None else chosen.outbox_from
+            reach = chosen.batch + 1 if chosen.outbox_from is None else min(chosen.outbox_from, chosen.batch + 1)
             mine.kept_from = BatchId(reach)
         if not self.wiring.deterministic(partition):
             self.book.forget_after(partition, mine.start.batch)

@@ -260,7 +260,8 @@ class Node:
     def _described(self, partition: PartitionId, task: Task, version: VersionId) -> SavedImage:
         """Say what an image of this version is to hold: all, or what is new since the last one."""
         last, durable = task.follows, version.batch in task.durable
-        first = self.host.outbox_from(partition) if task.with_outbox else None
+        # Saved late, consumers may have passed it: then there is nothing up to it that an outbox should hold.
+        first = min(self.host.outbox_from(partition), BatchId(version.batch + 1)) if task.with_outbox else None
         if (
             last is None
             or durable
