@@ -277,11 +277,13 @@ class Machine:
         if self.settings.strategy is RecoveryStrategy.SOURCE_REPLAY:
             self._go_back(self.in_state(PLACED_STATES))
         else:
-            live = self.in_state(LIVE_STATES)
-            starts = {p: self._start_of(p).batch for p in self.lost}
-            starts |= {p: self.partitions[p].start.batch for p in self.in_state([PartitionState.RESTORING])}
             back = must_go_back(
-                self.wiring, starts, lambda p: self.partitions[p].kept_from, self.book.global_batch, frozenset(live)
+                self.wiring,
+                {p: self._start_of(p).batch for p in self.lost},
+                {p: self.partitions[p].start.batch for p in self.in_state([PartitionState.RESTORING])},
+                lambda p: self.partitions[p].kept_from,
+                self.book.global_batch,
+                frozenset(self.in_state(LIVE_STATES)),
             )
             self._go_back([p for p in self.wiring.order if p in back])
             self._keep_everything()
@@ -448,6 +450,7 @@ class Machine:
             "book": self.book.written(),
             "placement": {str(p): node for p, node in self.placement.items()},
             "buffering": self.buffering,
+            "published": {str(p): batch for p, batch in self.published.items()},
         }
 
     # -- inside --------------------------------------------------------------------------------------------------------

@@ -17,18 +17,21 @@ from holdfast.recovery.wiring import Wiring
 def must_go_back(
     wiring: Wiring,
     lost: Mapping[PartitionId, BatchId],
+    restoring: Mapping[PartitionId, BatchId],
     kept_from: Callable[[PartitionId], BatchId],
     checkpoint: BatchId,
     live: Collection[PartitionId],
 ) -> set[PartitionId]:
-    """Return the live partitions that must go back to a checkpoint.
+    """Return the placed partitions that must go back to a checkpoint.
 
-    `lost` says from which batch each lost partition will start (the one it completes first is the next), `kept_from`
-    the first batch that a live partition's outbox still has. Who goes back goes to the global checkpoint.
+    `lost` and `restoring` say from which batch each such partition will start (the one it completes first is the next),
+    `kept_from` the first batch that a live partition's outbox still has. Who goes back goes to the global checkpoint.
+    A partition that is being restored may have gone on already in a cycle that was never heard of: where it has heard
+    what will be told differently, it starts anew as well.
     """
     back: set[PartitionId] = set()
-    starts = dict(lost)
-    waiting = list(lost)
+    starts = {**lost, **restoring}
+    waiting = list(starts)
     while waiting:
         partition = waiting.pop()
         needed = BatchId(starts[partition] + 1)
@@ -37,9 +40,9 @@ def must_go_back(
                 back.add(sender)
                 starts[sender] = checkpoint
                 waiting.append(sender)
-        if not wiring.deterministic(partition):
+        if not wiring.deterministic(partition) and (partition in lost or partition in back):
             for consumer in wiring.consumers(partition):
-                if consumer in live and consumer not in starts:
+                if (consumer in live or consumer in restoring) and consumer not in back:
                     back.add(consumer)
                     starts[consumer] = checkpoint
                     waiting.append(consumer)

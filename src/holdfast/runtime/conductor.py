@@ -161,10 +161,11 @@ class Conductor:
         self._counters = _Counters(marked_at=self._began)
         # The first epoch of a driver is in the log before anything else: an earlier driver is refused from here on.
         self.machine.epoch = Epoch(progress.epoch + 1)
+        there: Mapping[str, int] = {} if progress.machine is None else progress.machine.get("published", {})
         for partition in program.outputs:
             if not self._sure(partition):
-                # What is out of a query that waits for checkpoints is not known here: its sink drops what it has.
-                self.machine.published[partition] = BatchId(-1)
+                # It waits for durable checkpoints, and may be behind the global one; images hold what is not out.
+                self.machine.published[partition] = BatchId(there.get(str(partition), -1))
         self._write()
 
     # -- what there is to do -----------------------------------------------------------------------------------------

@@ -276,18 +276,19 @@ class PartitionHost:
         return BatchId(number + 1)
 
     def unkept(self) -> list[tuple[PartitionId, BatchId]]:
-        """Return senders here that no longer have what a consumer asks for next: they have to make it again."""
+        """Return senders here that no longer have all that a consumer, or a sink, still has to get.
+
+        They have to make it again.
+        """
         found = []
         for partition, placed in self._placed.items():
             for consumer, heard in placed.heard.items():
-                if consumer.operator in (SINK, LATE):
-                    continue
                 near = self._placed.get(consumer)
                 at = heard if near is None else near.frontier
-                if at is None or at >= placed.frontier:
-                    continue
-                commit = placed.commits.get(BatchId(at + 1))
-                if commit is None or self._store.blocks(commit) is None:
+                if at is not None and any(
+                    commit is None or self._store.blocks(commit) is None
+                    for commit in map(placed.commits.get, map(BatchId, range(at + 1, placed.frontier + 1)))
+                ):
                     found.append((partition, at))
                     break
         return found
