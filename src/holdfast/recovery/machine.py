@@ -132,14 +132,17 @@ class Machine:
         safe = BatchId(self.book.global_batch + 1)
         for p in self.in_state(LIVE_STATES):
             mine = self.partitions[p]
-            needed = [BatchId(self.published[p] + 1)] if p in self.published else []
+            # Not beyond where it is known to stand: rows that it kept aside there may not be out yet.
+            needed = [BatchId(mine.frontier + 1)]
+            if p in self.published:
+                needed.append(BatchId(self.published[p] + 1))
             for consumer in self.wiring.consumers(p):
                 other = self.partitions[consumer]
                 if self.buffering or p in self.settings.keepers:
                     needed.append(min(safe, BatchId(other.frontier + 1)))
                 elif other.state is not PartitionState.LOST:
                     needed.append(BatchId(other.frontier + 1))
-            mine.kept_from = max(mine.kept_from, min(needed, default=BatchId(mine.frontier + 1)))
+            mine.kept_from = max(mine.kept_from, min(needed))
             told[p] = mine.kept_from
         return told
 

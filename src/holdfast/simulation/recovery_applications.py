@@ -24,7 +24,8 @@ from holdfast.runtime.operators.kernel import one_chunk
 from holdfast.runtime.program import Program
 from holdfast.runtime.routing import spread
 from holdfast.runtime.schemas import conform
-from holdfast.runtime.sources import cut_batch
+from holdfast.runtime.source_pieces import cut_rows
+from holdfast.runtime.sources import watermark_after
 from holdfast.runtime.times import Watermark, highest, lowest
 
 PRIME = 2_147_483_647
@@ -264,7 +265,8 @@ def _computed(recipe: Recipe, seed: int, count: int) -> tuple[Outputs, LateRows]
     for batch, tables in enumerate(inputs_of(recipe, seed, count)):
         arriving: dict[tuple[Edge, PartitionId, PartitionId], pa.Table | None] = {}
         for name, source in program.sources.items():
-            pieces, logged[name] = cut_batch(source, tables[name], logged.get(name), last=batch == count - 1)
+            pieces, latest = cut_rows(source, tables[name])
+            logged[name] = watermark_after(source, logged.get(name), latest, last=batch == count - 1)
             for index, piece in enumerate(pieces):
                 arriving[Edge(OUTSIDE, name), PartitionId(OUTSIDE, index), PartitionId(name, index)] = piece
         for partition in program.partitions:

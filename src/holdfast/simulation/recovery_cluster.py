@@ -114,18 +114,15 @@ class SimulatedCluster:
         self._count += 1
         return NodeId(f"{prefix}{self._count}")
 
-    def join(self, name: NodeId, capacity: float, store: FragileStore | None = None) -> None:
-        """Let a node be there; the driver hears of it."""
-        self.members[name] = self._member(name, capacity, store or FragileStore())
-        self._due.append((self.clock.now, NodesArrived({name: capacity})))
+    def join(self, stores: Mapping[NodeId, FragileStore], capacity: float) -> None:
+        """Let nodes be there, with what is in their stores; the driver hears of all at once."""
+        for name, store in stores.items():
+            self.members[name] = self._member(name, capacity, store)
+        self._due.append((self.clock.now, NodesArrived(dict.fromkeys(stores, capacity))))
 
-    def replace_one(self, name: NodeId, capacity: float, store: FragileStore) -> None:
-        """Put a node with old files in the place of the last one that joined empty."""
-        empty = [one for one in self.members if not self.members[one].store.partitions]
-        if empty:
-            del self.members[empty[-1]]
-            self._due = [one for one in self._due if one[1] != NodesArrived({empty[-1]: capacity})]
-            self.join(name, capacity, store)
+    def await_node(self, after: float) -> None:
+        """Let a node come after some time."""
+        self._coming.append((self.clock.now + after, self.new_name("a"), self.capacity))
 
     def recycle(self) -> None:
         """Let every worker be new."""
@@ -164,7 +161,7 @@ class SimulatedCluster:
         """See Backend."""
         now = self.clock.now
         for _, name, capacity in [one for one in self._coming if one[0] <= now]:
-            self.join(name, capacity)
+            self.join({name: FragileStore()}, capacity)
             self._tell(f"arrived: {name}")
             if self._mischief.strikes(Fault.ARRIVAL_KILLED):
                 self.kill([name])
@@ -183,8 +180,7 @@ class SimulatedCluster:
         if self._mischief.strikes(Fault.REQUEST_REFUSED):
             return "no machines left"
         for _ in range(count):
-            at = self.clock.now + self._draw.uniform(120, 360)
-            self._coming.append((at, self.new_name("a"), self.capacity))
+            self.await_node(self._draw.uniform(120, 360))
         return None
 
     capacity = 1.0

@@ -183,12 +183,16 @@ class _Run:
                 self.program, self.logs, self.vault, self.mischief, self.clock, self.note, self._touch
             )
             cluster.capacity = self.scene.capacity
-            for number in range(self.scene.nodes):
-                name = NodeId(f"d{self.starts}n{number}")
-                cluster.join(name, self.scene.capacity)
-            for name, store in stores.items():
-                if len(cluster.members) > 0:
-                    cluster.replace_one(name, self.scene.capacity, store)
+            names = [NodeId(f"d{self.starts}n{number}") for number in range(self.scene.nodes - len(stores))]
+            there = {**dict(list(stores.items())[: self.scene.nodes]), **{name: FragileStore() for name in names}}
+            if self.draw.random() < 0.3:
+                # Some are there, the others come one by one.
+                first = self.draw.randint(0, len(there) - 1)
+                for _ in range(len(there) - first):
+                    cluster.await_node(self.draw.uniform(0, 240))
+                there = dict(list(there.items())[:first])
+            if there:
+                cluster.join(there, self.scene.capacity)
             self.cluster = cluster
             try:
                 self.driver = Conductor(
@@ -332,7 +336,7 @@ class _Run:
                 if len(machine.nodes) > self.scene.nodes + 2 * len(self.program.partitions):
                     lost = tuple(machine.lost)
                     self._found(Violation(f"{when}: {lost[0]} finds no node, though there are enough", lost))
-                self.cluster.join(self.cluster.new_name("x"), self.scene.capacity)
+                self.cluster.join({self.cluster.new_name("x"): FragileStore()}, self.scene.capacity)
                 stuck = 0
             elif stuck > 12 or steps > MOST_STEPS:
                 behind = tuple(p for p, one in machine.partitions.items() if one.frontier < self.driver.logged)
