@@ -67,7 +67,9 @@ class Driver:
         return Node(self.program, store, self.vault, self.logs, name=name, clock=lambda: 0.0, cpu_clock=lambda: 0.0)
 
     def task(self, partition: PartitionId) -> Task:
-        behind = [self.frontier[one] for one in self.program.consumers(partition) if one in self.frontier]
+        # Not beyond where it is known to stand: rows that it kept aside there may not be out yet.
+        behind = [self.frontier[partition]]
+        behind += [self.frontier[one] for one in self.program.consumers(partition) if one in self.frontier]
         if partition in self.published:
             behind.append(self.published[partition])
         saved = self.images[partition]
