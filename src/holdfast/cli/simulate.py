@@ -8,6 +8,10 @@ simulate = lazy_group(
     "simulate",
     "Simulate clusters of thousands in one process: the same code as in real runs, one seed, one result.",
     {
+        "recovery": (
+            "holdfast.cli.simulate_recovery:simulate_recovery_command",
+            "Recoveries under every fault, seed by seed; times of large clusters.",
+        ),
         "ring": ("holdfast.cli.simulate_ring:simulate_ring_command", "The fragment store's ring: 500 to 5,000 peers."),
     },
 )

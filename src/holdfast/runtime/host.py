@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.runtime.answers import Done, Failed, Measures, Missing, Ready, Refused
-from holdfast.runtime.blocks import LATE, SINK, Block, Edge
+from holdfast.runtime.blocks import LATE, Block, Edge
 from holdfast.runtime.images import Image, take_image
 from holdfast.runtime.inbox import Delivery, Inbox
 from holdfast.runtime.placed import Placed

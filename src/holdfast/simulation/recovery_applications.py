@@ -1,4 +1,4 @@
-"""Small applications for simulated recoveries: a few shapes, drawn from a seed, and what comes of them without failures.
+"""Small applications for simulated recoveries: a few shapes, drawn from a seed, and their outputs without failures.
 
 Runs anywhere. Their operators remember: what a *fold* gives depends on every row it has ever taken, in order, so that a
 row too many, too few or out of order in the past shows in all later outputs. An operator that is not deterministic
@@ -12,7 +12,7 @@ import itertools
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -183,9 +183,9 @@ def _unsure(app: Application, sizes: tuple[int, ...]) -> None:
         stamp, state=_CHAIN, schema=STAMPED, deterministic=False, id="stamps", parallelism=sizes[1], cost=1.0
     )
     for number, size in enumerate(sizes[2:]):
-        stamped.apply(
-            relay, state=_LINKS, schema=STAMPED, id=f"r{number}", parallelism=size, cost=1.0
-        ).output(priority=2 + number)
+        stamped.apply(relay, state=_LINKS, schema=STAMPED, id=f"r{number}", parallelism=size, cost=1.0).output(
+            priority=2 + number
+        )
     _folded(source, "sums", sizes[1], cost=1.0).output(priority=1)
 
 
@@ -207,7 +207,7 @@ def draw_recipe(draw: random.Random) -> Recipe:
     return Recipe(shape, draw.choice(SHAPES[shape][1]))
 
 
-@lru_cache(maxsize=None)
+@cache
 def program_of(recipe: Recipe) -> Program:
     """Make a recipe's program, once."""
     app = Application(f"{recipe.shape}-{'-'.join(map(str, recipe.sizes))}")
@@ -218,7 +218,7 @@ def program_of(recipe: Recipe) -> Program:
 # -- input, and what comes of it without failures ------------------------------------------------------------------
 
 
-@lru_cache(maxsize=None)
+@cache
 def inputs_of(recipe: Recipe, seed: int, count: int) -> tuple[Mapping[OperatorId, pa.Table], ...]:
     """Draw batches: a few rows each, some none, event times a little out of order."""
     draw = random.Random(f"{recipe} {seed}")
@@ -253,7 +253,7 @@ def late_of(recipe: Recipe, seed: int, count: int) -> LateRows:
     return _computed(recipe, seed, count)[1]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _computed(recipe: Recipe, seed: int, count: int) -> tuple[Outputs, LateRows]:
     """Compute both with nothing but kernels and routes: no hosts, no stores, no machine."""
     program = program_of(recipe)

@@ -88,7 +88,9 @@ class StepChecks:
                     self._complain(Violation(f"checkpoint {batch} is global, and {p} has no whole image of it", (p,)))
                 for one in chain:
                     if not self._vault.safe(image_name(self._run, p, one)):
-                        self._complain(Violation(f"checkpoint {batch} is global, and image {one.id} of {p} is not safe", (p,)))
+                        self._complain(
+                            Violation(f"checkpoint {batch} is global, and image {one.id} of {p} is not safe", (p,))
+                        )
 
     def _no_waiting(self, machine: Machine, clean: bool, logged: BatchId) -> None:
         """A query whose partitions are all live goes on, whatever has become of the others."""

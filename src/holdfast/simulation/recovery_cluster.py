@@ -134,9 +134,7 @@ class SimulatedCluster:
         return Member(name, capacity, store, clock, self._worker(name, store, clock))
 
     def _worker(self, name: NodeId, store: FragileStore, clock: _NodeClock) -> Node:
-        return Node(
-            self._program, store, self._vault, self._logs, name=name, clock=clock, cpu_clock=_no_cpu
-        )
+        return Node(self._program, store, self._vault, self._logs, name=name, clock=clock, cpu_clock=_no_cpu)
 
     def kill(self, names: Sequence[NodeId]) -> None:
         """Let nodes die with all their files."""
@@ -243,7 +241,9 @@ class SimulatedCluster:
             self._leave_behind(cycle, level, busy, waiting)
         return broken
 
-    def _leave_behind(self, cycle: Cycle, level: int, busy: Sequence[NodeId], waiting: Mapping[NodeId, list[Block]]) -> None:
+    def _leave_behind(
+        self, cycle: Cycle, level: int, busy: Sequence[NodeId], waiting: Mapping[NodeId, list[Block]]
+    ) -> None:
         """Tasks of a cycle that was given up may still run."""
         for name in busy:
             if name in self.members and self._mischief.would(Fault.STRAGGLER):
@@ -279,9 +279,11 @@ class SimulatedCluster:
         if self._mischief.strikes(Fault.BLOCK_DUPLICATED):
             found.append(self._draw.choice(found))
         if self._old_blocks and self._mischief.strikes(Fault.OLD_BLOCKS):
-            here = [one for one in self._old_blocks if cycle.tasks[one.header.receiver].node == name] if all(
-                one.header.receiver in cycle.tasks for one in self._old_blocks
-            ) else []
+            here = (
+                [one for one in self._old_blocks if cycle.tasks[one.header.receiver].node == name]
+                if all(one.header.receiver in cycle.tasks for one in self._old_blocks)
+                else []
+            )
             found = here + found
         if self._mischief.strikes(Fault.BLOCKS_REORDERED):
             found = self._shuffled(found)

@@ -1,18 +1,16 @@
 """One simulated recovery, from one seed: an application, a cluster, a storm, and the calm after it. Runs anywhere.
 
-The machine, the conductor, nodes and hosts are those of real runs. While the storm lasts, batches are logged, and nodes,
-messages, files, images and drivers are lost at any point. Then nothing goes wrong any more, nodes arrive until there are
-enough, and everything must end: outputs as without failures, recovery over, outboxes trimmed.
+The machine, the conductor, nodes and hosts are those of real runs. While the storm lasts, batches are logged, and
+nodes, messages, files, images and drivers are lost at any point. Then nothing goes wrong any more, nodes arrive until
+there are enough, and everything must end: outputs as without failures, recovery over, outboxes trimmed.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-import pyarrow as pa
 
 from holdfast.errors import HoldfastError
 from holdfast.ids import NodeId, OperatorId
@@ -61,6 +59,7 @@ class Outcome:
     faults: Mapping[Fault, int]
     epochs: int
     rollbacks: int
+    drivers: int
     journal: tuple[str, ...]
 
 
@@ -132,7 +131,9 @@ class _Scene:
         share = float(costs.sum()) / self.nodes * draw.choice((1.1, 1.3, 1.6))
         self.capacity = max(share, float(costs.max()) * 1.05) / 0.8
         self.mischief = draw_mischief(draw)
-        keepers = frozenset(p for p in program.partitions if draw.random() < 0.2) if draw.random() < 0.3 else frozenset()
+        keepers = (
+            frozenset(p for p in program.partitions if draw.random() < 0.2) if draw.random() < 0.3 else frozenset()
+        )
         self.settings = RecoverySettings(
             strategy=self.strategy,
             keepers=keepers,
@@ -381,6 +382,7 @@ class _Run:
             Counter(self.mischief.injected),
             self.epochs,
             self.rollbacks,
+            self.starts,
             tuple(self.journal or ()),
         )
 

@@ -1,0 +1,163 @@
+"""`holdfast simulate recovery`: whole clusters in one process, where everything goes wrong, and the checkers' word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.output import json_option, print_json, print_table
+from holdfast.cli.phases import phases
+
+if TYPE_CHECKING:
+    from holdfast.simulation.recovery_campaign import Campaign
+    from holdfast.simulation.recovery_run import Outcome
+
+SHOWN = 5
+STRATEGIES = ("incremental", "operator-centric", "blocking", "source-replay", "best-case")
+
+
+@click.command("recovery")
+@click.option("--seeds", default=1000, show_default=True, type=click.IntRange(1), help="How many seeds to run.")
+@click.option("--first-seed", default=0, show_default=True, type=int, help="The first of them.")
+@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1, 64), help="Processes that share the seeds.")
+@click.option("--seed", default=None, type=int, help="Run this one seed, and tell its story line by line.")
+@click.option(
+    "--nodes",
+    default=None,
+    type=click.IntRange(2, 10_000),
+    help="Simulate times instead: a cluster of so many nodes, by a cost model.",
+)
+@click.option(
+    "--strategy",
+    "strategies",
+    multiple=True,
+    type=click.Choice(STRATEGIES),
+    help="With --nodes: strategies to compare; all, if none is named.",
+)
+@click.option(
+    "--failed-share",
+    default=0.5,
+    show_default=True,
+    type=click.FloatRange(0, 1, min_open=True),
+    help="With --nodes: share of the nodes that fail at once.",
+)
+@click.option(
+    "--out",
+    default=Path("out/simulate-recovery"),
+    show_default=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where result.json goes.",
+)
+@json_option
+def simulate_recovery_command(
+    seeds: int,
+    first_seed: int,
+    jobs: int,
+    seed: int | None,
+    nodes: int | None,
+    strategies: tuple[str, ...],
+    failed_share: float,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Simulate recoveries: random applications and clusters, faults at any point, and checkers that must find nothing.
+
+    The machine, the conductor, the nodes and their hosts are those of real runs; only nodes, network, store and clock
+    are simulated. One seed, one run. A violation is printed with its seed, the stories of the partitions involved, and
+    how to replay it; the status is then 1. With --nodes, times of large clusters are simulated by a cost model.
+
+    \b
+    Examples:
+      holdfast simulate recovery --seeds 10000 --jobs 2
+      holdfast simulate recovery --seed 42
+      holdfast simulate recovery --nodes 1000 --strategy incremental --strategy blocking
+    """
+    if nodes is not None:
+        from holdfast.cli.simulate_recovery_times import show_times
+
+        show_times(nodes, failed_share, strategies or STRATEGIES, first_seed if seed is None else seed, out, as_json)
+        return
+    if seed is not None:
+        _replay(seed, as_json)
+        return
+    from holdfast.cli.result_files import write_json
+    from holdfast.simulation.recovery_campaign import run_campaign
+
+    with phases() as report:
+        campaign = run_campaign(
+            range(first_seed, first_seed + seeds),
+            jobs=jobs,
+            report=lambda done, total: report("seeds", done, total),
+        )
+    document = campaign.document()
+    write_json(out / "result.json", document)
+    if as_json:
+        print_json(document)
+    else:
+        _print_campaign(campaign)
+        click.echo(f"result: {out / 'result.json'}")
+    _fail_on(campaign.violations)
+
+
+def _replay(seed: int, as_json: bool) -> None:
+    from holdfast.simulation.recovery_campaign import Campaign
+    from holdfast.simulation.recovery_run import simulate_recovery
+
+    outcome = simulate_recovery(seed, record=True)
+    if as_json:
+        campaign = Campaign()
+        campaign.add(outcome)
+        print_json({**campaign.document(), "journal": outcome.journal})
+    else:
+        click.echo(f"seed {seed}: {outcome.recipe}, {outcome.strategy}, {outcome.nodes} nodes, {outcome.batches} batches")
+        for line in outcome.journal:
+            click.echo(line)
+        if outcome.violation is None:
+            injected = sum(outcome.faults.values())
+            click.echo(f"no violation: {injected} faults, {outcome.epochs} epochs, {outcome.drivers} drivers")
+        else:
+            _print_violation(outcome)
+    _fail_on([outcome] if outcome.violation is not None else [])
+
+
+def _print_campaign(campaign: Campaign) -> None:
+    from holdfast.simulation.recovery_faults import Fault
+
+    print_table(
+        f"Faults injected in {campaign.seeds:,} seeds",
+        ["fault", "times"],
+        [(str(fault), campaign.faults[fault]) for fault in Fault],
+        right=(1,),
+    )
+    per_seed = campaign.cpu_seconds / max(1, campaign.seeds)
+    click.echo(
+        f"{campaign.seeds:,} seeds in {campaign.seconds:.1f} s ({per_seed:.3f} s of one core each): "
+        f"{sum(campaign.faults.values()):,} faults, {campaign.epochs:,} epochs, {campaign.rollbacks:,} rollbacks, "
+        f"{campaign.drivers:,} drivers"
+    )
+    if not campaign.violations:
+        click.echo("no violation")
+    for outcome in campaign.violations[:SHOWN]:
+        _print_violation(outcome)
+
+
+def _print_violation(outcome: Outcome) -> None:
+    assert outcome.violation is not None
+    click.echo(f"VIOLATION, seed {outcome.seed} ({outcome.recipe}, {outcome.strategy}): {outcome.violation.what}")
+    for story in outcome.stories:
+        click.echo(f"  {story}")
+    click.echo(f"  replay: holdfast simulate recovery --seed {outcome.seed}")
+
+
+def _fail_on(violations: list[Outcome]) -> None:
+    from holdfast.errors import CheckFailed
+
+    if violations:
+        first = violations[0]
+        raise CheckFailed(
+            f"{len(violations)} seeds violate what must hold, the first is {first.seed}",
+            where="simulate recovery",
+            remedy=f"see its story: holdfast simulate recovery --seed {first.seed}",
+        )
