@@ -21,7 +21,9 @@ STRATEGIES = ("incremental", "operator-centric", "blocking", "source-replay", "b
 @click.command("recovery")
 @click.option("--seeds", default=1000, show_default=True, type=click.IntRange(1), help="How many seeds to run.")
 @click.option("--first-seed", default=0, show_default=True, type=int, help="The first of them.")
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1, 64), help="Processes that share the seeds.")
+@click.option(
+    "--jobs", default=1, show_default=True, type=click.IntRange(1, 64), help="Processes that share the seeds."
+)
 @click.option("--seed", default=None, type=int, help="Run this one seed, and tell its story line by line.")
 @click.option(
     "--nodes",
@@ -111,7 +113,9 @@ def _replay(seed: int, as_json: bool) -> None:
         campaign.add(outcome)
         print_json({**campaign.document(), "journal": outcome.journal})
     else:
-        click.echo(f"seed {seed}: {outcome.recipe}, {outcome.strategy}, {outcome.nodes} nodes, {outcome.batches} batches")
+        click.echo(
+            f"seed {seed}: {outcome.recipe}, {outcome.strategy}, {outcome.nodes} nodes, {outcome.batches} batches"
+        )
         for line in outcome.journal:
             click.echo(line)
         if outcome.violation is None:

@@ -203,7 +203,7 @@ SHAPES: Mapping[str, tuple[Part, tuple[tuple[int, ...], ...]]] = {
 
 def draw_recipe(draw: random.Random) -> Recipe:
     """Draw one application; those with cheap operators more often."""
-    shape = draw.choices(list(SHAPES), weights=[4, 3, 3, 1, 1, 1, 4])[0]
+    shape = draw.choices(list(SHAPES), weights=[4, 3, 3, 1, 1, 1, 5])[0]
     return Recipe(shape, draw.choice(SHAPES[shape][1]))
 
 
@@ -219,12 +219,12 @@ def program_of(recipe: Recipe) -> Program:
 
 
 @cache
-def inputs_of(recipe: Recipe, seed: int, count: int) -> tuple[Mapping[OperatorId, pa.Table], ...]:
+def inputs_of(recipe: Recipe, seed: int, count: int) -> tuple[Mapping[str, pa.Table], ...]:
     """Draw batches: a few rows each, some none, event times a little out of order."""
     draw = random.Random(f"{recipe} {seed}")
     batches = []
     for batch in range(count):
-        tables = {}
+        tables: dict[str, pa.Table] = {}
         for name, source in program_of(recipe).sources.items():
             many = draw.choice((0, 1, 2, 3, 4, 5))
             columns: dict[str, pa.Array] = {

@@ -17,7 +17,7 @@ from holdfast.recovery.machine import Machine
 from holdfast.recovery.states import LIVE_STATES, TRANSITIONS, Cause, PartitionState
 from holdfast.runtime.program import Program
 from holdfast.runtime.sinks import OutputKey
-from holdfast.simulation.recovery_applications import Outputs, mix
+from holdfast.simulation.recovery_applications import LateRows, Outputs, mix
 from holdfast.simulation.recovery_stores import FragileStore, SlowVault
 
 PATIENCE = 3
@@ -84,8 +84,13 @@ class StepChecks:
             for p in self._program.partitions:
                 image = book.at(p, batch)
                 chain = () if image is None else book.chain(p, image)
-                if not chain:
+                if image is None or not chain:
                     self._complain(Violation(f"checkpoint {batch} is global, and {p} has no whole image of it", (p,)))
+                    continue
+                start = machine.partitions[p].start
+                if not machine.wiring.deterministic(p) and start.batch < batch and image.epoch < start.epoch:
+                    what = f"checkpoint {batch} is global, and image {image.id} of {p} is of an execution that is over"
+                    self._complain(Violation(what, (p,)))
                 for one in chain:
                     if not self._vault.safe(image_name(self._run, p, one)):
                         self._complain(
@@ -188,7 +193,7 @@ def stamping(program: Program, query: PartitionId) -> list[PartitionId]:
 
 
 def late_problems(
-    given: Mapping[tuple[OperatorId, OperatorId], Mapping[OutputKey, pa.Table]], expected: Mapping[object, pa.Table]
+    given: Mapping[tuple[OperatorId, OperatorId], Mapping[OutputKey, pa.Table]], expected: LateRows
 ) -> list[Violation]:
     """Compare the rows that were kept aside."""
     mine = {(feed, key.query, key.batch): rows for (_, feed), outputs in given.items() for key, rows in outputs.items()}

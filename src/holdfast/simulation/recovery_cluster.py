@@ -19,7 +19,7 @@ from holdfast.runtime.node import Node
 from holdfast.runtime.program import Program
 from holdfast.runtime.sources import SourceLog
 from holdfast.simulation.recovery_faults import Fault, Mischief
-from holdfast.simulation.recovery_stores import FragileStore, SlowVault
+from holdfast.simulation.recovery_stores import Complain, FragileStore, SlowVault
 
 Tell = Callable[[str], None]
 
@@ -89,10 +89,11 @@ class SimulatedCluster:
         clock: FakeClock,
         tell: Tell,
         touch: Callable[[str], None],
+        complain: Complain,
     ) -> None:
         self._program, self._logs, self._vault = program, logs, vault
         self._mischief, self._draw, self.clock = mischief, mischief.draw, clock
-        self._tell, self._touch = tell, touch
+        self._tell, self._touch, self._complain = tell, touch, complain
         self.members: dict[NodeId, Member] = {}
         self.clean = True
         """Whether nothing has gone wrong in the last cycle."""
@@ -113,6 +114,10 @@ class SimulatedCluster:
         """Name a node as none was named before."""
         self._count += 1
         return NodeId(f"{prefix}{self._count}")
+
+    def new_store(self) -> FragileStore:
+        """Return the files of a new node."""
+        return FragileStore(self._complain)
 
     def join(self, stores: Mapping[NodeId, FragileStore], capacity: float) -> None:
         """Let nodes be there, with what is in their stores; the driver hears of all at once."""
@@ -159,7 +164,7 @@ class SimulatedCluster:
         """See Backend."""
         now = self.clock.now
         for _, name, capacity in [one for one in self._coming if one[0] <= now]:
-            self.join({name: FragileStore()}, capacity)
+            self.join({name: self.new_store()}, capacity)
             self._tell(f"arrived: {name}")
             if self._mischief.strikes(Fault.ARRIVAL_KILLED):
                 self.kill([name])
@@ -192,7 +197,7 @@ class SimulatedCluster:
         """See Backend: levels follow each other until nothing moves between nodes."""
         self._touch("beginning a cycle")
         self.clean = True
-        self.clock.now += self._draw.uniform(2, 10)
+        self.clock.now += self._draw.uniform(5, 25)
         before = sum(self._mischief.injected.values())
         reports: list[NodeReport] = []
         broken = self._levels(cycle, reports)
@@ -273,22 +278,22 @@ class SimulatedCluster:
 
     def _disturb(self, cycle: Cycle, name: NodeId, blocks: list[Block]) -> list[Block]:
         """Copy blocks, mix them up, add some of earlier cycles."""
-        if not blocks:
-            return blocks
         found = list(blocks)
-        if self._mischief.strikes(Fault.BLOCK_DUPLICATED):
+        if found and self._mischief.strikes(Fault.BLOCK_DUPLICATED):
             found.append(self._draw.choice(found))
-        if self._old_blocks and self._mischief.strikes(Fault.OLD_BLOCKS):
-            here = (
-                [one for one in self._old_blocks if cycle.tasks[one.header.receiver].node == name]
-                if all(one.header.receiver in cycle.tasks for one in self._old_blocks)
-                else []
-            )
-            found = here + found
-        if self._mischief.strikes(Fault.BLOCKS_REORDERED):
+        if self._old_blocks and self._mischief.would(Fault.OLD_BLOCKS):
+            here = [
+                block
+                for block in self._old_blocks
+                if (task := cycle.tasks.get(block.header.receiver)) is not None and task.node == name
+            ]
+            if here:
+                self._mischief.injected[Fault.OLD_BLOCKS] += 1
+                found = here + found
+        if len(found) > 1 and self._mischief.strikes(Fault.BLOCKS_REORDERED):
             found = self._shuffled(found)
         if self._draw.random() < 0.2:
-            self._old_blocks = (self._old_blocks + blocks)[-12:]
+            self._old_blocks = (self._old_blocks + blocks)[-24:]
         return found
 
     def _shuffled(self, blocks: Sequence[Block]) -> list[Block]:

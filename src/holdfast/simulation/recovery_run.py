@@ -119,7 +119,7 @@ class _Scene:
         self.count = draw.choice((8, 10, 12))
         self.input_seed = draw.randrange(4)
         self.pace = Pace(
-            checkpoint_batches=draw.choice((1, 2, 3, 4)),
+            checkpoint_batches=draw.choice((1, 1, 2, 3)),
             durable_every=draw.choice((1, 2, 3)),
             most_batches=draw.choice((1, 2, 8)),
             most_tries=60,
@@ -155,7 +155,7 @@ class _Run:
         self.journal: list[str] | None = [] if record else None
         self.epochs = self.rollbacks = 0
         self.vault = SlowVault(self.mischief, self.clock, self._complain)
-        self.progress = WatchedProgress(self._touch)
+        self.progress = WatchedProgress(self._touch, self._complain)
         self.logs = {name: MemoryLog(source, self.program.name) for name, source in self.program.sources.items()}
         outputs = dict.fromkeys(p.operator for p in self.program.outputs)
         self.sinks = {name: WatchedSink(self._touch, self._complain) for name in outputs}
@@ -181,11 +181,11 @@ class _Run:
         self.checks.new_driver()
         while True:
             cluster = SimulatedCluster(
-                self.program, self.logs, self.vault, self.mischief, self.clock, self.note, self._touch
+                self.program, self.logs, self.vault, self.mischief, self.clock, self.note, self._touch, self._complain
             )
             cluster.capacity = self.scene.capacity
             names = [NodeId(f"d{self.starts}n{number}") for number in range(self.scene.nodes - len(stores))]
-            there = {**dict(list(stores.items())[: self.scene.nodes]), **{name: FragileStore() for name in names}}
+            there = {**dict(list(stores.items())[: self.scene.nodes]), **{name: cluster.new_store() for name in names}}
             if self.draw.random() < 0.3:
                 # Some are there, the others come one by one.
                 first = self.draw.randint(0, len(there) - 1)
@@ -270,7 +270,7 @@ class _Run:
         steps = 0
         while self.logged < self.scene.count - 1 and steps < MOST_STEPS:
             steps += 1
-            if self.draw.random() < 0.5:
+            if self.draw.random() < 0.4:
                 self._log_next()
             self._step()
             if self.mischief.would(Fault.DRIVER_REPLACED):
@@ -281,7 +281,7 @@ class _Run:
         self.mischief.active = False
 
     def _log_next(self, *, last: bool = False) -> None:
-        log_batch(self.program, self.logs, self.inputs[self.logged], last=last)
+        log_batch(self.program, self.logs, dict(self.inputs[self.logged]), last=last)
         self.logged += 1
 
     def _step(self) -> bool:
@@ -337,7 +337,7 @@ class _Run:
                 if len(machine.nodes) > self.scene.nodes + 2 * len(self.program.partitions):
                     lost = tuple(machine.lost)
                     self._found(Violation(f"{when}: {lost[0]} finds no node, though there are enough", lost))
-                self.cluster.join({self.cluster.new_name("x"): FragileStore()}, self.scene.capacity)
+                self.cluster.join({self.cluster.new_name("x"): self.cluster.new_store()}, self.scene.capacity)
                 stuck = 0
             elif stuck > 12 or steps > MOST_STEPS:
                 behind = tuple(p for p, one in machine.partitions.items() if one.frontier < self.driver.logged)

@@ -14,8 +14,9 @@ import pyarrow as pa
 from holdfast.ids import BatchId, Epoch, PartitionId
 from holdfast.runtime.progress import MemoryProgress
 from holdfast.runtime.sinks import MemorySink, OutputKey
-from holdfast.runtime.stores import MemoryStore
+from holdfast.runtime.stores import Addition, MemoryStore
 from holdfast.runtime.vault import Answered, SaveAnswer
+from holdfast.runtime.versions import Commit, Pointer
 from holdfast.simulation.recovery_faults import Fault, Mischief
 
 Complain = Callable[[str], None]
@@ -23,7 +24,40 @@ Complain = Callable[[str], None]
 
 
 class FragileStore(MemoryStore):
-    """A node's files, some of which can be lost."""
+    """A node's files, some of which can be lost. What was refused once must stay refused: it looks itself."""
+
+    def __init__(self, complain: Complain) -> None:
+        super().__init__()
+        self._complain = complain
+        self._highest: dict[PartitionId, Epoch] = {}
+
+    def point(self, partition: PartitionId, pointer: Pointer) -> None:
+        """See VersionStore."""
+        super().point(partition, pointer)
+        self._watch(partition, pointer.epoch)
+
+    def begin(self, partition: PartitionId, epoch: Epoch) -> None:
+        """See VersionStore."""
+        super().begin(partition, epoch)
+        self._watch(partition, epoch)
+
+    def commit(self, commit: Commit, added: Addition) -> Commit:
+        """See VersionStore."""
+        kept = super().commit(commit, added)
+        self._watch(commit.partition, commit.id.epoch)
+        return kept
+
+    def drop(self, partition: PartitionId) -> None:
+        """See VersionStore."""
+        super().drop(partition)
+        self._highest.pop(partition, None)
+
+    def _watch(self, partition: PartitionId, epoch: Epoch) -> None:
+        if epoch < self._highest.get(partition, epoch):
+            self._complain(
+                f"{partition} is in epoch {self._highest[partition]}, and a write of epoch {epoch} was taken"
+            )
+        self._highest[partition] = epoch
 
     @property
     def partitions(self) -> list[PartitionId]:
@@ -137,15 +171,18 @@ class SlowVault:
 class WatchedProgress(MemoryProgress):
     """Progress that a driver may die before or after writing; what it reads has been through JSON, as from a file."""
 
-    def __init__(self, touch: Callable[[str], None]) -> None:
+    def __init__(self, touch: Callable[[str], None], complain: Complain) -> None:
         super().__init__("run")
-        self._touch = touch
-        self._text = "null"
+        self._touch, self._complain = touch, complain
+        self._highest = Epoch(0)
 
     def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
         """See Progress."""
         self._touch("before writing progress")
         super().write(epoch, machine, measures)
+        if epoch < self._highest:
+            self._complain(f"a driver of epoch {epoch} wrote progress after one of epoch {self._highest}")
+        self._highest = epoch
         self._touch("after writing progress")
 
     def read_again(self) -> None:
@@ -160,11 +197,17 @@ class WatchedSink:
         self._inner = MemorySink()
         self._touch, self._complain = touch, complain
         self.given: dict[OutputKey, pa.Table] = {}
+        self._highest = Epoch(0)
 
     def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
         """See Sink."""
         self._touch("before publishing")
         new = self._inner.publish(key, rows, epoch)
+        if epoch < self._highest:
+            self._complain(f"{key} was taken from epoch {epoch} after one of epoch {self._highest}")
+        self._highest = epoch
+        if new and key in self.given:
+            self._complain(f"{key} was published twice")
         if new:
             self.given[key] = rows
         elif not self.given[key].equals(rows):

@@ -1,0 +1,366 @@
+"""The recovery machine by hand: one event after the other, no rows, no clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import CheckFailed
+from holdfast.ids import BatchId, Epoch, NodeId
+from holdfast.recovery.checkpoints import CheckpointBook
+from holdfast.recovery.effects import (
+    CancelCycle,
+    Changed,
+    Fence,
+    Forget,
+    GlobalCheckpoint,
+    Keep,
+    Place,
+    RecoveryEnded,
+    RequestNodes,
+    Restore,
+    RollBack,
+    Waiting,
+)
+from holdfast.recovery.events import (
+    CheckpointGivenUp,
+    CheckpointMarked,
+    CostsMeasured,
+    CycleDone,
+    NodesSilent,
+    RestoreFailed,
+    StateMissing,
+    Timer,
+)
+from holdfast.recovery.machine import Machine
+from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
+from recovery.machine_driving import Driven, chain, part, star
+
+SIZE = 1.25
+"""Room for one partition of cost 1 at the bound of 0.8."""
+
+
+def running(**more: object) -> Driven:
+    """A chain of three on three nodes, at batch 5, its checkpoint at 3."""
+    driven = Driven(chain("abc"), nodes={"n1": SIZE, "n2": SIZE, "n3": SIZE}, **more)  # type: ignore[arg-type]
+    driven.cycle(3)
+    driven.checkpoint(3, durable=True)
+    driven.cycle(5)
+    return driven
+
+
+def test_a_start_is_a_recovery_of_everything() -> None:
+    driven = Driven(chain("abc"))
+    effects = driven.arrive({"n1": 5.0})
+    assert [type(effect) for effect in effects if not isinstance(effect, Changed)] == [
+        Fence,
+        Place,
+        *[Restore] * 3,
+    ]
+    assert driven.state("a") == "restoring"
+    driven.cycle(0)
+    assert driven.state("c") == "running"
+
+
+def test_a_lost_node_takes_back_what_was_not_kept_and_the_rest_stays() -> None:
+    driven = running()
+    driven.cycle(6)
+    before = driven.machine.epoch
+    home = driven.node("c")
+    assert home is not None
+    effects = driven.lose(home)
+    assert isinstance(effects[0], RequestNodes)
+    assert effects[0].count == 1
+    assert isinstance(effects[1], CancelCycle)
+    assert isinstance(effects[2], Fence)
+    assert driven.machine.epoch == before + 1
+    assert [effect.partitions for effect in driven.of(RollBack) if isinstance(effect, RollBack)] == [
+        (part("a"), part("b"))
+    ]
+    assert driven.of(Keep) == [Keep(everything=True)]
+    assert driven.state("c") == "lost"
+    assert driven.machine.recovering
+    assert not driven.of(Place), "there is no room for it"
+
+
+def test_an_arrival_brings_back_what_is_left_and_takes_nobody_back() -> None:
+    driven = running()
+    driven.lose(str(driven.node("c")))
+    driven.cycle(6)
+    effects = driven.arrive({"n4": SIZE})
+    assert driven.node("c") == "n4"
+    assert not driven.of(RollBack)
+    restore = next(effect for effect in effects if isinstance(effect, Restore))
+    assert [image.batch for image in restore.images] == [3]
+    driven.cycle(7)
+    assert driven.state("c") == "running"
+
+
+def test_the_next_global_checkpoint_ends_it() -> None:
+    driven = running()
+    driven.lose(str(driven.node("c")))
+    driven.arrive({"n4": SIZE})
+    driven.cycle(7)
+    assert driven.machine.buffering
+    effects = driven.checkpoint(7)
+    assert [effect.batch for effect in effects if isinstance(effect, RecoveryEnded)] == [7]
+    assert Keep(everything=False) in effects
+    assert not driven.machine.recovering
+    assert driven.machine.losses == 0
+
+
+def test_no_checkpoint_is_global_while_a_partition_has_not_saved() -> None:
+    driven = running()
+    driven.cycle(8)
+    effects = driven.checkpoint(8, without="b")
+    assert not [effect for effect in effects if isinstance(effect, GlobalCheckpoint)]
+    effects = driven.save(part("b"), 8)
+    assert [effect.batch for effect in effects if isinstance(effect, GlobalCheckpoint)] == [8]
+    assert any(isinstance(effect, Forget) for effect in effects) is False, "the durable one at 3 is still needed"
+
+
+def test_a_second_failure_during_recovery_costs_only_itself() -> None:
+    driven = running()
+    driven.lose(str(driven.node("c")))
+    driven.arrive({"n4": SIZE})
+    driven.cycle(6)
+    driven.lose("n4")
+    assert not driven.of(RollBack), "all outboxes reach back to the checkpoint by now"
+    driven.arrive({"n5": SIZE})
+    driven.cycle(7)
+    assert driven.state("c") == "running"
+
+
+def test_a_node_that_keeps_outboxes_fails_too() -> None:
+    driven = running()
+    driven.lose(str(driven.node("c")))
+    driven.cycle(6)
+    driven.lose(str(driven.node("b")))
+    assert {str(p.operator) for p in driven.machine.lost} == {"b", "c"}
+    assert not driven.of(RollBack), "a kept, since buffering is on"
+    driven.arrive({"n4": SIZE, "n5": SIZE})
+    driven.cycle(7)
+    assert {driven.state(one) for one in "abc"} == {"running"}
+
+
+def test_a_node_is_lost_as_it_arrives() -> None:
+    driven = running()
+    driven.lose(str(driven.node("c")))
+    driven.arrive({"n4": SIZE})
+    assert driven.state("c") == "restoring"
+    driven.lose("n4")
+    assert driven.state("c") == "lost"
+    assert driven.machine.awaited == 1
+
+
+def test_a_silent_node_counts_as_lost_and_may_come_back_under_its_name() -> None:
+    driven = running()
+    home = str(driven.node("c"))
+    driven.tell(NodesSilent((NodeId(home),)))
+    assert driven.state("c") == "lost"
+    driven.arrive({home: SIZE})
+    assert driven.node("c") == home
+    assert driven.machine.partitions[part("c")].start.epoch == driven.machine.epoch, "what is there is of an old epoch"
+
+
+def test_losing_nodes_that_are_not_there_changes_nothing() -> None:
+    driven = running()
+    epoch = driven.machine.epoch
+    assert driven.lose("nobody") == []
+    assert driven.machine.epoch == epoch
+
+
+def test_missing_state_is_a_failure_of_one_partition() -> None:
+    driven = running()
+    home = driven.machine.partitions[part("b")].node
+    assert home is not None
+    driven.tell(StateMissing(part("b"), home, driven.machine.epoch))
+    assert driven.state("b") == "restoring", "its node is there: it comes back at once"
+    assert driven.node("b") == home
+
+
+def test_missing_state_of_an_old_epoch_or_another_node_is_not_heard() -> None:
+    driven = running()
+    home = driven.machine.partitions[part("b")].node
+    assert home is not None
+    assert driven.tell(StateMissing(part("b"), NodeId("elsewhere"), driven.machine.epoch)) == []
+    assert driven.tell(StateMissing(part("b"), home, Epoch(0))) == []
+
+
+def test_an_image_that_is_lost_takes_everything_to_the_durable_one() -> None:
+    driven = running()
+    driven.cycle(7)
+    driven.checkpoint(7)
+    assert driven.machine.book.global_batch == 7
+    driven.lose(str(driven.node("c")))
+    driven.arrive({"n4": SIZE})
+    image = driven.machine.partitions[part("c")].start.images[-1]
+    driven.tell(RestoreFailed(part("c"), image.id, driven.machine.epoch, "two fragments"))
+    assert driven.machine.book.global_batch == 3
+    assert {driven.machine.partitions[part(one)].start.batch for one in "abc"} == {3}
+    driven.cycle(8)
+    assert {driven.state(one) for one in "abc"} == {"running"}
+
+
+def test_a_durable_image_that_is_lost_is_said() -> None:
+    driven = running()
+    driven.lose(str(driven.node("c")))
+    driven.arrive({"n4": SIZE})
+    image = driven.machine.partitions[part("c")].start.images[-1]
+    with pytest.raises(CheckFailed, match="durable checkpoint at batch 3 is lost"):
+        driven.tell(RestoreFailed(part("c"), image.id, driven.machine.epoch, "the disk burnt"))
+
+
+def test_a_failed_restore_of_an_image_during_recovery_goes_to_the_global_one() -> None:
+    driven = running()
+    driven.lose(str(driven.node("c")))
+    driven.arrive({"n4": SIZE})
+    driven.cycle(6)
+    driven.tell(CheckpointMarked(BatchId(6), durable=False))
+    driven.save(part("c"), 6)
+    driven.lose("n4")
+    driven.arrive({"n5": SIZE})
+    mine = driven.machine.partitions[part("c")]
+    assert mine.start.batch == 6, "its own image, with its outbox"
+    driven.tell(RestoreFailed(part("c"), mine.start.images[-1].id, driven.machine.epoch, "gone"))
+    assert mine.start.batch == 3
+    assert driven.state("c") == "restoring"
+
+
+def test_blocking_waits_until_everything_fits() -> None:
+    driven = running(settings=RecoverySettings(strategy=RecoveryStrategy.BLOCKING))
+    driven.lose(str(driven.node("b")), str(driven.node("c")))
+    driven.arrive({"n4": SIZE})
+    assert {driven.state("b"), driven.state("c")} == {"lost"}
+    driven.arrive({"n5": SIZE})
+    assert {driven.state("b"), driven.state("c")} == {"restoring"}
+
+
+def test_few_losses_wait_for_their_nodes_where_that_is_asked() -> None:
+    settings = RecoverySettings(least_losses=2)
+    driven = Driven(star([1, 2]), settings, nodes={"n1": SIZE, "n2": SIZE, "n3": SIZE})
+    driven.cycle(2)
+    driven.lose(str(driven.node("a")))
+    driven.arrive({"m1": SIZE / 2})
+    assert driven.state("a") == "lost", "it does not fit yet"
+    driven.lose(str(driven.node("b")))
+    driven.arrive({"m2": SIZE})
+    assert driven.state("b") == "restoring", "two are lost: the most valuable comes first"
+    assert driven.state("a") == "lost"
+
+
+def test_incremental_brings_back_the_most_valuable_first() -> None:
+    driven = Driven(star([1, 9, 5]), nodes={f"n{number}": SIZE for number in range(4)})
+    driven.cycle(2)
+    driven.lose(*(str(driven.node(one)) for one in "abc"))
+    back = []
+    for number in range(3):
+        driven.arrive({f"m{number}": SIZE})
+        back += [one for one in "abc" if driven.node(one) == f"m{number}"]
+    assert back == ["b", "c", "a"]
+
+
+def test_source_replay_takes_everything_back_at_every_failure_and_plan() -> None:
+    driven = Driven(
+        star([1, 2]),
+        RecoverySettings(strategy=RecoveryStrategy.SOURCE_REPLAY),
+        nodes={"n1": SIZE, "n2": SIZE, "n3": SIZE},
+    )
+    driven.cycle(2)
+    driven.lose(str(driven.node("a")))
+    assert {p for effect in driven.effects if isinstance(effect, RollBack) for p in effect.partitions} == {
+        part("s"),
+        part("b"),
+    }
+    driven.cycle(3)
+    driven.arrive({"n4": SIZE})
+    assert driven.of(RollBack), "and again when the next plan is made"
+    assert not driven.machine.buffering
+
+
+def test_no_node_is_planned_above_its_bound() -> None:
+    driven = Driven(star([1, 2, 3]))
+    driven.arrive({"n1": 2 * SIZE})
+    assert len(driven.machine.placement) == 2
+    driven.tell(CostsMeasured({part("s"): 0.1, part("a"): 0.1, part("b"): 0.1, part("c"): 0.1}))
+    driven.arrive({"n2": 0.125})
+    assert len(driven.machine.placement) == 4, "measured costs are what counts"
+
+
+def test_at_the_bound_on_buffers_the_dead_pause_first_then_the_least_valuable() -> None:
+    driven = Driven(
+        star([1, 5, 9]), RecoverySettings(buffer_bytes=100), nodes={f"n{number}": SIZE for number in range(4)}
+    )
+    driven.cycle(2)
+    driven.lose(str(driven.node("c")))
+    driven.cycle(3)
+    driven.cycle(4, kept_bytes=150)
+    assert driven.machine.paused == {part("c")}
+    assert driven.state("a") == "running", "so far only dead queries are held back"
+    driven.cycle(5, kept_bytes=150)
+    assert driven.state("a") == "paused"
+    assert driven.state("b") == "running"
+    driven.cycle(6, kept_bytes=150)
+    assert driven.state("b") == "paused"
+    assert driven.state("s") == "paused", "nobody is left who reads it"
+    driven.arrive({"n9": SIZE})
+    driven.cycle(7, kept_bytes=20)
+    assert {driven.state(one) for one in "sab"} <= {"catching-up", "running"}
+
+
+def test_what_is_not_deterministic_takes_its_consumers_back_to_the_checkpoint() -> None:
+    driven = running(unsure="bc")
+    driven.lose(str(driven.node("b")))
+    assert driven.state("c") == "restoring"
+    assert driven.machine.partitions[part("c")].start.batch == 3
+    assert driven.machine.partitions[part("c")].start.epoch == driven.machine.epoch
+
+
+def test_a_mark_that_cannot_be_saved_any_more_is_given_up() -> None:
+    driven = running()
+    driven.tell(CheckpointMarked(BatchId(6), durable=True))
+    driven.cycle(7)
+    assert driven.machine.marks_for(part("a")) == (6,)
+    driven.tell(CheckpointGivenUp(BatchId(6)))
+    assert driven.machine.marks_for(part("a")) == ()
+    assert [effect.batch for effect in driven.checkpoint(7) if isinstance(effect, GlobalCheckpoint)] == [7]
+
+
+def test_a_global_checkpoint_can_be_asked_for_again_durably() -> None:
+    driven = running()
+    driven.cycle(8)
+    driven.checkpoint(8)
+    assert (driven.machine.book.global_batch, driven.machine.book.durable_batch) == (8, 3)
+    driven.checkpoint(8, durable=True)
+    assert driven.machine.book.durable_batch == 8
+
+
+def test_a_timer_says_who_waits_for_how_many() -> None:
+    driven = running()
+    driven.lose(str(driven.node("c")))
+    assert driven.tell(Timer(60.0)) == [Waiting(1, (part("c"),))]
+
+
+def test_reports_of_an_old_epoch_are_not_heard() -> None:
+    driven = running()
+    machine = driven.machine
+    driven.tell(CycleDone(Epoch(machine.epoch - 1), BatchId(9), {part("a"): BatchId(9)}, frozenset({part("a")})))
+    assert machine.partitions[part("a")].frontier == 5
+
+
+def test_outboxes_are_kept_for_who_is_behind_and_no_further_than_the_driver_knows() -> None:
+    driven = running()
+    machine = driven.machine
+    told = machine.keep_from()
+    assert told[part("a")] == 6
+    machine.partitions[part("a")].frontier = BatchId(7)
+    machine.partitions[part("b")].frontier = BatchId(7)
+    assert machine.keep_from()[part("b")] == 6, "c is at 5"
+
+
+def test_what_is_written_down_is_enough_to_start_again() -> None:
+    driven = running()
+    book = CheckpointBook.read(driven.machine.wiring.order, driven.machine.written()["book"])  # type: ignore[arg-type]
+    again = Machine(driven.machine.wiring, epoch=driven.machine.epoch, book=book)
+    assert again.book.global_batch == 3
+    assert {one.frontier for one in again.partitions.values()} == {3}
+    assert not again.placement

@@ -1,0 +1,357 @@
+"""Twenty-two deliberate bugs, each a small change to the code that a recovery rests on. The simulator must find each.
+
+A bug says what it breaks and how to put it in; pytest's monkeypatch takes it out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from holdfast.ids import BatchId, Epoch
+from holdfast.recovery import layout as layouts
+from holdfast.recovery import machine as machines
+from holdfast.recovery.checkpoints import CheckpointBook
+from holdfast.recovery.machine import Machine
+from holdfast.recovery.wiring import Wiring
+from holdfast.runtime import conductor as conductors
+from holdfast.runtime import stores
+from holdfast.runtime.conductor import Conductor
+from holdfast.runtime.host import PartitionHost
+from holdfast.runtime.inbox import Delivery, Inbox
+from holdfast.runtime.node import Node
+from holdfast.runtime.progress import MemoryProgress
+from holdfast.runtime.sinks import MemorySink
+from holdfast.runtime.versions import Line
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A deliberate bug."""
+
+    name: str
+    what: str
+    put_in: Callable[[Patch], None]
+
+
+def duplicates_kept(patch: Patch) -> None:
+    """A block that comes again for a later batch is taken for new."""
+    right = Inbox.put
+
+    def put(self: Inbox, block: Any, frontier: BatchId) -> Delivery:
+        if block.header.batch <= frontier:
+            again = replace(block.header, batch=BatchId(frontier + 1))
+            return right(self, type(block)(again, block.rows), frontier)
+        return right(self, block, frontier)
+
+    patch.setattr(Inbox, "put", put)
+
+
+def stale_blocks_taken(patch: Patch) -> None:
+    """Blocks of an earlier epoch are not refused, and what was queued in it stays."""
+    patch.setattr(PartitionHost, "enter", lambda self, epoch: setattr(self, "epoch", epoch))
+    right = PartitionHost.deliver
+
+    def deliver(self: PartitionHost, blocks: Any) -> Any:
+        return right(self, [block.stamped(self.epoch) for block in blocks])
+
+    patch.setattr(PartitionHost, "deliver", deliver)
+
+
+def outbox_trimmed_early(patch: Patch) -> None:
+    """Outboxes drop one batch more than all consumers have."""
+    right = Machine.keep_from
+    patch.setattr(Machine, "keep_from", lambda self: {p: BatchId(b + 1) for p, b in right(self).items()})
+
+
+def outbox_never_trimmed(patch: Patch) -> None:
+    """Outboxes are never trimmed."""
+    right = PartitionHost.keep
+    patch.setattr(PartitionHost, "keep", lambda self, p, first, states=(): right(self, p, BatchId(0), states))
+
+
+def buffering_forgotten(patch: Patch) -> None:
+    """After a failure outboxes are believed to be kept to the checkpoint, and are not."""
+    right = Machine.keep_from
+
+    def keep_from(self: Machine) -> Any:
+        before = {p: one.kept_from for p, one in self.partitions.items()}
+        buffering, self.buffering = self.buffering, False
+        told = right(self)
+        self.buffering = buffering
+        if buffering:
+            for p, kept in before.items():
+                self.partitions[p].kept_from = kept
+        return told
+
+    patch.setattr(Machine, "keep_from", keep_from)
+
+
+def frontier_off_by_one(patch: Patch) -> None:
+    """The driver hears of one batch more than was completed."""
+    right = Machine._cycle_done
+
+    def cycle_done(self: Machine, event: Any) -> None:
+        moved = {p: BatchId(min(f + 1, event.logged)) if f >= 0 else f for p, f in event.frontiers.items()}
+        right(self, replace(event, frontiers=moved))
+
+    patch.setattr(Machine, "_cycle_done", cycle_done)
+
+
+def rollback_skipped(patch: Patch) -> None:
+    """Live partitions never go back with what has failed."""
+    patch.setattr(machines, "must_go_back", lambda *given: set())
+
+
+def rollback_stops_at_first(patch: Patch) -> None:
+    """Only the direct senders of what has failed go back, not theirs."""
+    right = machines.must_go_back
+
+    def direct(wiring: Wiring, lost: Any, restoring: Any, *rest: Any) -> Any:
+        near = {sender for p in (*lost, *restoring) for sender in wiring.senders(p)}
+        return right(wiring, lost, restoring, *rest) & near
+
+    patch.setattr(machines, "must_go_back", direct)
+
+
+def unsure_consumers_stay(patch: Patch) -> None:
+    """Consumers of what is not deterministic do not go back with it."""
+    right = machines.must_go_back
+
+    def only_senders(wiring: Wiring, lost: Any, *rest: Any) -> Any:
+        found = right(wiring, lost, *rest)
+        return {p for p in found if wiring.deterministic(p)}
+
+    patch.setattr(machines, "must_go_back", only_senders)
+
+
+def unsure_published_at_once(patch: Patch) -> None:
+    """What is not deterministic is published before a durable checkpoint covers it."""
+    patch.setattr(Conductor, "_sure", lambda self, partition: True)
+
+
+def epoch_not_checked(patch: Patch) -> None:
+    """State files take writes of epochs that are over."""
+    patch.setattr(stores, "check_epoch", lambda partition, epoch, pointer: None)
+    patch.setattr(Node, "_refuses", lambda self, cycle: False, raising=False)
+    right = Node.level
+
+    def level(self: Node, cycle: Any, number: int, blocks: Any) -> Any:
+        self.host.epoch = min(self.host.epoch, cycle.epoch)
+        return right(self, cycle, number, blocks)
+
+    patch.setattr(Node, "level", level)
+
+    def take(self: PartitionHost, partition: Any, frontier: BatchId) -> Any:
+        line = self._store.line(partition)
+        if line is not None and line.pointer.epoch > self.epoch:
+            self._store.point(partition, replace(line.pointer, epoch=self.epoch))
+        return right_take(self, partition, frontier)
+
+    right_take = PartitionHost.take
+    patch.setattr(PartitionHost, "take", take)
+
+
+def old_driver_writes(patch: Patch) -> None:
+    """Progress of an old driver is taken."""
+
+    def write(self: MemoryProgress, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
+        self.epoch, self.machine = epoch, machine
+
+    patch.setattr(MemoryProgress, "write", write)
+
+
+def global_too_early(patch: Patch) -> None:
+    """A checkpoint counts as global when most partitions have saved."""
+
+    def next_global(self: CheckpointBook, published: Any, outputs: Any) -> BatchId | None:
+        for mark in reversed(self.marks):
+            saved = [p for p in self._partitions if self.has(p, mark)]
+            if saved and 2 * len(saved) >= len(self._partitions):
+                return mark
+        return None
+
+    patch.setattr(CheckpointBook, "next_global", next_global)
+
+
+def global_before_published(patch: Patch) -> None:
+    """A checkpoint is global before its outputs are out."""
+
+    def next_global(self: CheckpointBook, published: Any, outputs: Any) -> BatchId | None:
+        marks = [mark for mark in self.marks if all(self.has(p, mark) for p in self._partitions)]
+        return max(marks, default=None)
+
+    patch.setattr(CheckpointBook, "next_global", next_global)
+
+
+def wrong_image(patch: Patch) -> None:
+    """A partition starts from its last image, whatever outboxes the others have kept."""
+    patch.setattr(Machine, "_start_of", lambda self, p: self.book.last(p) or machines._NOTHING)
+
+
+def image_of_old_epoch(patch: Patch) -> None:
+    """Of several images at a batch the earliest is taken."""
+
+    def at(self: CheckpointBook, partition: Any, batch: BatchId) -> Any:
+        return min((one for one in self._images[partition].values() if one.batch == batch), default=None)
+
+    patch.setattr(CheckpointBook, "at", at)
+    patch.setattr(CheckpointBook, "forget_after", lambda self, partition, batch: None)
+
+
+def needed_images_dropped(patch: Patch) -> None:
+    """Images that others follow, and durable ones, are dropped at a global checkpoint."""
+
+    def sweep(self: CheckpointBook) -> Any:
+        gone = []
+        for partition, images in self._images.items():
+            for key in [key for key in images if key[0] < self.global_batch]:
+                gone.append((partition, images.pop(key)))
+        return gone
+
+    patch.setattr(CheckpointBook, "_sweep", sweep)
+
+
+def log_trimmed_early(patch: Patch) -> None:
+    """Source logs are trimmed to the global checkpoint, which nodes can lose, not to the durable one."""
+    right = conductors.Conductor._do
+
+    def do(self: Conductor, effect: Any) -> None:
+        if isinstance(effect, conductors.GlobalCheckpoint):
+            effect = replace(effect, durable=effect.batch)
+        right(self, effect)
+
+    patch.setattr(Conductor, "_do", do)
+
+
+def bound_ignored(patch: Patch) -> None:
+    """Nodes are planned up to, and above, their capacity."""
+    right = layouts.lay_out
+
+    def lay_out(wiring: Any, topology: Any, lost: Any, running: Any, nodes: Any, settings: Any, *more: Any) -> Any:
+        return right(wiring, topology, lost, running, {name: 4 * one for name, one in nodes.items()}, settings, *more)
+
+    patch.setattr(machines, "lay_out", lay_out)
+
+
+def used_room_forgotten(patch: Patch) -> None:
+    """Plans forget what already runs on a node."""
+    right = layouts.lay_out
+
+    def lay_out(wiring: Any, topology: Any, lost: Any, running: Any, *more: Any) -> Any:
+        return right(wiring, topology, lost, {}, *more)
+
+    patch.setattr(machines, "lay_out", lay_out)
+
+
+def arrivals_unused(patch: Patch) -> None:
+    """Nodes that arrive during a recovery bring nothing back."""
+    right = Machine._plan
+
+    def plan(self: Machine, why: str, *, fenced: bool = False) -> None:
+        if fenced or not self.recovering:
+            right(self, why, fenced=fenced)
+
+    patch.setattr(Machine, "_plan", plan)
+
+
+def recovery_never_ends(patch: Patch) -> None:
+    """Outboxes stay at the checkpoint after a recovery."""
+    right = Machine._advance_checkpoint
+
+    def advance(self: Machine) -> None:
+        before = self.buffering
+        right(self)
+        self.buffering = before
+
+    patch.setattr(Machine, "_advance_checkpoint", advance)
+
+
+def all_wait_for_dead(patch: Patch) -> None:
+    """While something is lost, everybody waits."""
+    right = Conductor.next_cycle
+
+    def next_cycle(self: Conductor) -> Any:
+        cycle = right(self)
+        if not self.machine.lost:
+            return cycle
+        return replace(cycle, tasks={p: replace(task, paused=True) for p, task in cycle.tasks.items()})
+
+    patch.setattr(Conductor, "next_cycle", next_cycle)
+
+
+def missing_taken_for_empty(patch: Patch) -> None:
+    """A state that is not there is taken for an empty one."""
+    right = stores.MemoryStore.load
+    patch.setattr(stores.MemoryStore, "load", lambda self, commit: right(self, commit) or {})
+
+
+def published_twice(patch: Patch) -> None:
+    """A sink takes a batch again, in a revision that nobody asked for."""
+
+    def publish(self: MemorySink, key: Any, rows: Any, epoch: Epoch) -> bool:
+        while key in self._held:
+            key = replace(key, revision=key.revision + 1)
+        self._held[key] = rows
+        return True
+
+    patch.setattr(MemorySink, "publish", publish)
+
+
+def lost_frontier_believed(patch: Patch) -> None:
+    """A node's line is taken to be as long as the driver says, whatever is in its files."""
+
+    def take(self: PartitionHost, partition: Any, frontier: BatchId) -> Any:
+        return right(self, partition, BatchId(-1))
+
+    right = PartitionHost.take
+    patch.setattr(PartitionHost, "take", take)
+    patch.setattr(Node, "_in_place", _in_place_without_looking(Node._in_place))
+
+
+def _in_place_without_looking(right: Any) -> Any:
+    def in_place(self: Node, cycle: Any, partition: Any, task: Any, said: Any) -> bool:
+        line: Line | None = self._store.line(partition)
+        if line is None:
+            task = replace(task, frontier=task.start.batch)
+        return bool(right(self, cycle, partition, task, said))
+
+    return in_place
+
+
+BUGS = tuple(
+    Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)
+    for one in (
+        duplicates_kept,
+        stale_blocks_taken,
+        outbox_trimmed_early,
+        outbox_never_trimmed,
+        buffering_forgotten,
+        frontier_off_by_one,
+        rollback_skipped,
+        rollback_stops_at_first,
+        unsure_consumers_stay,
+        unsure_published_at_once,
+        epoch_not_checked,
+        old_driver_writes,
+        global_too_early,
+        global_before_published,
+        wrong_image,
+        image_of_old_epoch,
+        needed_images_dropped,
+        log_trimmed_early,
+        bound_ignored,
+        used_room_forgotten,
+        arrivals_unused,
+        recovery_never_ends,
+        all_wait_for_dead,
+        missing_taken_for_empty,
+        published_twice,
+        lost_frontier_believed,
+    )
+)

@@ -1,0 +1,126 @@
+"""The simulator of recoveries: it finds nothing, does what it says, and a seed gives one run."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli.main import cli
+from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.runtime import run_in_process
+from holdfast.runtime.sinks import OutputKey
+from holdfast.simulation.recovery_applications import (
+    SHAPES,
+    Recipe,
+    expected_of,
+    inputs_of,
+    late_of,
+    program_of,
+)
+from holdfast.simulation.recovery_campaign import run_campaign
+from holdfast.simulation.recovery_checks import output_problems
+from holdfast.simulation.recovery_faults import Fault
+from holdfast.simulation.recovery_run import simulate_recovery
+
+SEEDS = 300
+
+
+def test_a_few_hundred_seeds_find_nothing() -> None:
+    campaign = run_campaign(range(SEEDS))
+    problems = [(one.seed, one.violation) for one in campaign.violations]
+    assert not problems, f"replay with: holdfast simulate recovery --seed {problems[0][0]}: {problems}"
+    assert campaign.seeds == SEEDS
+    rare = [fault for fault in Fault if not campaign.faults[fault]]
+    assert not rare, f"never injected: {rare}"
+    assert set(campaign.shapes) == set(SHAPES)
+    assert len(campaign.strategies) == 4
+    assert campaign.rollbacks > SEEDS / 4
+
+
+def test_a_seed_gives_one_run() -> None:
+    first, second = simulate_recovery(7, record=True), simulate_recovery(7, record=True)
+    assert first.journal == second.journal
+    assert first.faults == second.faults
+    assert simulate_recovery(8, record=True).journal != first.journal
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "unsure"])
+def test_what_is_expected_is_what_a_run_without_failures_gives(shape: str) -> None:
+    recipe = Recipe(shape, SHAPES[shape][1][0])
+    batches = inputs_of(recipe, 3, 6)
+    from holdfast.application import Application
+
+    app = Application("again")
+    SHAPES[shape][0](app, recipe.sizes)
+    done = run_in_process(app, [dict(batch) for batch in batches[:-1]], close=False)
+    wanted = expected_of(recipe, 3, 6)
+    for operator in {p.operator for p in program_of(recipe).outputs}:
+        mine = [
+            rows
+            for (p, batch), rows in sorted(wanted.items(), key=lambda one: (one[0][1], one[0][0]))
+            if p.operator == operator and batch < 5
+        ]
+        assert done.rows(operator).to_pylist() == (pa.concat_tables(mine).to_pylist() if mine else [])
+
+
+def test_the_checkers_see_rows_too_many_too_few_and_wrong() -> None:
+    recipe = Recipe("chain", (1, 2, 1))
+    program, wanted = program_of(recipe), expected_of(recipe, 0, 8)
+    output = OperatorId("f1")
+    right = {OutputKey(query, batch): rows for (query, batch), rows in wanted.items()}
+    assert not output_problems(program, {output: right}, wanted, 8)
+    key = min(right)
+    assert (
+        "never published"
+        in output_problems(program, {output: {k: v for k, v in right.items() if k != key}}, wanted, 8)[0].what
+    )
+    twice = {**right, key: pa.concat_tables([right[key]] * 2)}
+    assert "is right" in output_problems(program, {output: twice}, wanted, 8)[0].what
+    more = {**right, OutputKey(PartitionId(output, 0), BatchId(99)): right[key]}
+    assert "has no rows" in output_problems(program, {output: more}, wanted, 8)[0].what
+
+
+def test_rows_that_come_late_are_part_of_what_is_expected() -> None:
+    assert any(late_of(Recipe("traffic", sizes), seed, 12) for sizes in SHAPES["traffic"][1] for seed in range(4))
+
+
+def test_the_command_says_what_it_injected(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["simulate", "recovery", "--seeds", "6", "--json", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert document["seeds"] == 6
+    assert document["violations"] == []
+    assert sum(document["faults"].values()) > 0
+    assert json.loads((tmp_path / "result.json").read_text()) == document
+
+
+def test_a_seed_is_told_line_by_line() -> None:
+    done = CliRunner().invoke(cli, ["simulate", "recovery", "--seed", "3"])
+    assert done.exit_code == 0, done.output
+    assert "node-arrived" in done.output
+    assert "no violation" in done.output
+
+
+def test_a_violation_is_told_with_its_seed_and_its_replay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from holdfast.runtime.host import PartitionHost
+
+    right = PartitionHost.keep
+    monkeypatch.setattr(PartitionHost, "keep", lambda self, p, first, states=(): right(self, p, BatchId(0), states))
+    done = CliRunner().invoke(cli, ["simulate", "recovery", "--seeds", "1", "--out", str(tmp_path)])
+    assert done.exit_code != 0
+    assert "VIOLATION, seed 0" in done.output
+    assert "still keeps batches" in done.output
+    assert "replay: holdfast simulate recovery --seed 0" in done.output
+    assert "epoch" in done.output.split("VIOLATION")[1], "the partition's story is told"
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
+def test_processes_share_the_seeds() -> None:
+    alone, shared = run_campaign(range(40, 70)), run_campaign(range(40, 70), jobs=2)
+    assert alone.faults == shared.faults
+    assert alone.epochs == shared.epochs
