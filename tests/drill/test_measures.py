@@ -32,6 +32,11 @@ def test_one_killed_node_by_hand() -> None:
     assert found.recovered_at == {"A[1]": 21.5, "B[0]": 35, "T[0]": 34}
 
 
+def test_live_partitions_that_went_back_are_no_restores() -> None:
+    history = [*one_node_killed(), event(20.6, "restored", partition="S[0]", node="127.0.0.2-0", batch=10)]
+    assert measure(sorted(history, key=lambda one: one.at)).first_restore_after == pytest.approx(1.5)
+
+
 def test_relative_latency_is_over_the_mean_before_the_failure() -> None:
     found = {one.query.id: one for one in measure(one_node_killed()).queries}
     assert found["A[0]"].latency_before == pytest.approx(0.5)

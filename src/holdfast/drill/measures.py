@@ -125,7 +125,9 @@ class DrillMeasures:
     """Of every node that was killed or frozen."""
     detected_after: float | None
     planned_after: float | None
+    """To the first plan that places something."""
     first_restore_after: float | None
+    """To the first lost partition that is back; live ones that went back do not count."""
     first_output_after: float | None
     """To the first complete output of a query that was down."""
     all_back_after: float | None
@@ -195,7 +197,7 @@ def measure(history: Sequence[Event]) -> DrillMeasures:
         detections=tuple(find_detections(history)),
         detected_after=after("node-lost", "node-silent", "driver-ready"),
         planned_after=after("planned"),
-        first_restore_after=after("restored"),
+        first_restore_after=until((loss.back for loss in losses), min),
         first_output_after=until((outage.back_at for one in down for outage in one.outages), min),
         all_back_after=until((one.back_at for one in down), max),
         level_after=until((one.level_at for one in down), max),
