@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -197,6 +198,7 @@ class _Drill:
         self._tell, self._watch = tell, watch
         self._admission = work / "admitted"
         self._admitted: list[str] = []
+        self._lock = threading.Lock()
         self._drivers = 0
         self._driver: DriverProcess | None = None
         self._history: HistoryFile | None = None
@@ -243,8 +245,9 @@ class _Drill:
         return history.close(), ended
 
     def _admit(self, node: Node) -> None:
-        self._admitted.append(node.host)
-        Admission.write(self._admission, self._admitted)
+        with self._lock:  # several may come at one moment
+            self._admitted.append(node.host)
+            Admission.write(self._admission, self._admitted)
 
     def _beginning(self) -> dict[str, Any]:
         queries = Queries(self._topology)
