@@ -89,7 +89,7 @@ def run(
             tell=display.tell,
             observe=display.observe,
             nodes=nodes if cluster else None,
-            request_nodes=_replacements(cluster) if cluster else None,
+            request_nodes=_replacements(cluster, nodes) if cluster else None,
             secret_file=cluster.secret_file if cluster else None,
         )
         held.callback(running.close)
@@ -131,9 +131,11 @@ def _settings(conf: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _replacements(cluster: EmbeddedCluster) -> Any:
+def _replacements(cluster: EmbeddedCluster, wanted: int) -> Any:
+    """Return what brings nodes for those whose processes are gone; one that was only silent gets a new executor."""
+
     def request(count: int) -> str | None:
-        for _ in range(count):
+        for _ in range(min(count, wanted - cluster.living)):
             cluster.add_node()
         return None
 

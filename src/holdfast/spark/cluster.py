@@ -172,6 +172,11 @@ class EmbeddedCluster:
             self._slowed[node] = _Slowed(self.nodes[node].group, share)
 
     @property
+    def living(self) -> int:
+        """How many nodes have their worker's process."""
+        return sum(self._processes[node.group].poll() is None for node in self.nodes.values())
+
+    @property
     def agents(self) -> dict[NodeId, Address]:
         """Where the agent of each node listens, of those that do."""
         found = {node.id: agent_address(node.spool) for node in self.nodes.values()}
