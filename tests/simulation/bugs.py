@@ -23,6 +23,7 @@ from holdfast.runtime.conductor import Conductor
 from holdfast.runtime.host import PartitionHost
 from holdfast.runtime.inbox import Delivery, Inbox
 from holdfast.runtime.node import Node
+from holdfast.runtime.outputs import Outputs
 from holdfast.runtime.progress import MemoryProgress
 from holdfast.runtime.sinks import MemorySink
 from holdfast.runtime.versions import Line
@@ -132,7 +133,7 @@ def unsure_consumers_stay(patch: Patch) -> None:
 
 def unsure_published_at_once(patch: Patch) -> None:
     """What is not deterministic is published before a durable checkpoint covers it."""
-    patch.setattr(Conductor, "_sure", lambda self, partition: True)
+    patch.setattr(Outputs, "sure", lambda self, partition: True)
 
 
 def epoch_not_checked(patch: Patch) -> None:

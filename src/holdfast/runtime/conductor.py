@@ -11,13 +11,13 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import BadInput, CheckFailed, HoldfastError
+from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
-from holdfast.recovery.checkpoints import CheckpointBook, image_name
+from holdfast.recovery.checkpoints import NOTHING, CheckpointBook, image_name
 from holdfast.recovery.effects import (
     Changed,
     Effect,
@@ -47,41 +47,16 @@ from holdfast.recovery.states import LIVE_STATES, PLACED_STATES, PartitionState
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.recovery.wiring import Wiring
 from holdfast.runtime.answers import Failed, Measures, Missing, OperatorFailed, Refused
-from holdfast.runtime.blocks import LATE, Block
+from holdfast.runtime.backends import Backend, Broken
 from holdfast.runtime.cycle import Cycle, Lost, NodeReport, NotSaved, Stored, Task
+from holdfast.runtime.narrating import changed_fields, event_kind, planned_fields
+from holdfast.runtime.outputs import Outputs
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import Progress
 from holdfast.runtime.schemas import conform
-from holdfast.runtime.sinks import OutputKey, Sink
+from holdfast.runtime.sinks import Sink
 from holdfast.runtime.sources import SourceLog
 from holdfast.runtime.stores import StaleEpoch
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """A cycle that has not ended, and why: what it did is found out by the next."""
-
-    why: str
-
-
-class Backend(Protocol):
-    """Nodes, and a way to run cycles on them."""
-
-    def events(self) -> Sequence[Event]:
-        """Return what has become of nodes since this was asked last."""
-        ...
-
-    def run(self, cycle: Cycle) -> Sequence[NodeReport] | Broken:
-        """Run one cycle; end it early when a node that it needs is gone."""
-        ...
-
-    def request_nodes(self, count: int) -> str | None:
-        """Ask for nodes; say why that cannot be done, if it cannot."""
-        ...
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass, or less of it when something happens."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +119,9 @@ class Conductor:
         tell: Callable[[str], object] = lambda line: None,
     ) -> None:
         """Begin, or go on where an earlier driver left off: the progress says which."""
-        self.program, self.backend, self._logs, self._sinks = program, backend, logs, sinks
-        self._late_sink, self._progress, self._clock = late_sink, progress, clock
+        self.program, self.backend, self._logs = program, backend, logs
+        self._progress, self._clock = progress, clock
+        self.outputs = Outputs(program, sinks, late_sink)
         self._observe, self._tell = observe, tell
         self.pace = pace or Pace()
         wiring = Wiring(program.topology, {name: one.deterministic for name, one in program.operators.items()})
@@ -155,15 +131,13 @@ class Conductor:
         """What every partition has taken in this run."""
         self.rollbacks = 0
         """How often partitions went back, or were lost, after the start."""
-        self._late: dict[tuple[OperatorId, OperatorId], Sink] = {}
-        self._held: dict[PartitionId, BatchId] = {}
         self._began = clock()
         self._counters = _Counters(marked_at=self._began)
         # The first epoch of a driver is in the log before anything else: an earlier driver is refused from here on.
         self.machine.epoch = Epoch(progress.epoch + 1)
         there: Mapping[str, int] = {} if progress.machine is None else progress.machine.get("published", {})
         for partition in program.outputs:
-            if not self._sure(partition):
+            if not self.outputs.sure(partition):
                 # It waits for durable checkpoints, and may be behind the global one; images hold what is not out.
                 self.machine.published[partition] = BatchId(there.get(str(partition), -1))
         self._write()
@@ -188,7 +162,8 @@ class Conductor:
             return False
         durable = machine.book.durable_batch
         return all(
-            machine.published[p] >= (logged if self._sure(p) else min(durable, self._held.get(p, BatchId(-1))))
+            machine.published[p]
+            >= (logged if self.outputs.sure(p) else min(durable, self.outputs.held.get(p, BatchId(-1))))
             for p in self.program.outputs
         )
 
@@ -251,7 +226,7 @@ class Conductor:
     def hear_nodes(self) -> None:
         """Hear what has become of nodes."""
         for event in self.backend.events():
-            self._say(_name(event), **_fields(event))
+            self._say(event_kind(event), nodes=list(getattr(event, "nodes", ())))
             self.hear(event)
 
     def _standing(self) -> object:
@@ -354,8 +329,11 @@ class Conductor:
                 elif isinstance(answer, NotSaved):
                     self._not_saved(answer)
         blocks = [block for report in reports for block in report.blocks]
-        published: dict[PartitionId, BatchId] = {}
-        problem = self._publish_all(blocks, published)
+        published, out, problem = self.outputs.publish(
+            blocks, machine.published, machine.book.durable_batch, machine.epoch
+        )
+        for query, batch, many in out:
+            self._say("published", partition=str(query), batch=batch, rows=many)
         self.hear(
             CycleDone(
                 cycle.epoch,
@@ -392,55 +370,6 @@ class Conductor:
         self._say("not-saved", partition=str(answer.partition), batch=answer.batch, problem=answer.problem)
         if answer.gone:
             self.hear(CheckpointGivenUp(answer.batch))
-
-    # -- outputs -----------------------------------------------------------------------------------------------------
-
-    def _publish_all(self, blocks: Sequence[Block], published: dict[PartitionId, BatchId]) -> HoldfastError | None:
-        """Give outputs to their sinks in order; a sink that fails stops its partition, and is returned."""
-        problem: HoldfastError | None = None
-        broken: set[PartitionId] = set()
-        for block in sorted(blocks, key=lambda one: (one.header.batch, one.header.sender)):
-            if block.header.receiver.operator.startswith("@") and block.header.sender not in broken:
-                try:
-                    self._publish(block, published)
-                except HoldfastError as error:
-                    broken.add(block.header.sender)
-                    problem = problem or error
-        return problem
-
-    def _publish(self, block: Block, published: dict[PartitionId, BatchId]) -> None:
-        head, epoch = block.header, self.machine.epoch
-        if head.receiver.operator == LATE:
-            place = head.sender.operator, head.edge.source
-            if place not in self._late:
-                self._late[place] = self._late_sink(*place)
-            if block.rows is not None:
-                self._late[place].publish(OutputKey(head.sender, head.batch), block.rows, epoch)
-            return
-        if head.batch <= published.get(head.sender, self.machine.published[head.sender]):
-            return
-        if not self._sure(head.sender) and head.batch > self.machine.book.durable_batch:
-            # A replay could give other rows: they go out once a checkpoint covers them that outlives everything.
-            self._held[head.sender] = max(head.batch, self._held.get(head.sender, BatchId(-1)))
-            return
-        if block.rows is not None:
-            try:
-                self._sinks[head.sender.operator].publish(OutputKey(head.sender, head.batch), block.rows, epoch)
-            except HoldfastError:
-                raise
-            except Exception as error:
-                problem = f"its sink failed: {type(error).__name__}: {error}"
-                raise OperatorFailed(Failed(head.sender, head.batch, problem)) from error
-        published[head.sender] = head.batch
-        self._say("published", partition=str(head.sender), batch=head.batch, rows=block.row_count)
-
-    def _sure(self, partition: PartitionId) -> bool:
-        """Whether a replay gives the same rows again."""
-        return self.program.operators[partition.operator].deterministic
-
-    def late_sinks(self) -> Mapping[tuple[OperatorId, OperatorId], Sink]:
-        """The sinks of rows that came too late, by operator and input."""
-        return self._late
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -503,13 +432,16 @@ class Conductor:
             if problem is not None:
                 self._tell(f"{effect.count} nodes are asked for, and cannot be had: {problem}")
         elif isinstance(effect, Place):
-            self._placed(effect)
+            if effect.left:
+                self._tell(f"{len(effect.placement)} partitions come back now, {len(effect.left)} wait for nodes")
+            self._say("planned", **planned_fields(self.machine, effect))
         elif isinstance(effect, RollBack):
             self.rollbacks += 1
             self._tell(f"{len(effect.partitions)} live partitions go back to batch {effect.batch}")
             self._say("rolled-back", partitions=[str(p) for p in effect.partitions], to=effect.batch)
         elif isinstance(effect, Changed):
-            self._changed(effect)
+            for kind, fields in changed_fields(self.machine, effect):
+                self._say(kind, **fields)
         elif isinstance(effect, GlobalCheckpoint):
             for log in self._logs.values():
                 log.trim(effect.durable)
@@ -522,28 +454,6 @@ class Conductor:
             self._say("recovery-ended", batch=effect.batch)
         elif isinstance(effect, Waiting):
             self._tell(f"{len(effect.partitions)} partitions wait for {effect.missing} nodes")
-
-    def _placed(self, effect: Place) -> None:
-        if effect.left:
-            self._tell(f"{len(effect.placement)} partitions come back now, {len(effect.left)} wait for nodes")
-        layout = self.machine.last_layout
-        self._say(
-            "planned",
-            recover=[str(p) for p, _ in effect.placement],
-            placement={str(p): node for p, node in effect.placement},
-            left_out=[str(p) for p in effect.left],
-            queries=[str(p) for p in effect.queries],
-            priority=effect.priority,
-            problems=[] if layout is None else layout.problems(self.machine.settings.bound),
-        )
-
-    def _changed(self, effect: Changed) -> None:
-        fields = {"partition": str(effect.partition), "node": effect.node}
-        if effect.after is PartitionState.RESTORING:
-            self._say("restoring", **fields, batch=self.machine.partitions[effect.partition].start.batch)
-        if effect.before is PartitionState.RESTORING and effect.after in LIVE_STATES:
-            self._say("restored", **fields, batch=self.machine.partitions[effect.partition].start.batch)
-        self._say("state", **fields, before=str(effect.before), after=str(effect.after), cause=str(effect.cause))
 
     def _write(self) -> None:
         self._progress.write(
@@ -576,13 +486,3 @@ def log_batch(
     for name, log in logs.items():
         log.append(at, batch.get(name, program.sources[name].schema.empty_table()), last=last)
     return at
-
-
-def _name(event: Event) -> str:
-    words = type(event).__name__
-    return "".join(f"-{c.lower()}" if c.isupper() else c for c in words).strip("-").replace("nodes", "node")
-
-
-def _fields(event: Event) -> dict[str, Any]:
-    nodes = getattr(event, "nodes", ())
-    return {"nodes": list(nodes)}

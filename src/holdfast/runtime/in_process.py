@@ -241,7 +241,7 @@ class InProcess:
 
     def _late_sinks(self) -> dict[tuple[OperatorId, OperatorId], Sink]:
         """The sinks of late rows, those of an earlier run of this directory among them."""
-        found = dict(self._conductor.late_sinks())
+        found = dict(self._conductor.outputs.late)
         if self._directory is not None:
             for path in sorted((self._directory / "late").glob("*/*")):
                 found.setdefault((OperatorId(path.parent.name), OperatorId(path.name)), ParquetSink(path))

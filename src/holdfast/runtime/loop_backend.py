@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.ids import NodeId, OperatorId, PartitionId
 from holdfast.recovery.events import Event, NodesArrived, NodesLost
+from holdfast.runtime.backends import Broken
 from holdfast.runtime.blocks import Block
-from holdfast.runtime.conductor import Broken
 from holdfast.runtime.cycle import Cycle, NodeReport
 from holdfast.runtime.node import Node
 from holdfast.runtime.program import Program

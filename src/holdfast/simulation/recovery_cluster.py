@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from holdfast.ids import NodeId, OperatorId, PartitionId
 from holdfast.recovery.events import Event, NodesArrived, NodesLost, NodesSilent
+from holdfast.runtime.backends import Broken
 from holdfast.runtime.blocks import Block
-from holdfast.runtime.conductor import Broken
 from holdfast.runtime.cycle import Cycle, NodeReport
 from holdfast.runtime.node import Node
 from holdfast.runtime.program import Program

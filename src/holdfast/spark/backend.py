@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import CheckFailed, one_line
 from holdfast.ids import NodeId
 from holdfast.recovery.events import Event, NodesArrived, NodesLost, NodesSilent
-from holdfast.runtime.conductor import Broken
+from holdfast.runtime.backends import Broken
 from holdfast.runtime.cycle import Cycle, NodeReport
 from holdfast.runtime.program import Program
 from holdfast.spark.agents import AgentReport, Roster
