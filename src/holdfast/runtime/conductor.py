@@ -163,7 +163,7 @@ class Conductor:
         durable = machine.book.durable_batch
         return all(
             machine.published[p]
-            >= (logged if self.outputs.sure(p) else min(durable, self.outputs.held.get(p, BatchId(-1))))
+            >= (logged if self.outputs.sure(p) else min(durable, self.outputs.held.get(p, NOTHING)))
             for p in self.program.outputs
         )
 
