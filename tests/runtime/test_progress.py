@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import Epoch
-from holdfast.runtime.progress import NO_EPOCH, MemoryProgress, ProgressFile
+from holdfast.runtime.progress import NO_EPOCH, MemoryProgress, ProgressFile, ProgressShelf
 from holdfast.runtime.stores import StaleEpoch
 
 MACHINE = {"epoch": 3, "book": {"global": 7, "durable": 4, "images": {"a[0]": [[7, 2, None, None, False, 0]]}}}
@@ -37,19 +37,25 @@ def test_an_old_driver_is_refused(tmp_path: Path) -> None:
     old.write(Epoch(1), {"by": "old"}, {})
     new = ProgressFile(path, "app")
     new.write(Epoch(2), {"by": "new"}, {})
-    with pytest.raises(StaleEpoch, match="another driver has begun 2"):
-        old.write(Epoch(1), {"by": "old"}, {})
+    for epoch in (1, 2, 3):  # an old driver counts on
+        with pytest.raises(StaleEpoch, match="another driver has begun 2"):
+            old.write(Epoch(epoch), {"by": "old"}, {})
     assert ProgressFile(path, "app").machine == {"by": "new"}
 
 
 def test_memory_keeps_to_the_same() -> None:
-    progress = MemoryProgress()
-    assert (progress.epoch, progress.machine) == (NO_EPOCH, None)
-    progress.write(Epoch(2), MACHINE, MEASURES)
-    assert (progress.epoch, progress.machine) == (2, MACHINE)
-    with pytest.raises(StaleEpoch):
-        progress.write(Epoch(1), {}, {})
-    assert progress.machine == MACHINE
+    shelf = ProgressShelf()
+    old = MemoryProgress(shelf=shelf)
+    assert (old.epoch, old.machine) == (NO_EPOCH, None)
+    old.write(Epoch(2), MACHINE, MEASURES)
+    assert (old.epoch, old.machine) == (2, MACHINE)
+    new = MemoryProgress(shelf=shelf)
+    assert (new.epoch, new.machine) == (2, MACHINE)
+    new.write(Epoch(3), {"by": "new"}, MEASURES)
+    for epoch in (2, 3, 4):
+        with pytest.raises(StaleEpoch, match="another driver has begun 3"):
+            old.write(Epoch(epoch), {}, {})
+    assert MemoryProgress(shelf=shelf).machine == {"by": "new"}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -36,19 +37,40 @@ class Progress(Protocol):
         ...
 
 
-class MemoryProgress:
-    """Progress of a run that does not outlive its process."""
+def check_writer(seen: Epoch, there: int, where: str | None = None) -> None:
+    """Refuse a driver that has not seen what is written: another one has followed it.
 
-    def __init__(self, run: str = "run") -> None:
+    Epochs alone would not do: an old driver counts its own on, past those of the new one.
+    """
+    if there != seen:
+        raise StaleEpoch(
+            f"epoch {seen} is over: another driver has begun {there}",
+            where=where,
+            remedy="this driver is not the run's any more: end it",
+        )
+
+
+@dataclass(slots=True)
+class ProgressShelf:
+    """What is written of a run that does not outlive its process, whoever its driver is."""
+
+    epoch: Epoch = NO_EPOCH
+    machine: Mapping[str, Any] | None = None
+
+
+class MemoryProgress:
+    """Progress of a run that does not outlive its process; each driver has one of its own, on one shelf."""
+
+    def __init__(self, run: str = "run", shelf: ProgressShelf | None = None) -> None:
         self.run = run
-        self.epoch = NO_EPOCH
-        self.machine: Mapping[str, Any] | None = None
+        self._shelf = shelf or ProgressShelf()
+        self.epoch, self.machine = self._shelf.epoch, self._shelf.machine
 
     def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
         """See Progress."""
-        if epoch < self.epoch:
-            raise StaleEpoch(f"epoch {epoch} is over: another driver has begun {self.epoch}", remedy="end this driver")
-        self.epoch, self.machine = epoch, machine
+        check_writer(self.epoch, self._shelf.epoch)
+        self.epoch = self._shelf.epoch = epoch
+        self.machine = self._shelf.machine = machine
 
 
 class ProgressFile:
@@ -72,12 +94,7 @@ class ProgressFile:
     def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
         """Put new progress in the place of the old, on the disk when this returns; an earlier driver's is refused."""
         there = self._read()
-        if there is not None and there["epoch"] > epoch:
-            raise StaleEpoch(
-                f"epoch {epoch} is over: another driver has begun {there['epoch']}",
-                where=str(self._path),
-                remedy="this driver is not the run's any more: end it",
-            )
+        check_writer(self.epoch, NO_EPOCH if there is None else there["epoch"], str(self._path))
         fields = {
             "holdfast-progress": 2,
             "application": self._application,

@@ -156,6 +156,7 @@ class _Run:
         self.epochs = self.rollbacks = 0
         self.vault = SlowVault(self.mischief, self.clock, self._complain)
         self.progress = WatchedProgress(self._touch, self._complain)
+        """The handle of the driver that counts."""
         self.logs = {name: MemoryLog(source, self.program.name) for name, source in self.program.sources.items()}
         outputs = dict.fromkeys(p.operator for p in self.program.outputs)
         self.sinks = {name: WatchedSink(self._touch, self._complain) for name in outputs}
@@ -176,7 +177,7 @@ class _Run:
     def _start(self, stores: Mapping[NodeId, FragileStore]) -> None:
         """Start a driver on a cluster: new nodes, or the old ones' files under their names."""
         self.starts += 1
-        self.progress.read_again()
+        self.progress = self.progress.for_next_driver()
         self.vault.new_driver()
         self.checks.new_driver()
         while True:
@@ -357,13 +358,21 @@ class _Run:
         late = {place: sink.given for place, sink in self.late.items()}
         for violation in late_problems(late, late_of(recipe, seed, count)):
             self._found(violation)
-        # Workers that are new look for what can be dropped in their next cycle.
-        self.cluster.recycle()
-        if not isinstance(reports := self.cluster.run(self.driver.next_cycle()), list):
-            self._complain(f"a cycle in the calm broke: {reports}")
+        self._look_into_files()
         stores = {name: member.store for name, member in self.cluster.members.items()}
         for violation in retention_problems(self.program, self.driver.machine, stores):
             self._found(violation)
+
+    def _look_into_files(self) -> None:
+        """Let workers be new: they drop what can be dropped, and find out now if files have vanished in the storm."""
+        for _ in range(3):
+            self.cluster.recycle()
+            self.driver.cycle()
+            if not self.driver.machine.recovering:
+                return
+            self._come_to_rest("after files were found missing")
+            self.driver.checkpoint()
+        self._complain("files are missing again and again, though nothing goes wrong any more")
 
     def outcome(self, violation: Violation | None) -> Outcome:
         """Say what came of it."""

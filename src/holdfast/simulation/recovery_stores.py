@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.ids import BatchId, Epoch, PartitionId
-from holdfast.runtime.progress import MemoryProgress
+from holdfast.runtime.progress import MemoryProgress, ProgressShelf
 from holdfast.runtime.sinks import MemorySink, OutputKey
 from holdfast.runtime.stores import Addition, MemoryStore
 from holdfast.runtime.vault import Answered, SaveAnswer
@@ -169,25 +169,26 @@ class SlowVault:
 
 
 class WatchedProgress(MemoryProgress):
-    """Progress that a driver may die before or after writing; what it reads has been through JSON, as from a file."""
+    """Progress that a driver may die before or after writing; what the next one reads has been through JSON."""
 
-    def __init__(self, touch: Callable[[str], None], complain: Complain) -> None:
-        super().__init__("run")
+    def __init__(self, touch: Callable[[str], None], complain: Complain, shelf: ProgressShelf | None = None) -> None:
+        super().__init__("run", shelf)
         self._touch, self._complain = touch, complain
-        self._highest = Epoch(0)
+        self._over = False
 
     def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
         """See Progress."""
         self._touch("before writing progress")
-        super().write(epoch, machine, measures)
-        if epoch < self._highest:
-            self._complain(f"a driver of epoch {epoch} wrote progress after one of epoch {self._highest}")
-        self._highest = epoch
+        super().write(epoch, json.loads(json.dumps(machine)), measures)
+        if self._over:
+            self._complain(f"a driver that another one has followed wrote progress, in epoch {epoch}")
         self._touch("after writing progress")
 
-    def read_again(self) -> None:
-        """Let a new driver read what is written."""
-        self.machine = json.loads(json.dumps(self.machine))
+    def for_next_driver(self) -> WatchedProgress:
+        """Let a new driver read what is written; from its first write on the one before is refused."""
+        following = WatchedProgress(self._touch, self._complain, self._shelf)
+        self._over = True
+        return following
 
 
 class WatchedSink:
