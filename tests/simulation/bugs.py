@@ -1,4 +1,4 @@
-"""Twenty-two deliberate bugs, each a small change to the code that a recovery rests on. The simulator must find each.
+"""Twenty-four deliberate bugs, each a small change to the code that a recovery rests on. The simulator must find each.
 
 A bug says what it breaks and how to put it in; pytest's monkeypatch takes it out again.
 """
@@ -52,17 +52,6 @@ def duplicates_kept(patch: Patch) -> None:
     patch.setattr(Inbox, "put", put)
 
 
-def stale_blocks_taken(patch: Patch) -> None:
-    """Blocks of an earlier epoch are not refused, and what was queued in it stays."""
-    patch.setattr(PartitionHost, "enter", lambda self, epoch: setattr(self, "epoch", epoch))
-    right = PartitionHost.deliver
-
-    def deliver(self: PartitionHost, blocks: Any) -> Any:
-        return right(self, [block.stamped(self.epoch) for block in blocks])
-
-    patch.setattr(PartitionHost, "deliver", deliver)
-
-
 def outbox_trimmed_early(patch: Patch) -> None:
     """Outboxes drop one batch more than all consumers have."""
     right = Machine.keep_from
@@ -73,23 +62,6 @@ def outbox_never_trimmed(patch: Patch) -> None:
     """Outboxes are never trimmed."""
     right = PartitionHost.keep
     patch.setattr(PartitionHost, "keep", lambda self, p, first, states=(): right(self, p, BatchId(0), states))
-
-
-def buffering_forgotten(patch: Patch) -> None:
-    """After a failure outboxes are believed to be kept to the checkpoint, and are not."""
-    right = Machine.keep_from
-
-    def keep_from(self: Machine) -> Any:
-        before = {p: one.kept_from for p, one in self.partitions.items()}
-        buffering, self.buffering = self.buffering, False
-        told = right(self)
-        self.buffering = buffering
-        if buffering:
-            for p, kept in before.items():
-                self.partitions[p].kept_from = kept
-        return told
-
-    patch.setattr(Machine, "keep_from", keep_from)
 
 
 def frontier_off_by_one(patch: Patch) -> None:
@@ -329,10 +301,8 @@ BUGS = tuple(
     Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)
     for one in (
         duplicates_kept,
-        stale_blocks_taken,
         outbox_trimmed_early,
         outbox_never_trimmed,
-        buffering_forgotten,
         frontier_off_by_one,
         rollback_skipped,
         rollback_stops_at_first,

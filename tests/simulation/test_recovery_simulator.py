@@ -27,7 +27,7 @@ from holdfast.simulation.recovery_checks import output_problems
 from holdfast.simulation.recovery_faults import Fault
 from holdfast.simulation.recovery_run import simulate_recovery
 
-SEEDS = 300
+SEEDS = 250
 
 
 def test_a_few_hundred_seeds_find_nothing() -> None:

@@ -232,7 +232,7 @@ def inputs_of(recipe: Recipe, seed: int, count: int) -> tuple[Mapping[str, pa.Ta
                 "n": pa.array([draw.randrange(1000) for _ in range(many)], _INT),
             }
             if source.event_time is not None:
-                at = [batch * SECOND + draw.randrange(SECOND) - draw.choice((0, 0, 0, 2 * SECOND)) for _ in range(many)]
+                at = [batch * SECOND + draw.randrange(SECOND) - draw.choice((0, 0, 0, 4 * SECOND)) for _ in range(many)]
                 columns["at"] = pa.array(at, _INT).cast(pa.timestamp("us"))
             tables[name] = pa.table(columns)
         batches.append(tables)
