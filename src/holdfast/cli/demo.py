@@ -50,7 +50,15 @@ def demo(nodes: int, seconds: int, seed: int, out: Path, as_json: bool) -> int:
     last = max(4.0, seconds * 2 / 3 - fail_at)
     arrivals = tuple(round(last * (number + 1) / half, 1) for number in range(half))
     asked = DrillSettings(
-        "traffic", seed=seed, nodes=nodes, kill=half, arrivals=arrivals, batches=seconds, rows=200, fail_at=fail_at
+        "traffic",
+        seed=seed,
+        nodes=nodes,
+        kill=half,
+        arrivals=arrivals,
+        standby=True,
+        batches=seconds,
+        rows=200,
+        fail_at=fail_at,
     )
     make_directory(out)
     began = time.monotonic()
