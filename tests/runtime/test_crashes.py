@@ -68,8 +68,8 @@ def dying_at(operation: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[s
     with monkeypatch.context() as patch:
         patch.setattr(os, "link", watched("link", os.link))
         patch.setattr(os, "fsync", watched("fsync", os.fsync))
-        patch.setattr(Path, "replace", watched("replace", Path.replace))
-        patch.setattr(Path, "unlink", watched("unlink", Path.unlink))
+        patch.setattr(os, "replace", watched("replace", os.replace))
+        patch.setattr(os, "unlink", watched("unlink", os.unlink))
         patch.setattr(directory_store, "_write_new", watched("write", directory_store._write_new, write_half))
         durably = watched("write", source_pieces.write_durably, lambda path, parts: write_half(path, b"".join(parts)))
         patch.setattr(source_pieces, "write_durably", durably)

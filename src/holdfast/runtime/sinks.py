@@ -12,6 +12,7 @@ A later revision of a batch takes the place of an earlier one. A write of an epo
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -122,33 +123,44 @@ class ParquetSink:
     def __init__(self, directory: str | Path) -> None:
         self._directory = Path(directory)
         self._attempts = itertools.count()
+        self._made: set[PartitionId] = set()
 
     def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
-        """See Sink."""
-        manifests = self._directory / "_holdfast"
-        of_query = manifests / f"{key.query.operator}-{key.query.index}"
-        of_query.mkdir(parents=True, exist_ok=True)
-        self._check_epoch(manifests / "epoch", key, epoch)
-        place = of_query / f"{key.batch}.json"
+        """See Sink.
+
+        Every output of every batch goes through here, one after the other, on the driver: paths are plain texts.
+        """
+        folder, query = str(self._directory), key.query
+        manifests = f"{folder}/_holdfast/{query.operator}-{query.index}"
+        if query not in self._made:
+            os.makedirs(manifests, exist_ok=True)
+            self._made.add(query)
+        self._check_epoch(f"{folder}/_holdfast/epoch", key, epoch)
+        place = f"{manifests}/{key.batch}.json"
         held = _read_json(place)
         if held is not None and held["revision"] >= key.revision:
             return False
-        name = f"{key.query.operator}-{key.query.index:05d}-{key.batch:010d}-r{key.revision}.parquet"
-        beside = self._directory / f".{name}.{os.getpid():x}-{next(self._attempts):x}"
+        name = f"{query.operator}-{query.index:05d}-{key.batch:010d}-r{key.revision}.parquet"
+        beside = f"{folder}/.{name}.{self._attempt()}"
         try:
-            with beside.open("wb") as file:
+            with open(beside, "wb") as file:
                 pq.write_table(rows, file)
                 file.flush()
                 os.fsync(file.fileno())
             if held is not None:
                 # A reader sees the old revision or the new one, for a moment neither, never both.
                 (self._directory / held["file"]).unlink(missing_ok=True)
-            beside.replace(self._directory / name)
-        finally:
-            beside.unlink(missing_ok=True)
-        written = {"query": str(key.query), "batch": key.batch, "revision": key.revision, "epoch": epoch}
+            os.replace(beside, f"{folder}/{name}")
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(beside)
+            raise
+        written = {"query": str(query), "batch": key.batch, "revision": key.revision, "epoch": epoch}
         self._write_json(place, {**written, "file": name, "rows": rows.num_rows})
         return True
+
+    def _attempt(self) -> str:
+        return f"{os.getpid():x}-{next(self._attempts):x}"
 
     def rows(self) -> pa.Table | None:
         """Return all rows that count, by batch and then by partition; None where there are none."""
@@ -160,7 +172,7 @@ class ParquetSink:
         tables = [pq.read_table(self._directory / file, use_threads=False) for _, _, file in sorted(found)]
         return pa.concat_tables(tables).combine_chunks() if tables else None
 
-    def _check_epoch(self, path: Path, key: OutputKey, epoch: Epoch) -> None:
+    def _check_epoch(self, path: str, key: OutputKey, epoch: Epoch) -> None:
         seen = _read_json(path)
         if seen is not None and epoch < seen["epoch"]:
             raise StaleEpoch(
@@ -171,13 +183,14 @@ class ParquetSink:
         if seen is None or epoch > seen["epoch"]:
             self._write_json(path, {"epoch": epoch})
 
-    def _write_json(self, path: Path, value: dict[str, Any]) -> None:
-        beside = path.with_name(f".{path.name}.{os.getpid():x}-{next(self._attempts):x}")
-        with beside.open("w") as file:
-            json.dump(value, file)
+    def _write_json(self, path: str, value: dict[str, Any]) -> None:
+        folder, _, name = path.rpartition("/")
+        beside = f"{folder}/.{name}.{self._attempt()}"
+        with open(beside, "wb") as file:
+            file.write(json.dumps(value).encode())
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        os.replace(beside, path)
 
 
 class TransactionalSink:
@@ -223,9 +236,10 @@ def as_sink(given: object) -> Sink:
     raise BadInput(f"{given!r} is not a sink", remedy="give a sink, a directory for Parquet files, or a function")
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def _read_json(path: str | Path) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
+        with open(path, "rb") as file:
+            found: dict[str, Any] = json.loads(file.read())
     except FileNotFoundError:
         return None
     return found
