@@ -57,6 +57,12 @@ class Price:
     policy: str
     clock: Spread
     cpu: Spread
+    cpu_seconds: Spread
+    """What a turn, and with it one checkpoint, took more in CPU seconds of the whole cluster."""
+
+    def within(self, target: float) -> bool | None:
+        """Whether the price on the clock is within a target; None where the measurements cannot tell."""
+        return True if self.clock.high <= target else False if self.clock.low > target else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,4 +175,5 @@ def _price(policy: str, turns: Sequence[Turn]) -> Price:
         policy,
         median_with_interval([turn.seconds / plain[turn.alternation].seconds - 1 for turn in mine]),
         median_with_interval([turn.cpu_seconds / plain[turn.alternation].cpu_seconds - 1 for turn in mine]),
+        median_with_interval([turn.cpu_seconds - plain[turn.alternation].cpu_seconds for turn in mine]),
     )
