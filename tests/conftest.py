@@ -34,6 +34,7 @@ def spark(cluster: EmbeddedCluster) -> Iterator[SparkSession]:
     """The session's one Spark application."""
     from holdfast.spark.session import start_session
 
-    session = start_session("holdfast-tests", cluster.master_url)
+    secret = {"spark.holdfast.store.secretFile": str(cluster.secret_file)}
+    session = start_session("holdfast-tests", cluster.master_url, settings=secret)
     yield session
     session.stop()

@@ -135,7 +135,11 @@ class SparkBackend:
             self._keep_alive.watch(node, Address.parse(report.address))
 
     def _silent(self) -> set[NodeId]:
-        return set() if self._keep_alive is None else self._keep_alive.silent()
+        """Return the nodes that have answered and do so no more; of one that never has, nothing is known.
+
+        An agent refuses a driver that has not its secret: that is no reason to end its executor.
+        """
+        return set() if self._keep_alive is None else self._keep_alive.silent() & self._keep_alive.heard()
 
     def _alive(self) -> dict[NodeId, Executor]:
         return {NodeId(f"{one.host}-{one.id}"): one for one in executors_of(self._context)}

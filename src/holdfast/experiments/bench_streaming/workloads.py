@@ -2,7 +2,7 @@
 
 The SQL is what a careful user would write: each output is one windowed aggregation wherever the outputs allow it. The
 sums of hashtags (O4 to O14) are weighted counts over the largest window they build on, because written as the
-application has them, windows over windows over unions, Structured Streaming took ten times as long.
+application has them, windows over windows over unions, Structured Streaming took longer.
 """
 
 from __future__ import annotations
