@@ -115,7 +115,12 @@ def test_a_node_is_one_machine_with_its_agent(spark: SparkSession, cluster: Embe
     assert answer[-1] is not None
     assert answer[-1].fragments == len(cluster.nodes)
     running = " ".join(commands_of(node.group))
-    for part in ("worker.Worker", "CoarseGrainedExecutorBackend", "pyspark.daemon", "holdfast.store.node_agent"):
+    for part in (
+        "worker.Worker",
+        "CoarseGrainedExecutorBackend",
+        "holdfast.spark.python_daemon",
+        "holdfast.store.node_agent",
+    ):
         assert part in running
     cluster.slow_node(node.id, 0.5)
     work()
