@@ -207,6 +207,9 @@ class Machine:
         mine = self.partitions[event.partition]
         # One cycle may miss several: the first begins an epoch; the others count unless they have started anew in it.
         if mine.start.epoch <= event.epoch <= self.epoch and mine.node == event.node and mine.state in PLACED_STATES:
+            if mine.start.batch > self.book.global_batch:
+                # It started from an image of its own, and cannot go on from there: the global checkpoint must do.
+                self.book.forget_after(event.partition, self.book.global_batch)
             self._lose([event.partition], Cause.STATE_MISSING, f"{event.partition} is not on {event.node}")
 
     def _restore_failed(self, event: RestoreFailed) -> None:
