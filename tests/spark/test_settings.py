@@ -142,7 +142,8 @@ def test_a_connect_session_gets_a_clear_message() -> None:
 @pytest.mark.cluster
 def test_a_session_of_ours_is_as_needed_and_read(spark: SparkSession) -> None:
     assert check_spark(spark) == []
-    assert Settings.read(spark) == Settings()
+    secret = spark.conf.get(f"{PREFIX}store.secretFile")
+    assert Settings.read(spark) == Settings(store_secret_file=secret), "the tests' session has a secret, and no more"
     spark.conf.set(f"{PREFIX}mostLag", "5")
     try:
         assert Settings.read(spark).most_lag == 5

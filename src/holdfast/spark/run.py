@@ -79,7 +79,8 @@ class SparkRun:
         if checkpoint_every is not None:
             chosen = replace(chosen, checkpoint_batches=checkpoint_every, checkpoint_seconds=math.inf)
         self.program = Program(app)
-        self._directory = Path(directory)
+        # Tasks have a working directory of their own: what they are told must not depend on the driver's.
+        self._directory = Path(directory).absolute()
         self._directory.mkdir(parents=True, exist_ok=True)
         progress = ProgressFile(self._directory / "progress.json", self.program.name)
         self._logs = {
