@@ -127,6 +127,9 @@ class Node:
             self._store.drop(partition)
             self._store.point(partition, Pointer(cycle.epoch, None))
             return True
+        if not start.images:
+            said.append(Failed(partition, start.batch, "the checkpoint that it should start from has no whole image"))
+            return False
         line = self._store.line(partition)
         commit = None if line is None else line.commits.get(start.batch)
         sure = self._program.operators[partition.operator].deterministic
