@@ -108,6 +108,17 @@ def test_the_next_global_checkpoint_ends_it() -> None:
     assert driven.machine.losses == 0
 
 
+def test_where_nobody_is_past_the_checkpoint_no_new_batch_is_needed_to_end_it() -> None:
+    driven = Driven(chain("abc"), nodes={"n1": 5.0})
+    driven.cycle(3)
+    driven.checkpoint(3)
+    driven.tell(StateMissing(part("b"), NodeId("n1"), driven.machine.epoch))
+    assert driven.machine.recovering
+    driven.cycle(3)
+    assert not driven.machine.recovering
+    assert driven.of(RecoveryEnded) == [RecoveryEnded(BatchId(3))]
+
+
 def test_no_checkpoint_is_global_while_a_partition_has_not_saved() -> None:
     driven = running()
     driven.cycle(8)

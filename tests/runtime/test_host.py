@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import Application, rows, total, tumbling
+from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.runtime.answers import Done, Failed, Measures, Missing, Ready, Refused
 from holdfast.runtime.blocks import OUTSIDE, SINK, Block, Edge, Header, encode_blocks
@@ -334,6 +335,8 @@ def test_images_carry_a_partition_to_another_host() -> None:
     other.restore([plain])
     assert other.replay(P("c[0]"), sink, BatchId(4)) is None, "what the batch sent is not known, and not nothing"
     assert isinstance(old.snapshot(P("c[0]"), BatchId(77)), Missing)
+    with pytest.raises(CheckFailed, match="no longer all that it sent from batch 3 on"):
+        other.snapshot(P("c[0]"), BatchId(5), outbox_from=BatchId(3))
 
 
 def test_tentative_inputs_make_tentative_outputs_that_are_no_checkpoint() -> None:

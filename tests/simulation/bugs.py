@@ -142,7 +142,7 @@ def old_driver_writes(patch: Patch) -> None:
 def global_too_early(patch: Patch) -> None:
     """A checkpoint counts as global when most partitions have saved."""
 
-    def next_global(self: CheckpointBook, published: Any, outputs: Any) -> BatchId | None:
+    def next_global(self: CheckpointBook, published: Any, sure: Any) -> BatchId | None:
         for mark in reversed(self.marks):
             saved = [p for p in self._partitions if self.has(p, mark)]
             if saved and 2 * len(saved) >= len(self._partitions):
@@ -155,7 +155,7 @@ def global_too_early(patch: Patch) -> None:
 def global_before_published(patch: Patch) -> None:
     """A checkpoint is global before its outputs are out."""
 
-    def next_global(self: CheckpointBook, published: Any, outputs: Any) -> BatchId | None:
+    def next_global(self: CheckpointBook, published: Any, sure: Any) -> BatchId | None:
         marks = [mark for mark in self.marks if all(self.has(p, mark) for p in self._partitions)]
         return max(marks, default=None)
 

@@ -42,6 +42,11 @@ def test_a_few_hundred_seeds_find_nothing() -> None:
     assert campaign.rollbacks > SEEDS / 4
 
 
+@pytest.mark.parametrize("seed", [1150, 1575, 1607, 2078, 2463, 2896, 3389])
+def test_seeds_that_found_a_fault_once_find_it_no_more(seed: int) -> None:
+    assert simulate_recovery(seed).violation is None
+
+
 def test_a_seed_gives_one_run() -> None:
     first, second = simulate_recovery(7, record=True), simulate_recovery(7, record=True)
     assert first.journal == second.journal

@@ -91,8 +91,9 @@ class CheckpointBook:
         return mark in self._durable_marks
 
     def stored(self, partition: PartitionId, image: SavedImage) -> None:
-        """Hear that an image is safe."""
-        self._images[partition][image.id] = image
+        """Hear that an image is safe; one that holds the changes since an image that is gone is of no use."""
+        if image.follows is None or image.follows in self._images[partition]:
+            self._images[partition][image.id] = image
 
     def has(self, partition: PartitionId, mark: BatchId) -> bool:
         """Whether a partition's image at a mark is safe, durably where the mark is."""
@@ -108,23 +109,31 @@ class CheckpointBook:
         return max((one for one in self._images[partition].values() if one.batch == batch), default=None)
 
     def chain(self, partition: PartitionId, image: SavedImage) -> tuple[SavedImage, ...]:
-        """Return an image with those it follows, the whole one first; nothing where one of them is not there."""
+        """Return an image with those it follows, the whole one first; the book has no image without them."""
         found = [image]
         while found[-1].follows is not None:
-            before = self._images[partition].get(found[-1].follows)
-            if before is None:
-                return ()
-            found.append(before)
+            found.append(self._images[partition][found[-1].follows])
         return tuple(reversed(found))
 
     # -- what counts -------------------------------------------------------------------------------------------------
 
-    def next_global(self, published: Mapping[PartitionId, BatchId], outputs: Collection[PartitionId]) -> BatchId | None:
-        """Return the last mark that every partition has saved and whose outputs are out, if there is a new one."""
+    def next_global(self, published: Mapping[PartitionId, BatchId], sure: Collection[PartitionId]) -> BatchId | None:
+        """Return the last mark that every partition has saved and whose outputs cannot be lost, if there is a new one.
+
+        A sure (deterministic) output is out. One that is not goes out only after the checkpoint: its image holds it.
+        """
         for mark in reversed(self.marks):
-            if all(self.has(p, mark) for p in self._partitions) and all(published[p] >= mark for p in outputs):
+            if all(self.has(p, mark) for p in self._partitions) and all(
+                batch >= mark or (p not in sure and self._holds(p, mark, BatchId(batch + 1)))
+                for p, batch in published.items()
+            ):
                 return mark
         return None
+
+    def _holds(self, partition: PartitionId, mark: BatchId, first: BatchId) -> bool:
+        """Whether a partition's image at a mark holds its output from a batch on."""
+        image = self.at(partition, mark)
+        return image is not None and image.outbox_from is not None and image.outbox_from <= first
 
     def make_global(self, mark: BatchId) -> list[tuple[PartitionId, SavedImage]]:
         """Let a mark be the global checkpoint; return the images that nobody needs any more."""
@@ -142,8 +151,12 @@ class CheckpointBook:
             del images[key]
 
     def lost(self, partition: PartitionId, image: tuple[BatchId, Epoch]) -> None:
-        """Hear that an image cannot be brought back."""
-        self._images[partition].pop(image, None)
+        """Hear that an image cannot be brought back: it goes, and with it those that hold the changes since."""
+        images, gone = self._images[partition], {image}
+        while gone:
+            for one in gone:
+                images.pop(one, None)
+            gone = {key for key, one in images.items() if one.follows in gone}
 
     def go_durable(self) -> None:
         """The global checkpoint is lost: the last durable one takes its place, and what came after is forgotten."""

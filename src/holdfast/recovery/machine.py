@@ -207,9 +207,6 @@ class Machine:
         mine = self.partitions[event.partition]
         # One cycle may miss several: the first begins an epoch; the others count unless they have started anew in it.
         if mine.start.epoch <= event.epoch <= self.epoch and mine.node == event.node and mine.state in PLACED_STATES:
-            if mine.start.batch > self.book.global_batch:
-                # It started from an image of its own, and cannot go on from there: the global checkpoint must do.
-                self.book.forget_after(event.partition, self.book.global_batch)
             self._lose([event.partition], Cause.STATE_MISSING, f"{event.partition} is not on {event.node}")
 
     def _restore_failed(self, event: RestoreFailed) -> None:
@@ -217,10 +214,7 @@ class Machine:
         if event.epoch != self.epoch or event.image not in [one.id for one in mine.start.images]:
             return
         self.book.lost(event.partition, event.image)
-        found = self.book.at(event.partition, self.book.global_batch)
-        whole = self.book.global_batch == NOTHING or (
-            found is not None and bool(self.book.chain(event.partition, found))
-        )
+        whole = self.book.global_batch == NOTHING or self.book.at(event.partition, self.book.global_batch) is not None
         if not whole:
             if self.book.global_batch == self.book.durable_batch:
                 raise CheckFailed(
@@ -367,7 +361,6 @@ class Machine:
             and self.wiring.deterministic(partition)
             and last.outbox_from is not None
             and last.outbox_from <= safe + 1
-            and self.book.chain(partition, last)
             and self.settings.strategy is not RecoveryStrategy.SOURCE_REPLAY
         ):
             return last
@@ -405,6 +398,8 @@ class Machine:
         if mark is None or any(
             one.frontier < mark for one in self.partitions.values() if one.state is not PartitionState.LOST
         ):
+            if all(one.frontier <= self.book.global_batch for one in self.partitions.values()):
+                self._end_recovery()  # nobody is past the checkpoint there is: no batch has come to make a new one
             return
         gone = self.book.make_global(mark)
         for p in self.lost:
@@ -412,15 +407,20 @@ class Machine:
         self._effects.append(GlobalCheckpoint(mark, self.book.durable_batch))
         if gone:
             self._effects.append(Forget(tuple(gone)))
-        if not self.in_state([PartitionState.LOST, PartitionState.RESTORING]):
-            self.losses = 0
-            if self.recovering:
-                self.recovering = False
-                self._resume()
-                if self.buffering:
-                    self.buffering = False
-                    self._effects.append(Keep(everything=False))
-                self._effects.append(RecoveryEnded(mark))
+        self._end_recovery()
+
+    def _end_recovery(self) -> None:
+        """With nothing lost and a global checkpoint, outboxes shrink to the plan's policy."""
+        if self.in_state([PartitionState.LOST, PartitionState.RESTORING]):
+            return
+        self.losses = 0
+        if self.recovering:
+            self.recovering = False
+            self._resume()
+            if self.buffering:
+                self.buffering = False
+                self._effects.append(Keep(everything=False))
+            self._effects.append(RecoveryEnded(self.book.global_batch))
 
     def _bound_buffers(self, kept_bytes: int) -> None:
         """At the bound, hold back first what serves no live query, then the least valuable live queries."""

@@ -252,11 +252,13 @@ class PartitionHost:
                     found += self.replay(partition, consumer, at) or []
         return found
 
-    def replay(self, sender: PartitionId, consumer: PartitionId, after: BatchId) -> list[Block] | None:
+    def replay(
+        self, sender: PartitionId, consumer: PartitionId, after: BatchId, through: BatchId | None = None
+    ) -> list[Block] | None:
         """Return what a partition sent to a consumer after a batch; None where not all of it is kept."""
         placed = self._need(sender)
         found: list[Block] = []
-        for number in range(after + 1, placed.frontier + 1):
+        for number in range(after + 1, (placed.frontier if through is None else through) + 1):
             commit = placed.commits.get(BatchId(number))
             blocks = None if commit is None else self._store.blocks(commit)
             if commit is None or blocks is None:
@@ -329,8 +331,13 @@ class PartitionHost:
         outbox: list[Block] = []
         if outbox_from is not None:
             for consumer in placed.heard:
-                kept = self.replay(partition, consumer, BatchId(outbox_from - 1)) or []
-                outbox += [block for block in kept if block.header.batch <= batch]
+                kept = self.replay(partition, consumer, BatchId(outbox_from - 1), batch)
+                if kept is None:
+                    raise CheckFailed(
+                        f"{partition} has no longer all that it sent from batch {outbox_from} on",
+                        remedy="save what it has",
+                    )
+                outbox += kept
         return take_image(commit, state, earlier, outbox)
 
     def outbox_from(self, partition: PartitionId) -> BatchId:

@@ -127,9 +127,6 @@ class Node:
             self._store.drop(partition)
             self._store.point(partition, Pointer(cycle.epoch, None))
             return True
-        if not start.images:
-            said.append(Failed(partition, start.batch, "the checkpoint that it should start from has no whole image"))
-            return False
         line = self._store.line(partition)
         commit = None if line is None else line.commits.get(start.batch)
         sure = self._program.operators[partition.operator].deterministic
@@ -227,6 +224,7 @@ class Node:
         if again or (answer is None and (partition, version) not in self._begun):
             problem = self._begin_save(cycle, partition, version, image, name)
             if problem is not None:
+                self._begun.pop((partition, version), None)  # next time it is described by what is here then
                 return problem
             self._begun[partition, version] = image
             answer = self._vault.saved(name) if answer is None else answer
@@ -273,7 +271,9 @@ class Node:
             or (first is not None and (last.outbox_from is None or last.outbox_from > first))
         ):
             return SavedImage(version.batch, version.epoch, None, first, durable)
-        return SavedImage(version.batch, version.epoch, last.id, None if first is None else last.outbox_from, durable)
+        if first is not None and first <= last.batch + 1:
+            first = last.outbox_from  # with no gap to what the last one holds, they reach back together
+        return SavedImage(version.batch, version.epoch, last.id, first, durable)
 
 
 def _shares(done: list[Done], cpu_seconds: float) -> dict[PartitionId, Measures]:

@@ -359,7 +359,7 @@ class SimulatedCluster:
                 continue
             for task in frozen.tasks:
                 if self._mischief.strikes(Fault.ZOMBIE_WROTE):
-                    member.worker.level(task.cycle, task.level, task.blocks)
+                    self._run_over(member.worker, task)
 
     def _run_late(self) -> None:
         """Run tasks of cycles that are over."""
@@ -373,7 +373,15 @@ class SimulatedCluster:
                 worker = task.member.worker
                 if self._draw.random() < 0.5:
                     worker = self._worker(task.member.name, task.member.store, task.member.clock)
-                worker.level(task.cycle, task.level, task.blocks)
+                self._run_over(worker, task)
+
+    def _run_over(self, worker: Node, task: _Task) -> None:
+        """Run a task of a cycle that is over."""
+        self._vault.over = True
+        try:
+            worker.level(task.cycle, task.level, task.blocks)
+        finally:
+            self._vault.over = False
 
 
 def _drop(store: FragileStore, partition: PartitionId) -> bool:
