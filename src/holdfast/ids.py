@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import NewType
+from typing import NamedTuple, NewType
 
 from holdfast.errors import BadInput
 
@@ -31,12 +30,11 @@ def is_operator_id(text: object) -> bool:
     return isinstance(text, str) and _OPERATOR.fullmatch(text) is not None
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PartitionId:
+class PartitionId(NamedTuple):
     """One slice of an operator, written `O3[0]`: the unit of state, placement, failure and recovery."""
 
     operator: OperatorId
-    index: int
+    index: int  # type: ignore[assignment]  # what a tuple calls so is not used; equality and hash are fast
 
     def __str__(self) -> str:
         return f"{self.operator}[{self.index}]"

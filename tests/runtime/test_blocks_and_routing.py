@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
-from holdfast.runtime.blocks import Block, Edge, Header, decode_block, decode_blocks, encode_block, encode_blocks
+from holdfast.runtime.blocks import Block, Edge, Header, decode_blocks, encode_blocks
 from holdfast.runtime.hashing import hash_rows, partition_of
 from holdfast.runtime.routing import Route, spread
 from holdfast.topology import Input, Operator, Partitioning, Topology
@@ -26,22 +28,44 @@ def test_blocks_are_read_as_they_were_written() -> None:
     assert [block.header for block in again] == [HEADER, HEADER]
     assert again[0].rows.equals(ROWS)
     assert again[1].rows is None, "a block without rows is the barrier alone"
-    assert encode_block(again[0]) == encode_block(both[0]), "the same block, the same bytes"
-    assert decode_block(encode_block(both[1])).header == HEADER
+    assert encode_blocks([again[0]]) == encode_blocks([both[0]]), "the same block, the same bytes"
+    assert decode_blocks(encode_blocks([both[1]]))[0].header == HEADER
     assert Block(HEADER).stamped(Epoch(3)).header.epoch == 3
 
 
+def test_blocks_of_one_sender_and_batch_share_a_table_and_are_read_apart() -> None:
+    def to(index: int, rows: pa.Table | None, **more: object) -> Block:
+        return Block(replace(HEADER, receiver=PartitionId(EDGE.target, index), **more), rows)  # type: ignore[arg-type]
+
+    wider = ROWS.append_column("more", pa.array([1, 2, 3]))
+    blocks = [
+        to(0, ROWS),
+        to(1, None),
+        to(2, ROWS.slice(1, 2)),
+        to(3, ROWS.slice(0, 0)),
+        to(4, wider),
+        to(5, wider, batch=BatchId(8)),
+        to(6, None, batch=BatchId(8)),
+    ]
+    data = encode_blocks(blocks)
+    assert data.count(b"HFB2") == 3, "other columns, or another batch, begin a new table"
+    again = decode_blocks(data)
+    assert [one.header for one in again] == [one.header for one in blocks]
+    assert [one.rows for one in again] == [one.rows for one in blocks]
+    assert decode_blocks(encode_blocks([])) == []
+
+
 def test_a_torn_or_changed_block_is_refused() -> None:
-    data = encode_block(Block(HEADER, ROWS))
+    data = encode_blocks([Block(HEADER, ROWS)])
     for length in range(1, len(data), 7):
         with pytest.raises(CheckFailed):
-            decode_block(data[:length])
+            decode_blocks(data[:length])
     accepted = []
     for place in range(len(data)):
         changed = bytearray(data)
         changed[place] ^= 0x10
         try:
-            decode_block(bytes(changed))
+            decode_blocks(bytes(changed))
             accepted.append(place)
         except CheckFailed:
             pass

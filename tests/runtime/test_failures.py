@@ -17,8 +17,8 @@ from holdfast.ids import Epoch, NodeId, PartitionId
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime import FunctionSink, InProcess, MemorySink, OutputKey, run_in_process
 from holdfast.runtime.answers import OperatorFailed
-from holdfast.runtime.blocks import encode_rows
 from holdfast.runtime.program import Program
+from holdfast.runtime.tables import encode_rows
 from runtime.generated import SCHEMA, batches, table
 
 

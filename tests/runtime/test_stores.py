@@ -74,9 +74,9 @@ def test_a_state_is_the_runs_of_its_commits(stores: Callable[[], VersionStore]) 
     assert line.last == second
     assert values(stores(), second) == [[1, 2], [3]]
     assert values(stores(), first) == [[1, 2]], "nothing changed in place"
-    found = stores().blocks(second)
+    found = stores().sent(second)
     assert found is not None
-    assert found[0].rows.equals(run(3))
+    assert found[Q][0].rows.equals(run(3))
     assert stores().line(Q) is None
 
 
@@ -85,9 +85,9 @@ def test_of_two_attempts_the_first_wins(stores: Callable[[], VersionStore]) -> N
     first = commit(stores(), 0, 1)
     assert commit(stores(), 0, 99) == first
     assert values(stores(), first) == [[1]]
-    found = stores().blocks(first)
+    found = stores().sent(first)
     assert found is not None
-    assert found[0].rows.equals(run(1)), "state and output are of one attempt"
+    assert found[Q][0].rows.equals(run(1)), "state and output are of one attempt"
 
 
 def test_going_back_is_a_pointer_and_old_lines_do_not_count(stores: Callable[[], VersionStore]) -> None:
@@ -133,8 +133,8 @@ def test_what_nobody_needs_is_forgotten(stores: Callable[[], VersionStore], tmp_
     assert values(stores(), line[9]) == [[8], [9]]
     assert values(stores(), line[4]) == [[3], [4]], "a checkpoint's state stays"
     assert values(stores(), line[6]) is None
-    assert stores().blocks(line[6]) is None
-    assert all(stores().blocks(line[batch]) is not None for batch in (7, 8, 9))
+    assert stores().sent(line[6]) is None
+    assert all(stores().sent(line[batch]) is not None for batch in (7, 8, 9))
     after = commit(stores(), 10, 10, keep=Commit(P, version(9), None, 0, {"t": line[9].runs["t"][-1:]}))
     assert values(stores(), after) == [[9], [10]]
     stores().drop(P)
@@ -164,7 +164,7 @@ def test_a_damaged_file_counts_as_lost(kind: str, damage: str, tmp_path: Path) -
         assert line is not None
         assert not line.commits
     else:
-        found = anew.load(made) if kind == "runs" else anew.blocks(made)
+        found = anew.load(made) if kind == "runs" else anew.sent(made)
         assert found is None
 
 

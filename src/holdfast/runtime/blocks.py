@@ -1,30 +1,33 @@
 """Blocks: the rows of one batch on one edge from one partition to another, with a header. Runs anywhere.
 
 A block is atomic. One without rows is the barrier alone. (edge, from, to, batch) is its sequence number: a consumer
-drops a second copy (paper 000, Alg. 1, with tuples of a batch taken together). Written down, a block is
+drops a second copy (paper 000, Alg. 1, with tuples of a batch taken together). Written down, the blocks of a batch from
+one partition on one edge are together
 
-    4 bytes "HFB1" | u32 length of the header | u32 CRC-32 of header and rows | u64 length of the rows
-    header (JSON, UTF-8) | zeros up to a multiple of 8 | rows (an Arrow IPC stream; nothing for a barrier alone)
+    4 bytes "HFB2" | u32 length of the header | u32 CRC-32 of header and rows | u64 length of the rows
+    header (JSON, UTF-8) | zeros up to a multiple of 8 | rows (an Arrow IPC stream; nothing for barriers alone)
 
-all numbers little-endian. Reading copies nothing: the rows stay in the buffer they came in.
+all numbers little-endian; the header says which rows are whose (a table for every receiver would cost more than its
+rows). Reading copies nothing: the rows stay in the buffer they came in.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from holdfast.erasure.checksums import crc32
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
+from holdfast.runtime.tables import decode_rows, encode_rows, one_chunk
 from holdfast.runtime.times import Watermark
 
-_MAGIC = b"HFB1"
+_MAGIC = b"HFB2"
 _PREFIX = struct.Struct("<4sIIQ")
 _ALIGN = 8
 
@@ -36,8 +39,7 @@ OUTSIDE = OperatorId("@outside")
 """Where a source's rows come from."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Edge:
+class Edge(NamedTuple):
     """Two operators, the first sending to the second."""
 
     source: OperatorId
@@ -90,52 +92,11 @@ class Block:
         return 0 if self.rows is None else self.rows.num_rows
 
 
-def encode_rows(table: pa.Table) -> pa.Buffer:
-    """Write a table as an Arrow IPC stream: the same table gives the same bytes."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
-
-
-def decode_rows(data: pa.Buffer) -> pa.Table:
-    """Read an Arrow IPC stream without copying its rows."""
-    with pa.ipc.open_stream(data) as reader:
-        return reader.read_all()
-
-
-def encode_block(block: Block) -> bytes:
-    """Write a block down."""
-    head = block.header
-    fields: dict[str, Any] = {
-        "edge": [head.edge.source, head.edge.target],
-        "from": str(head.sender),
-        "to": str(head.receiver),
-        "batch": head.batch,
-        "epoch": head.epoch,
-        "watermark": head.watermark,
-        "tentative": head.tentative,
-    }
-    header = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
-    rows = memoryview(b"") if block.rows is None else memoryview(encode_rows(block.rows))
-    padding = bytes(-(_PREFIX.size + len(header)) % _ALIGN)
-    check = crc32(rows, crc32(header))
-    return b"".join((_PREFIX.pack(_MAGIC, len(header), check, len(rows)), header, padding, rows))
-
-
-def decode_block(data: pa.Buffer | bytes | memoryview) -> Block:
-    """Read one block; what is torn or changed is refused."""
-    blocks = decode_blocks(data)
-    if len(blocks) != 1:
-        raise CheckFailed(f"{len(blocks)} blocks where one was expected", remedy="read them with decode_blocks")
-    return blocks[0]
-
-
 def encode_blocks(blocks: Sequence[Block]) -> bytes:
-    """Write blocks one after the other, each beginning at a multiple of 8."""
+    """Write blocks one after the other; neighbours of one sender, edge and batch share a header and a table."""
     parts = []
-    for block in blocks:
-        written = encode_block(block)
+    for group in _groups(blocks):
+        written = _encode_group(group)
         parts += [written, bytes(-len(written) % _ALIGN)]
     return b"".join(parts)
 
@@ -143,7 +104,8 @@ def encode_blocks(blocks: Sequence[Block]) -> bytes:
 def decode_blocks(data: pa.Buffer | bytes | memoryview) -> list[Block]:
     """Read blocks one after the other; what is torn or changed is refused."""
     buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
-    view, at, found = memoryview(buffer), 0, []
+    view, at = memoryview(buffer), 0
+    found: list[Block] = []
     while at < len(view):
         if len(view) - at < _PREFIX.size:
             raise _torn("ends in the middle")
@@ -159,30 +121,73 @@ def decode_blocks(data: pa.Buffer | bytes | memoryview) -> list[Block]:
         if crc32(rows, crc32(header)) != check:
             raise _torn("has another checksum than its content")
         table = decode_rows(buffer.slice(rows_at, rows_length)) if rows_length else None
-        found.append(Block(_read_header(json.loads(bytes(header))), table))
+        found += _read_group(json.loads(bytes(header)), table)
         at = rows_at + rows_length + -rows_length % _ALIGN
     return found
 
 
-def _read_header(fields: dict[str, Any]) -> Header:
-    source, target = fields["edge"]
-    return Header(
-        Edge(OperatorId(source), OperatorId(target)),
-        _partition(fields["from"]),
-        _partition(fields["to"]),
-        BatchId(fields["batch"]),
-        Epoch(fields["epoch"]),
-        fields["watermark"],
-        fields["tentative"],
+def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
+    """Put neighbours together that differ only in receiver and rows."""
+    group: list[Block] = []
+    schema: pa.Schema | None = None
+    for block in blocks:
+        mine = None if block.rows is None else block.rows.schema
+        if group and not (
+            _alike(group[0].header, block.header) and (mine is None or schema is None or mine.equals(schema))
+        ):
+            yield group
+            group, schema = [], None
+        group.append(block)
+        schema = schema or mine
+    if group:
+        yield group
+
+
+def _alike(one: Header, other: Header) -> bool:
+    return (
+        one.batch == other.batch
+        and one.sender == other.sender
+        and one.edge == other.edge
+        and (one.epoch, one.watermark, one.tentative) == (other.epoch, other.watermark, other.tentative)
     )
 
 
-def _partition(text: str) -> PartitionId:
-    """Read `O3[0]`, and the ends of the world, which are not operators."""
-    if text.startswith("@"):
-        name, _, index = text.partition("[")
-        return PartitionId(OperatorId(name), int(index.removesuffix("]")))
-    return PartitionId.parse(text)
+def _encode_group(blocks: Sequence[Block]) -> bytes:
+    head = blocks[0].header
+    fields: dict[str, Any] = {
+        "edge": head.edge,
+        "from": head.sender,
+        "to": [block.header.receiver for block in blocks],
+        "rows": [None if block.rows is None else block.rows.num_rows for block in blocks],
+        "batch": head.batch,
+        "epoch": head.epoch,
+        "watermark": head.watermark,
+        "tentative": head.tentative,
+    }
+    header = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    tables = [block.rows for block in blocks if block.rows is not None]
+    rows = memoryview(encode_rows(one_chunk(tables))) if tables else memoryview(b"")
+    padding = bytes(-(_PREFIX.size + len(header)) % _ALIGN)
+    check = crc32(rows, crc32(header))
+    return b"".join((_PREFIX.pack(_MAGIC, len(header), check, len(rows)), header, padding, rows))
+
+
+def _read_group(fields: dict[str, Any], table: pa.Table | None) -> Iterator[Block]:
+    edge = Edge(*map(OperatorId, fields["edge"]))
+    sender, batch, epoch = _partition(fields["from"]), BatchId(fields["batch"]), Epoch(fields["epoch"])
+    watermark, tentative, at = fields["watermark"], fields["tentative"], 0
+    for receiver, count in zip(fields["to"], fields["rows"], strict=True):
+        header = Header(edge, sender, _partition(receiver), batch, epoch, watermark, tentative)
+        if count is None or table is None:
+            yield Block(header)
+        else:
+            yield Block(header, table.slice(at, count))
+            at += count
+
+
+def _partition(fields: Sequence[Any]) -> PartitionId:
+    operator, index = fields
+    return PartitionId(OperatorId(operator), index)
 
 
 def _torn(what: str) -> CheckFailed:

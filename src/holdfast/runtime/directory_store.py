@@ -26,9 +26,9 @@ import pyarrow as pa
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, PartitionId
-from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks
+from holdfast.runtime.blocks import decode_blocks, encode_blocks
 from holdfast.runtime.run_files import decode_runs, encode_runs
-from holdfast.runtime.stores import Addition, check_epoch, next_pointer, reach, with_file
+from holdfast.runtime.stores import Addition, Sent, by_receiver, check_epoch, next_pointer, reach, with_file
 from holdfast.runtime.versions import (
     Commit,
     FileName,
@@ -59,6 +59,7 @@ class DirectoryStore:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._cache = _Cache(cache_bytes)
         self._commits: dict[Path, Commit] = {}
+        self._folders: dict[PartitionId, Path] = {}
         self._attempts = itertools.count()
 
     @property
@@ -113,7 +114,7 @@ class DirectoryStore:
         attempt = self._attempt(folder, commit.id)
         runs_name, blocks_name = FileName(f"{attempt}.runs"), FileName(f"{attempt}.blocks")
         kept = with_file(commit, runs_name, blocks_name if added.blocks else None)
-        written = []
+        written, sent_bytes = [], 0
         runs = [run for table in added.runs.values() for run in table]
         try:
             if runs:
@@ -121,7 +122,9 @@ class DirectoryStore:
                 _write_new(folder / runs_name, encode_runs(added.runs))
             if added.blocks:
                 written.append(folder / blocks_name)
-                _write_new(folder / blocks_name, encode_blocks(added.blocks))
+                data = encode_blocks(added.blocks)
+                sent_bytes = len(data)
+                _write_new(folder / blocks_name, data)
             first = self._link(final, encode_record(kept))
         except BaseException:
             for path in written:
@@ -136,37 +139,36 @@ class DirectoryStore:
             return winner
         self._commits[final] = kept
         if runs:
-            self._cache.put((folder, runs_name), runs, sum(run.nbytes for run in runs))
+            self._cache.put((partition, runs_name), runs, sum(run.nbytes for run in runs))
         if added.blocks:
-            self._cache.put((folder, blocks_name), tuple(added.blocks), sum(_size(block) for block in added.blocks))
+            self._cache.put((partition, blocks_name), by_receiver(added.blocks), sent_bytes)
         return kept
 
     def load(self, commit: Commit) -> dict[str, tuple[pa.Table, ...]] | None:
         """See VersionStore."""
-        folder = self._folder(commit.partition)
         files: dict[FileName, Sequence[pa.Table]] = {}
         for name in commit.files:
-            runs = self._runs(folder, name)
+            runs = self._runs(commit.partition, name)
             if runs is None:
                 return None
             files[name] = runs
         return {name: tuple(files[ref.file][ref.number] for ref in refs) for name, refs in commit.runs.items()}
 
-    def blocks(self, commit: Commit) -> Sequence[Block] | None:
+    def sent(self, commit: Commit) -> Sent | None:
         """See VersionStore."""
         if commit.blocks is None:
-            return ()
-        key = (self._folder(commit.partition), commit.blocks)
-        cached: Sequence[Block] | None = self._cache.get(key)
+            return {}
+        key = (commit.partition, commit.blocks)
+        cached: Sent | None = self._cache.get(key)
         if cached is not None:
             return cached
-        data = _mapped(key[0] / key[1])
+        data = _mapped(self._folder(commit.partition) / commit.blocks)
         try:
-            found = None if data is None else tuple(decode_blocks(data))
+            found = None if data is None else by_receiver(decode_blocks(data))
         except CheckFailed:
             return None
-        if found is not None:
-            self._cache.put(key, found, sum(_size(block) for block in found))
+        if data is not None and found is not None:
+            self._cache.put(key, found, data.size)
         return found
 
     def forget(self, partition: PartitionId, states: set[VersionId], blocks_from: BatchId) -> None:
@@ -191,7 +193,7 @@ class DirectoryStore:
             # What belongs to a later batch may be an attempt that is still being made.
             if path.name not in needed and _batch_of(path.name) <= line.frontier:
                 path.unlink(missing_ok=True)
-                self._cache.forget((folder, FileName(path.name)))
+                self._cache.forget((partition, FileName(path.name)))
                 self._commits.pop(path, None)
 
     def drop(self, partition: PartitionId) -> None:
@@ -202,7 +204,7 @@ class DirectoryStore:
         (folder / _POINTER).unlink(missing_ok=True)
         for path in folder.iterdir():
             path.unlink(missing_ok=True)
-            self._cache.forget((folder, FileName(path.name)))
+            self._cache.forget((partition, FileName(path.name)))
             self._commits.pop(path, None)
         folder.rmdir()
 
@@ -212,7 +214,7 @@ class DirectoryStore:
         live: dict[FileName, int] = {}
         for refs in commit.runs.values():
             for ref in refs:
-                runs = self._runs(folder, ref.file)
+                runs = self._runs(commit.partition, ref.file)
                 live[ref.file] = live.get(ref.file, 0) + (0 if runs is None else runs[ref.number].nbytes)
         thin = set()
         for name, needed in live.items():
@@ -244,7 +246,10 @@ class DirectoryStore:
     # -- files -----------------------------------------------------------------------------------------------------
 
     def _folder(self, partition: PartitionId) -> Path:
-        return self._directory / f"{partition.operator}-{partition.index}"
+        folder = self._folders.get(partition)
+        if folder is None:
+            folder = self._folders[partition] = self._directory / f"{partition.operator}-{partition.index}"
+        return folder
 
     def _pointer(self, partition: PartitionId) -> Pointer | None:
         try:
@@ -263,17 +268,17 @@ class DirectoryStore:
         self._commits[path] = commit
         return commit
 
-    def _runs(self, folder: Path, name: FileName) -> Sequence[pa.Table] | None:
-        cached: Sequence[pa.Table] | None = self._cache.get((folder, name))
+    def _runs(self, partition: PartitionId, name: FileName) -> Sequence[pa.Table] | None:
+        cached: Sequence[pa.Table] | None = self._cache.get((partition, name))
         if cached is not None:
             return cached
-        data = _mapped(folder / name)
+        data = _mapped(self._folder(partition) / name)
         try:
             runs = None if data is None else decode_runs(data)
         except CheckFailed:
             return None
         if runs is not None:
-            self._cache.put((folder, name), runs, sum(run.nbytes for run in runs))
+            self._cache.put((partition, name), runs, sum(run.nbytes for run in runs))
         return runs
 
     def _attempt(self, folder: Path, version: VersionId) -> str:
@@ -307,16 +312,16 @@ class _Cache:
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._held: OrderedDict[tuple[Path, FileName], tuple[Any, int]] = OrderedDict()
+        self._held: OrderedDict[tuple[PartitionId, FileName], tuple[Any, int]] = OrderedDict()
         self.bytes = 0
 
-    def get(self, key: tuple[Path, FileName]) -> Any:
+    def get(self, key: tuple[PartitionId, FileName]) -> Any:
         if key not in self._held:
             return None
         self._held.move_to_end(key)
         return self._held[key][0]
 
-    def put(self, key: tuple[Path, FileName], value: Any, size: int) -> None:
+    def put(self, key: tuple[PartitionId, FileName], value: Any, size: int) -> None:
         self.forget(key)
         self._held[key] = (value, size)
         self.bytes += size
@@ -324,7 +329,7 @@ class _Cache:
             _, (_, gone) = self._held.popitem(last=False)
             self.bytes -= gone
 
-    def forget(self, key: tuple[Path, FileName]) -> None:
+    def forget(self, key: tuple[PartitionId, FileName]) -> None:
         if key in self._held:
             self.bytes -= self._held.pop(key)[1]
 
@@ -358,7 +363,3 @@ def _mapped(path: Path) -> pa.Buffer | None:
             return file.read_buffer()
     except FileNotFoundError:
         return None
-
-
-def _size(block: Block) -> int:
-    return 0 if block.rows is None else int(block.rows.nbytes)

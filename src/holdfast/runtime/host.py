@@ -225,7 +225,7 @@ class PartitionHost:
             return Failed(partition, batch, str(error))
         except Exception as error:  # a user's function may raise anything; it is an answer, not the end of the task
             return Failed(partition, batch, f"{type(error).__name__}: {error}")
-        placed.commits[batch] = kept
+        placed.add(kept)
         placed.inbox.done(batch)
         measures = Measures(
             rows_in=kept.rows_in - (0 if before is None else before.rows_in),
@@ -260,10 +260,10 @@ class PartitionHost:
         found: list[Block] = []
         for number in range(after + 1, (placed.frontier if through is None else through) + 1):
             commit = placed.commits.get(BatchId(number))
-            blocks = None if commit is None else self._store.blocks(commit)
-            if commit is None or blocks is None:
+            sent = None if commit is None else self._store.sent(commit)
+            if commit is None or sent is None:
                 return None
-            mine = [block.stamped(self.epoch) for block in blocks if block.header.receiver == consumer]
+            mine = [block.stamped(self.epoch) for block in sent.get(consumer, ())]
             if not mine and consumer.operator != LATE:
                 mine = [barrier(self._edges[sender, consumer], sender, consumer, commit, self.epoch)]
             found += mine
@@ -273,7 +273,7 @@ class PartitionHost:
         """The first batch whose output is still here, with all after it."""
         placed = self._need(partition)
         number = placed.frontier
-        while (commit := placed.commits.get(number)) is not None and self._store.blocks(commit) is not None:
+        while (commit := placed.commits.get(number)) is not None and self._store.sent(commit) is not None:
             number = BatchId(number - 1)
         return BatchId(number + 1)
 
@@ -284,15 +284,11 @@ class PartitionHost:
         """
         found = []
         for partition, placed in self._placed.items():
-            for consumer, heard in placed.heard.items():
-                near = self._placed.get(consumer)
-                at = heard if near is None else near.frontier
-                if at is not None and any(
-                    commit is None or self._store.blocks(commit) is None
-                    for commit in map(placed.commits.get, map(BatchId, range(at + 1, placed.frontier + 1)))
-                ):
-                    found.append((partition, at))
-                    break
+            nears = ((self._placed.get(consumer), heard) for consumer, heard in placed.heard.items())
+            stands = [heard if near is None else near.frontier for near, heard in nears]
+            behind = min((at for at in stands if at is not None), default=placed.frontier)
+            if behind < placed.frontier and self.kept_from(partition) > behind + 1:
+                found.append((partition, behind))
         return found
 
     def hear(self, sender: PartitionId, consumer: PartitionId, frontier: BatchId | None) -> None:
@@ -369,7 +365,7 @@ class PartitionHost:
             for sender in self._placed.values():
                 sender.handed.pop(partition, None)
         else:
-            placed.pointer, placed.commits = line.pointer, dict(line.commits)
+            placed.stand(line)
         placed.inbox.done(placed.frontier)
 
     def _hand_over(self, placed: Placed) -> None:
@@ -396,4 +392,4 @@ class PartitionHost:
         self._store.forget(placed.partition, states, placed.keep_from)
         line = self._store.line(placed.partition)
         if line is not None:
-            placed.pointer, placed.commits = line.pointer, dict(line.commits)
+            placed.stand(line)

@@ -137,7 +137,7 @@ class Node:
                 line.commits.get(BatchId(b))
                 for b in range(start.batch + 1 if first is None else first, start.batch + 1)
             ]
-            kept = all(one is not None and self._store.blocks(one) is not None for one in sent)
+            kept = all(one is not None and self._store.sent(one) is not None for one in sent)
             if kept and self._store.load(commit) is not None:
                 self._store.point(partition, Pointer(cycle.epoch, commit.id))
                 return True

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from holdfast.ids import BatchId, PartitionId
 from holdfast.runtime.inbox import Inbox
-from holdfast.runtime.versions import NO_BATCH, Commit, Pointer
+from holdfast.runtime.versions import NO_BATCH, Commit, Line, Pointer
 
 _FIRST = BatchId(0)
 
@@ -29,7 +29,18 @@ class Placed:
     """Batches whose state is kept, beside the last ones."""
     trimmed_at: BatchId = NO_BATCH
 
-    @property
-    def frontier(self) -> BatchId:
-        """The last batch it has completed."""
-        return max(self.commits, default=NO_BATCH)
+    frontier: BatchId = field(init=False)
+    """The last batch it has completed."""
+
+    def __post_init__(self) -> None:
+        self.frontier = max(self.commits, default=NO_BATCH)
+
+    def stand(self, line: Line) -> None:
+        """Take over what the files say."""
+        self.pointer, self.commits = line.pointer, dict(line.commits)
+        self.frontier = line.frontier
+
+    def add(self, commit: Commit) -> None:
+        """Complete the next batch."""
+        self.frontier = commit.id.batch
+        self.commits[self.frontier] = commit

@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from holdfast.erasure.checksums import crc32
 from holdfast.errors import BadInput, CheckFailed
-from holdfast.runtime.blocks import decode_rows, encode_rows
 from holdfast.runtime.program import SourceProgram
 from holdfast.runtime.routing import spread_by_key
 from holdfast.runtime.schemas import conform
+from holdfast.runtime.tables import decode_rows, encode_rows
 from holdfast.runtime.times import event_times
 
 _ALIGN = 64

@@ -14,11 +14,11 @@ import pyarrow as pa
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.blocks import LATE, Block, Edge, Header
-from holdfast.runtime.operators.kernel import one_chunk
 from holdfast.runtime.program import OperatorProgram
 from holdfast.runtime.routing import spread
 from holdfast.runtime.schemas import conform
 from holdfast.runtime.stores import FRESH, Addition
+from holdfast.runtime.tables import one_chunk
 from holdfast.runtime.times import Watermark, highest, lowest
 from holdfast.runtime.versions import Commit, FileName, RunRef, VersionId
 

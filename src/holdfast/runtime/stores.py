@@ -10,7 +10,7 @@ Both keep to one contract (tests run one suite on both):
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -23,6 +23,8 @@ from holdfast.runtime.blocks import Block
 from holdfast.runtime.versions import Commit, FileName, Line, Pointer, RunRef, VersionId, line_of
 
 NewRuns = Mapping[str, Sequence[pa.Table]]
+Sent = Mapping[PartitionId, Sequence[Block]]
+"""The blocks with rows that a batch gave, by receiver."""
 
 
 class StaleEpoch(HoldfastError):
@@ -64,8 +66,8 @@ class VersionStore(Protocol):
         """Return the runs of a version's state; None where some are lost. Unchanged runs are the same objects."""
         ...
 
-    def blocks(self, commit: Commit) -> Sequence[Block] | None:
-        """Return the blocks with rows that a batch gave; None where they are gone."""
+    def sent(self, commit: Commit) -> Sent | None:
+        """Return what a batch gave; None where it is gone."""
         ...
 
     def forget(self, partition: PartitionId, states: set[VersionId], blocks_from: BatchId) -> None:
@@ -87,6 +89,14 @@ class VersionStore(Protocol):
     def kept_bytes(self) -> int:
         """Return what all outboxes here hold."""
         ...
+
+
+def by_receiver(blocks: Iterable[Block]) -> Sent:
+    """Put blocks in order by receiver: outboxes are asked for one receiver's at a time."""
+    found: dict[PartitionId, list[Block]] = {}
+    for block in blocks:
+        found.setdefault(block.header.receiver, []).append(block)
+    return found
 
 
 def check_epoch(partition: PartitionId, epoch: Epoch, pointer: Pointer | None) -> None:
@@ -138,7 +148,7 @@ class MemoryStore:
         self._pointers: dict[PartitionId, Pointer] = {}
         self._commits: dict[PartitionId, dict[VersionId, Commit]] = {}
         self._runs: dict[PartitionId, dict[FileName, list[pa.Table]]] = {}
-        self._blocks: dict[PartitionId, dict[FileName, Sequence[Block]]] = {}
+        self._blocks: dict[PartitionId, dict[FileName, Sent]] = {}
         self._counter = 0
 
     def line(self, partition: PartitionId) -> Line | None:
@@ -175,7 +185,7 @@ class MemoryStore:
         if runs:
             self._runs.setdefault(partition, {})[name] = runs
         if added.blocks:
-            self._blocks.setdefault(partition, {})[name] = tuple(added.blocks)
+            self._blocks.setdefault(partition, {})[name] = by_receiver(added.blocks)
         commits[commit.id] = kept
         return kept
 
@@ -186,9 +196,9 @@ class MemoryStore:
             return None
         return {name: tuple(files[ref.file][ref.number] for ref in refs) for name, refs in commit.runs.items()}
 
-    def blocks(self, commit: Commit) -> Sequence[Block] | None:
+    def sent(self, commit: Commit) -> Sent | None:
         """See VersionStore."""
-        return () if commit.blocks is None else self._blocks.get(commit.partition, {}).get(commit.blocks)
+        return {} if commit.blocks is None else self._blocks.get(commit.partition, {}).get(commit.blocks)
 
     def forget(self, partition: PartitionId, states: set[VersionId], blocks_from: BatchId) -> None:
         """See VersionStore."""
@@ -224,7 +234,8 @@ class MemoryStore:
         return sum(
             block.rows.nbytes
             for files in self._blocks.values()
-            for blocks in files.values()
+            for sent in files.values()
+            for blocks in sent.values()
             for block in blocks
             if block.rows is not None
         )

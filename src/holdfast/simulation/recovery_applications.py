@@ -20,12 +20,12 @@ import pyarrow as pa
 from holdfast.application import Application, Stream, average, rows, sliding, tumbling
 from holdfast.ids import BatchId, OperatorId, PartitionId
 from holdfast.runtime.blocks import OUTSIDE, Edge
-from holdfast.runtime.operators.kernel import one_chunk
 from holdfast.runtime.program import Program
 from holdfast.runtime.routing import spread
 from holdfast.runtime.schemas import conform
 from holdfast.runtime.source_pieces import cut_rows
 from holdfast.runtime.sources import watermark_after
+from holdfast.runtime.tables import one_chunk
 from holdfast.runtime.times import Watermark, highest, lowest
 
 PRIME = 2_147_483_647

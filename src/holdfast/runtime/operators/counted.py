@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from holdfast.application.windows import Rows
 from holdfast.runtime.operators.grouping import codes_of, expand, places_in_group, with_plain_floats
-from holdfast.runtime.operators.kernel import Runs, Stepped, one_chunk, take_rows
+from holdfast.runtime.operators.kernel import Runs, Stepped, take_rows
 from holdfast.runtime.operators.summaries import Summary
+from holdfast.runtime.tables import one_chunk
 from holdfast.runtime.times import Watermark
 
 _WINDOW = "@window"

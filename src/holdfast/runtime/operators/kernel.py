@@ -54,10 +54,3 @@ def set_aside(table: pa.Table, rows: Ints, missed: Ints, reason: str) -> pa.Tabl
 def take_rows(table: pa.Table, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Table:
     """Keep the rows where a mask holds; the same table where it always does."""
     return table if mask.all() else table.filter(pa.array(mask))
-
-
-def one_chunk(tables: Sequence[pa.Table]) -> pa.Table:
-    """Put tables of one schema together, in order, in one piece."""
-    if len(tables) == 1 and all(column.num_chunks <= 1 for column in tables[0].columns):
-        return tables[0]
-    return pa.concat_tables(tables).combine_chunks()

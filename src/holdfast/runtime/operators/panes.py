@@ -23,11 +23,11 @@ from holdfast.runtime.operators.kernel import (
     NO_EVENT_TIME,
     Runs,
     Stepped,
-    one_chunk,
     set_aside,
     take_rows,
 )
 from holdfast.runtime.operators.summaries import Summary
+from holdfast.runtime.tables import one_chunk
 from holdfast.runtime.times import END_OF_TIME, NOT_YET, Ints, Watermark, as_timestamps, event_times, microseconds
 
 PANE = "@pane"

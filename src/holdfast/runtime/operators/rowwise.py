@@ -11,8 +11,9 @@ from pyarrow import acero
 
 from holdfast.application import steps
 from holdfast.errors import BadInput
-from holdfast.runtime.operators.kernel import Runs, Stepped, one_chunk
+from holdfast.runtime.operators.kernel import Runs, Stepped
 from holdfast.runtime.schemas import arrow_schema, conform
+from holdfast.runtime.tables import one_chunk
 from holdfast.runtime.times import Watermark, in_seconds
 
 

@@ -21,12 +21,12 @@ from holdfast.runtime.operators.kernel import (
     NO_EVENT_TIME,
     Runs,
     Stepped,
-    one_chunk,
     set_aside,
     take_rows,
 )
 from holdfast.runtime.operators.panes import with_window_columns
 from holdfast.runtime.operators.summaries import Summary
+from holdfast.runtime.tables import one_chunk
 from holdfast.runtime.times import NOT_YET, Ints, Watermark, event_times, microseconds
 
 FIRST, LAST = "@first", "@last"
