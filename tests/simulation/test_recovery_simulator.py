@@ -42,7 +42,7 @@ def test_a_few_hundred_seeds_find_nothing() -> None:
     assert campaign.rollbacks > SEEDS / 4
 
 
-@pytest.mark.parametrize("seed", [1150, 1575, 1607, 2078, 2463, 2896, 3389])
+@pytest.mark.parametrize("seed", [1150, 1575, 1607, 2078, 2463, 2896, 3389, 6475, 9765])
 def test_seeds_that_found_a_fault_once_find_it_no_more(seed: int) -> None:
     assert simulate_recovery(seed).violation is None
 

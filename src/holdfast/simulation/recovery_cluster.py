@@ -377,11 +377,11 @@ class SimulatedCluster:
 
     def _run_over(self, worker: Node, task: _Task) -> None:
         """Run a task of a cycle that is over."""
-        self._vault.over = True
+        before, self._vault.over = self._vault.over, True
         try:
             worker.level(task.cycle, task.level, task.blocks)
         finally:
-            self._vault.over = False
+            self._vault.over = before
 
 
 def _drop(store: FragileStore, partition: PartitionId) -> bool:

@@ -300,7 +300,7 @@ class _Run:
     def _let_old_go_on(self) -> None:
         assert self.old is not None
         self.mischief.injected[Fault.OLD_DRIVER_WENT_ON] += 1
-        self._alive = False
+        self._alive, self.vault.over = False, True
         try:
             self.note("the old driver goes on")
             self.old.driver.step()
@@ -309,7 +309,7 @@ class _Run:
             self.note(f"the old driver is refused: {refused}")
             self.old = None
         finally:
-            self._alive = True
+            self._alive, self.vault.over = True, False
 
     # -- the calm ------------------------------------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ class SlowVault:
         self.images: dict[str, _Held] = {}
         self.forgotten: set[str] = set()
         self.over = False
-        """Whether the task that asks now is of a cycle that is over: what it wants may have been forgotten since."""
+        """Whether an old driver, or a task of a cycle that is over, asks now: what it wants may have been forgotten."""
 
     def save(self, name: str, data: bytes | pa.Buffer, *, epoch: int, durable: bool) -> None:
         """See Vault."""
