@@ -34,7 +34,7 @@ MOST_CANCELLED = 4
 KINDS = ("raises", "dies", "twice", "pair", "none", "none")
 
 
-def faulty_level(shared: Any, level: int, slot: int, blocks: list[bytes]) -> Any:
+def faulty_level(shared: Any, job: Any, level: int, slot: int, blocks: list[bytes]) -> Any:
     """Do a level, with a fault that is drawn from cycle, level and slot; a task that is tried again has none."""
     import os
 
@@ -42,29 +42,28 @@ def faulty_level(shared: Any, level: int, slot: int, blocks: list[bytes]) -> Any
 
     from holdfast.spark.node_cycle import run_level
 
-    job = shared.value
     context = TaskContext.get()
     first = context is not None and context.attemptNumber() == 0
     kind = Random(f"{SEED} {job.cycle.number} {level} {slot}").choice(KINDS) if first else "none"
     if kind == "dies":
-        list(run_level(job, level, slot, blocks))
+        list(run_level(shared.value, job, level, slot, blocks))
         os._exit(1)
     if kind == "raises":
-        list(run_level(job, level, slot, blocks))
+        list(run_level(shared.value, job, level, slot, blocks))
         raise RuntimeError("injected, after the work was done")
     if kind == "twice":
-        list(run_level(job, level, slot, blocks))
+        list(run_level(shared.value, job, level, slot, blocks))
     if kind == "pair":
         child = os.fork()
         if child == 0:
             try:
-                list(run_level(job, level, slot, blocks))
+                list(run_level(shared.value, job, level, slot, blocks))
             finally:
                 os._exit(0)
-        found = list(run_level(job, level, slot, blocks))
+        found = list(run_level(shared.value, job, level, slot, blocks))
         os.waitpid(child, 0)
         return found
-    return run_level(job, level, slot, blocks)
+    return run_level(shared.value, job, level, slot, blocks)
 
 
 def as_rows(rows: Any) -> list[str]:

@@ -70,6 +70,7 @@ class SparkBackend:
         """Nodes that were silent: their executors are not used again."""
         self._slots: PinnedSlots | None = None
         self._slot_nodes: tuple[NodeId, ...] = ()
+        self._broadcast: Any = None
         self._started = False
         self._roster = Roster()
         self._warming: dict[NodeId, threading.Thread] = {}
@@ -198,16 +199,14 @@ class SparkBackend:
         if missing := [node for node in nodes if node not in self._known]:
             return Broken(f"{missing[0]} is not there")
         levels = self._levels(cycle)
-        shared = self._context.broadcast(Job(self._around, cycle, nodes, self._roster.join(list(self._known))))
-        work = [partial(_level, shared, level) for level in range(levels)]
+        # What is the same in all cycles is broadcast once; the rest goes with the tasks: a broadcast costs two trips.
+        job = Job(cycle, nodes, self._roster.join(list(self._known)))
+        work = [partial(_level, self._shared(), job, level) for level in range(levels)]
         frontiers = [task.frontier for task in cycle.tasks.values()]
         first, last = min(frontiers) + 1, max(task.through for task in cycle.tasks.values())
         name = f"{self._program.name}: batches {first} to {last}, epoch {cycle.epoch}, cycle {cycle.number}"
         running = _Running(self._context, f"holdfast-{self._around.start}-{cycle.number}")
-        try:
-            outcome = running.result(lambda: self._pin(nodes).run(work, name=name), lambda: self._broken_by(nodes))
-        finally:
-            shared.unpersist()
+        outcome = running.result(lambda: self._pin(nodes).run(work, name=name), lambda: self._broken_by(nodes))
         if isinstance(outcome, Broken):
             self.close()
             return outcome
@@ -236,6 +235,11 @@ class SparkBackend:
         placement = {p: number[task.node] for p, task in cycle.tasks.items()}
         needed = levels_needed(self._program.topology, placement)
         return min(needed, PIPELINED_LEVELS) if cycle.behind > (cycle.most or 1) else needed
+
+    def _shared(self) -> Any:
+        if self._broadcast is None:
+            self._broadcast = self._context.broadcast(self._around)
+        return self._broadcast
 
     def _pin(self, nodes: tuple[NodeId, ...]) -> PinnedSlots:
         if self._slots is None or self._slot_nodes != nodes:
@@ -294,8 +298,8 @@ def _warm_up(around: Surroundings, slot: int, blocks: list[bytes]) -> list[tuple
     return [(DRIVER, pickle.dumps(warm_up(around)))]
 
 
-def _level(shared: Any, level: int, slot: int, blocks: list[bytes]) -> Any:
-    return run_level(shared.value, level, slot, blocks)
+def _level(shared: Any, job: Job, level: int, slot: int, blocks: list[bytes]) -> Any:
+    return run_level(shared.value, job, level, slot, blocks)
 
 
 def _first_line(error: BaseException) -> str:

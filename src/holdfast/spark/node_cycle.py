@@ -53,7 +53,6 @@ class Surroundings:
 class Job:
     """One cycle as a Spark job: who has which slot."""
 
-    around: Surroundings
     cycle: Cycle
     nodes: tuple[NodeId, ...]
     """The node of each slot."""
@@ -80,13 +79,13 @@ def state_folder(start: str, node: NodeId) -> Path:
     return Path(places.split(",")[0]) / "holdfast" / start / node
 
 
-def run_level(job: Job, level: int, slot: int, given: list[bytes]) -> Iterable[tuple[int, bytes]]:
+def run_level(around: Surroundings, job: Job, level: int, slot: int, given: list[bytes]) -> Iterable[tuple[int, bytes]]:
     """Do one level of a cycle on the slot's node; give blocks for other slots, and a report for the driver."""
     cycle, name = job.cycle, job.nodes[slot]
-    agent = see_to_agent(job.around, job.join) if level == 0 else None
+    agent = see_to_agent(around, job.join) if level == 0 else None
     slots = {node: number for number, node in enumerate(job.nodes)}
     try:
-        worker = _worker(job, name)
+        worker = _worker(around, cycle.number, name)
         report = worker.node.level(cycle, level, [block for data in given for block in decode_blocks(data)])
     except (HoldfastError, OSError) as error:
         here = [p for p, task in cycle.tasks.items() if task.node == name]
@@ -132,9 +131,8 @@ def see_to_agent(around: Surroundings, join: tuple[str, ...]) -> AgentReport | N
         return None
 
 
-def _worker(job: Job, name: NodeId) -> _Worker:
+def _worker(around: Surroundings, cycle: int, name: NodeId) -> _Worker:
     """Return this node's worker, the one kept from the cycle before where there is one."""
-    around = job.around
     key = (hashlib.blake2b(around.application).hexdigest(), around.start, name)
     worker = _workers.get(key)
     if worker is None:
@@ -155,8 +153,8 @@ def _worker(job: Job, name: NodeId) -> _Worker:
         worker = _Worker(node)
         _workers.clear()  # what another run left
         _workers[key] = worker
-    if worker.cycle != job.cycle.number:
-        worker.cycle = job.cycle.number
+    if worker.cycle != cycle:
+        worker.cycle = cycle
         worker.sent.clear()
     return worker
 
