@@ -24,7 +24,7 @@ from holdfast.store.durable_folder import DurableFolder
 from holdfast.store.failures import Corrupt, StaleEpoch
 from holdfast.store.image_files import check_image, mapped_data, write_image
 from holdfast.store.image_names import key_of, name_of, state_of
-from holdfast.store.node_agent import AgentSettings
+from holdfast.store.node_agent import AgentSettings, enter_ring
 from holdfast.store.spool import SaveAnswer, Spool, agent_address
 from holdfast.store.tuning import coding_to_survive
 from holdfast.testing.agents_on_loopback import AgentsOnLoopback
@@ -330,6 +330,24 @@ def test_a_second_agent_leaves_the_spool_to_the_first(agents: AgentsOnLoopback) 
     command = [sys.executable, "-m", "holdfast.store.node_agent", str(agents.spools[0].folder)]
     assert subprocess.run(command, check=False, env=ENVIRONMENT).returncode == 0
     assert save(agents.spools[0], "second/O1-0/1.1").ok
+
+
+def test_agents_that_are_alone_meet_those_whom_the_driver_knows(agents: AgentsOnLoopback) -> None:
+    """As after a freeze in which all neighbours were replaced: rings that know nothing of each other become one."""
+    addresses = [str(agents.address(number)) for number in range(4)]
+    agents.kill(range(4))
+    for number, spool in enumerate(agents.spools):
+        (spool.folder / "known.json").unlink(missing_ok=True)
+        enter_ring(spool.folder, [addresses[number]])
+    agents.start(range(4))
+    lonely = agents.spools[2]
+    lonely.save("met/O1-0/1.1", contents("met"), epoch=1, durable=False)
+    why = wait(lambda: answer.problem if (answer := lonely.saved("met/O1-0/1.1")) is not None else None)
+    assert "1 peer answers, 2 are needed" in why
+    for spool in agents.spools:
+        enter_ring(spool.folder, addresses)
+    assert ok(lonely, "met/O1-0/1.1").fragments >= 2
+    assert bring(agents.spools[0], "met/O1-0/1.1") == contents("met")
 
 
 # Other ways to run one

@@ -181,6 +181,21 @@ def test_a_ring_cut_in_two_grows_together_again() -> None:
     assert ring.settle(30 * SETTINGS.table_period) is not None, ring.check()
 
 
+def test_rings_that_never_heard_of_each_other_become_one_when_one_peer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that was frozen while all it knew were replaced has a ring of its own, and nobody to ask."""
+    ring = grown(20, seed=8)
+    with monkeypatch.context() as patch:
+        patch.setattr(ring, "any_active", lambda: None)
+        alone = ring.add(ring.new_contact())
+    ring.add(ring.new_contact(), bootstrap=alone.contact.address)
+    ring.run(20 * SETTINGS.table_period)
+    assert len(alone.leaves) == 1, "nothing brings them together by itself"
+    other = next(peer for peer in ring.peers.values() if len(peer.leaves) > 1)
+    assert alone.meet(next(iter(alone.leaves.members)).address) == [], "those it knows are not asked"
+    ring._do(alone, alone.meet(other.contact.address))
+    assert ring.settle(30 * SETTINGS.table_period) is not None, ring.check()
+
+
 def test_a_peer_that_leaves_is_gone_at_once_and_may_come_back() -> None:
     ring = grown(20, seed=7)
     address = sorted(ring.peers)[3]

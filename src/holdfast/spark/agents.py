@@ -94,7 +94,7 @@ def ensure_agent(
     make_folders(spool)
     if not embedded:
         live_with(spool, _executor() if executor is None else executor)
-    if join and not (spool / "ring.json").exists():
+    if join:
         enter_ring(spool, join)
     if not _runs(spool):
         if not _just_started(spool):

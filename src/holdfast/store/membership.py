@@ -12,7 +12,7 @@ import json
 import logging
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 from holdfast.errors import BadInput, HoldfastError
@@ -119,6 +119,11 @@ class Membership:
     def everyone(self) -> list[Contact]:
         """Return this peer and its neighbours."""
         return [self.ring.contact, *self.ring.leaves.members]
+
+    def meet(self, addresses: Iterable[str]) -> None:
+        """Make the acquaintance of peers that somebody else knows of."""
+        for address in addresses:
+            self._carry_out(self.ring.meet(address))
 
     async def lookup(self, key: RingId) -> LookupDone:
         """Find the root of a key and its neighbours."""

@@ -26,6 +26,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,6 +50,8 @@ log = logging.getLogger("holdfast.store.agent")
 SURVIVE = 0.5
 """Share of the peers that may be lost at once, where nothing else is asked for."""
 
+MEET_SECONDS = 3
+"""How often an agent looks for peers that the driver knows and it does not."""
 FIRST_SECONDS = 5.0
 """How long the ring's first peer, started again, looks for the others before it begins anew."""
 
@@ -113,8 +116,13 @@ def read_settings(spool: Path) -> AgentSettings:
 
 
 def enter_ring(spool: Path, join: Sequence[str]) -> None:
-    """Tell a waiting agent how to enter: through these peers; none, or only itself, means that it is the first."""
-    _write(spool / "ring.json", {"join": list(join)})
+    """Tell a waiting agent how to enter: through these peers; none, or only itself, means that it is the first.
+
+    Told again, an agent that has entered meets those that it does not know.
+    """
+    told = {"join": list(join)}
+    if _read(spool / "ring.json") != told:
+        _write(spool / "ring.json", told)
 
 
 def live_with(spool: Path, process: int) -> None:
@@ -273,13 +281,20 @@ class NodeAgent:
         return 0 if before is None else Address.parse(before["address"]).port
 
     async def _remember_ring(self) -> None:
-        """Write down who is on the ring, for the next life."""
+        """Write down who is on the ring, for the next life; meet those whom the driver knows and this one does not.
+
+        A node that was frozen while all its neighbours were replaced thaws alone: nobody on the ring knows of it.
+        """
         written: list[str] = []
-        while True:
+        for second in count(1):
             await asyncio.sleep(1.0)
-            if self._peer is not None and (others := self._peer.neighbours()) and others != written:
+            if self._peer is None:
+                continue
+            if (others := self._peer.neighbours()) and others != written:
                 _write(self._spool / "known.json", {"peers": others})
                 written = others
+            if second % MEET_SECONDS == 0:
+                self._peer.meet((_read(self._spool / "ring.json") or {}).get("join", ()))
 
     async def _end_in_time(self) -> None:
         """End when told to by a file, or when the executor has been gone for as long as agents linger."""

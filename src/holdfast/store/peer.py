@@ -11,11 +11,12 @@ import asyncio
 import json
 import logging
 import os
+import random
 import resource
 import secrets
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -47,6 +48,8 @@ from holdfast.store.wire import Frame
 
 log = logging.getLogger("holdfast.store.peer")
 
+MOST_MET = 4
+"""Peers that are asked at once whether they are of the same ring."""
 RING = RingSettings(
     leaf_size=leaf_set_size(32), keep_alive=1.0, silences=1.5, answer_within=0.5, probes=2, table_period=10.0
 )
@@ -202,6 +205,14 @@ class Peer:
         """Return where the others listen that this peer knows, once it is part of the ring."""
         membership = getattr(self, "_membership", None)
         return [] if membership is None else sorted(one.address for one in membership.ring.leaves.members)
+
+    def meet(self, addresses: Sequence[str]) -> None:
+        """Make the acquaintance of some of the peers that somebody else knows of; to be called again and again."""
+        membership = getattr(self, "_membership", None)
+        if membership is not None:
+            known = {one.address for one in membership.everyone()}
+            strangers = [one for one in addresses if one not in known]
+            membership.meet(random.sample(strangers, min(MOST_MET, len(strangers))))
 
     def stop(self) -> None:
         """Leave in good order, as on SIGTERM; to be called on the event loop."""

@@ -5,7 +5,8 @@ the simulator drive the same `RingPeer`. It has no clock, socket or thread: whoe
 
 * calls `start` or `join` once, `receive` for each message, `tick` at `next_tick` at the latest,
 * carries out the effects: `Send` may fail or get lost, the machine copes,
-* calls `unreachable` when a transport knows that an address does not answer, to learn of it before the next timeout.
+* calls `unreachable` when a transport knows that an address does not answer, to learn of it before the next timeout,
+* calls `meet` for peers that somebody else knows of and this one does not.
 
 Rules that keep it right under loss and churn:
 
@@ -146,6 +147,12 @@ class RingPeer:
         self._hops.clear()
         self._lookups.clear()
         return effects
+
+    def meet(self, address: str) -> list[Effect]:
+        """Ask a peer that is said to be at this address: of two rings that know nothing of each other, one is made."""
+        if not self.active or any(contact.address == address for contact in self.leaves.members):
+            return []
+        return [Send(address, KeepAlive(Call.PROBE, self.leaves.members))]
 
     def lookup(self, key: RingId, now: float) -> tuple[int, list[Effect]]:
         """Find the live peer closest to the key; `LookupDone` or `LookupFailed` with the returned token will follow.
