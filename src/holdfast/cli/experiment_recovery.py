@@ -12,6 +12,7 @@ from holdfast.cli.output import json_option, print_json, print_table, progress
 
 if TYPE_CHECKING:
     from holdfast.drill.cluster_shelf import ClusterShelf
+    from holdfast.experiments.recovery.calibration import Comparison
     from holdfast.experiments.recovery.drills import PlannedDrill
 
 
@@ -60,11 +61,19 @@ def recovery(figures: str, seed: int, spacing: float, reuse: bool, out: Path, as
             bar.advance(task)
     rows = [summary(one.name, one.label, results[one.name]) for one in planned]
     claims = find_claims(results)
+    constants, comparisons = calibrate(results, out)
+    if constants is not None:
+        write_json(out / "constants.json", constants)
     document = {
         "experiment": "recovery",
         "paper": "000, Fig. 9 to 14",
         "seed": seed,
         "drills": rows,
+        "constants": constants,
+        "simulated": [
+            {"drill": one.drill, "measured": one.measured, "simulated": one.simulated, "ratio": one.ratio}
+            for one in comparisons
+        ],
         "claims": [{"where": one.where, "paper": one.paper, "ours": one.ours, "holds": one.holds} for one in claims],
     }
     write_json(out / "result.json", document)
@@ -111,7 +120,54 @@ def recovery(figures: str, seed: int, spacing: float, reuse: bool, out: Path, as
         ["where", "said", "here", "holds"],
         [(one.where, one.paper, one.ours, one.holds) for one in claims],
     )
+    if comparisons:
+        print_table(
+            "The simulator beside the drills: priority x seconds without outputs",
+            ["drill", "measured", "simulated", "ratio"],
+            [
+                (
+                    f"{one.drill} (its constants)" if one.calibrated else one.drill,
+                    one.measured,
+                    one.simulated,
+                    one.ratio,
+                )
+                for one in comparisons
+            ],
+            right=(1, 2, 3),
+        )
+        click.echo(f"Larger clusters: holdfast simulate recovery --nodes 100 --constants {out / 'constants.json'}")
     click.echo(f"Files in {out}")
+
+
+def calibrate(results: dict[str, dict[str, Any]], out: Path) -> tuple[dict[str, float] | None, list[Comparison]]:
+    """Take the simulator's constants from the incremental drill, and hold it beside all of Fig. 11 and 12."""
+    from holdfast.drill.history import read_history
+    from holdfast.drill.scenarios import find_scenario
+    from holdfast.experiments.recovery.calibration import (
+        Comparison,
+        constants_document,
+        measure_constants,
+        simulate_drill,
+    )
+
+    source = "fig11-incremental"
+    if source not in results:
+        return None, []
+    histories = {}
+    for name in results:
+        path = out / name / "history.jsonl"
+        if name.startswith(("fig11-", "fig12-")) and path.exists():
+            with path.open(encoding="utf-8") as lines:
+                histories[name] = read_history(lines, str(path))
+    constants = measure_constants(results[source], histories[source])
+    found = []
+    for name, history in histories.items():
+        topology = find_scenario(results[name]["scenario"]).application().topology()
+        times = simulate_drill(results[name], history, topology, constants)
+        if times is not None:
+            measured = float(results[name]["unavailability"])
+            found.append(Comparison(name, measured, times.unavailability, calibrated=name == source))
+    return constants_document(constants), found
 
 
 def run_planned(one: PlannedDrill, place: Path, clusters: ClusterShelf, *, reuse: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,12 @@ import click
 
 from holdfast.cli.output import json_option, print_json, print_table
 from holdfast.cli.phases import phases
+from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
     from holdfast.simulation.recovery_campaign import Campaign
     from holdfast.simulation.recovery_run import Outcome
+    from holdfast.simulation.recovery_times import TimeConstants
 
 SHOWN = 5
 STRATEGIES = ("incremental", "operator-centric", "blocking", "source-replay", "best-case")
@@ -46,6 +49,12 @@ STRATEGIES = ("incremental", "operator-centric", "blocking", "source-replay", "b
     help="With --nodes: share of the nodes that fail at once.",
 )
 @click.option(
+    "--constants",
+    default=None,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="With --nodes: what things take, as `experiment recovery` measured it (its constants.json).",
+)
+@click.option(
     "--out",
     default=Path("out/simulate-recovery"),
     show_default=True,
@@ -61,6 +70,7 @@ def simulate_recovery_command(
     nodes: int | None,
     strategies: tuple[str, ...],
     failed_share: float,
+    constants: Path | None,
     out: Path,
     as_json: bool,
 ) -> None:
@@ -75,11 +85,14 @@ def simulate_recovery_command(
       holdfast simulate recovery --seeds 10000 --jobs 2
       holdfast simulate recovery --seed 42
       holdfast simulate recovery --nodes 1000 --strategy incremental --strategy blocking
+      holdfast simulate recovery --nodes 100 --constants out/recovery/constants.json
     """
     if nodes is not None:
         from holdfast.cli.simulate_recovery_times import show_times
 
-        show_times(nodes, failed_share, strategies or STRATEGIES, first_seed if seed is None else seed, out, as_json)
+        known = _constants(constants)
+        chosen = strategies or STRATEGIES
+        show_times(nodes, failed_share, chosen, first_seed if seed is None else seed, known, out, as_json)
         return
     if seed is not None:
         _replay(seed, as_json)
@@ -101,6 +114,19 @@ def simulate_recovery_command(
         _print_campaign(campaign)
         click.echo(f"result: {out / 'result.json'}")
     _fail_on(campaign.violations)
+
+
+def _constants(path: Path | None) -> TimeConstants:
+    from holdfast.experiments.recovery.calibration import read_constants
+    from holdfast.simulation.recovery_times import TimeConstants
+
+    if path is None:
+        return TimeConstants()
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BadInput(f"is no JSON: {error}", where=str(path), remedy="take an experiment's constants.json") from None
+    return read_constants(document, str(path))
 
 
 def _replay(seed: int, as_json: bool) -> None:

@@ -14,9 +14,16 @@ from holdfast.simulation.recovery_clusters import compare_strategies, draw_clust
 from holdfast.simulation.recovery_times import RecoveryTimes, TimeConstants
 
 
-def show_times(nodes: int, share: float, strategies: Sequence[str], seed: int, out: Path, as_json: bool) -> None:
+def show_times(
+    nodes: int,
+    share: float,
+    strategies: Sequence[str],
+    seed: int,
+    constants: TimeConstants,
+    out: Path,
+    as_json: bool,
+) -> None:
     """Simulate one failure with each strategy, and print what it costs."""
-    constants = TimeConstants()
     cluster = draw_cluster(nodes, share, seed)
     found = compare_strategies(cluster, strategies, constants)
     document = {
