@@ -10,34 +10,11 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-
-from holdfast.application import Application, sliding
 from holdfast.examples import EXAMPLES, Example
-from holdfast.examples.draws import by_popularity, moments, of_batch
+from holdfast.experiments.bench_streaming.workloads import tag_batches, windowed_count
 from holdfast.runtime import InProcess
-
-TAGS = 5000
-
-
-def windowed_count() -> Application:
-    """One source, one windowed count of four partitions."""
-    app = Application("windowed-count")
-    source = app.source("tags", schema={"tag": "string", "at": "timestamp"}, event_time="at", lateness=1)
-    source.key_by("tag").window(sliding("10 seconds", every="1 second")).count(id="counts", parallelism=4).output()
-    return app
-
-
-def tags(seed: int, count: int, rows: int) -> Iterator[dict[str, pa.Table]]:
-    """Batches of hashtags."""
-    names = pa.array([f"#tag{number}" for number in range(TAGS)])
-    for batch in range(count):
-        random = of_batch(seed, 0, batch)
-        ranks = by_popularity(random, rows, TAGS, 1.1)
-        yield {"tags": pa.table({"tag": names.take(pa.array(ranks)), "at": moments(random, batch, rows)})}
 
 
 def measure(example: Example, rows: int, batches: int, directory: Path | None) -> None:
@@ -59,7 +36,7 @@ def measure(example: Example, rows: int, batches: int, directory: Path | None) -
 def main() -> None:
     """Measure everything."""
     rows, batches = (int(text) for text in [*sys.argv[1:], "100000", "20"][:2])
-    count = Example("windowed-count", "", windowed_count, tags)
+    count = Example("windowed-count", "", windowed_count, tag_batches)
     for example in (count, *EXAMPLES.values()):
         measure(example, rows, batches, None)
         with tempfile.TemporaryDirectory() as directory:

@@ -5,7 +5,7 @@ They have the contents of paper 004's Fig. 4.1 to 4.14, which are lost as pictur
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,18 @@ def _title(axes: Axes, text: str) -> None:
     axes.set_title(text, loc="left", fontsize=10, fontweight="bold")
 
 
+def _plans(panels: Sequence[Axes], sweeps: Sequence[Document]) -> None:
+    """Draw every plan's expected recovery time, a panel for each sweep."""
+    for axes, sweep in zip(panels, sweeps, strict=False):
+        for name, label, number in _PLANS:
+            _line(axes, sweep, name, label, number)
+        axes.set_yscale("log")
+        _logarithmic(axes.yaxis)
+        axes.set_ylabel(_TIME)
+        _set_axis(axes, sweep)
+        _infeasible(axes, sweep)
+
+
 def _comparison(sweeps: dict[str, Document], shape: str, title: str, path: Path) -> Path | None:
     found = _present(sweeps, [f"{shape}-{name}" for name in ("operators", "rate", "overhead", "steps")])
     if not found:
@@ -117,14 +129,7 @@ def _comparison(sweeps: dict[str, Document], shape: str, title: str, path: Path)
         columns=2,
         width=11,
     )
-    for axes, sweep in zip(panels, found, strict=False):
-        for name, label, number in _PLANS:
-            _line(axes, sweep, name, label, number)
-        axes.set_yscale("log")
-        _logarithmic(axes.yaxis)
-        axes.set_ylabel(_TIME)
-        _set_axis(axes, sweep)
-        _infeasible(axes, sweep)
+    _plans(panels, found)
     legend(panels[0])
     save(fig, path)
     return path
@@ -267,14 +272,7 @@ def _left_by_the_paper(sweeps: dict[str, Document], path: Path) -> Path | None:
         width=17,
         height=7.4,
     )
-    for axes, sweep in zip(panels, found, strict=False):
-        for name, label, number in _PLANS:
-            _line(axes, sweep, name, label, number)
-        axes.set_yscale("log")
-        _logarithmic(axes.yaxis)
-        axes.set_ylabel(_TIME)
-        _set_axis(axes, sweep)
-        _infeasible(axes, sweep)
+    _plans(panels, found)
     legend(panels[3])
     save(fig, path)
     return path
