@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import Application, average, count, session, sliding, tumbling
-from holdfast.runtime import InProcess, ParquetSink, directory_store, source_pieces
+from holdfast.runtime import InProcess, ParquetSink, directory_store, durable_files
 from runtime.generated import SCHEMA, batches, table
 
 OUTPUTS = ("windows", "sessions", "join")
@@ -71,8 +71,8 @@ def dying_at(operation: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[s
         patch.setattr(os, "replace", watched("replace", os.replace))
         patch.setattr(os, "unlink", watched("unlink", os.unlink))
         patch.setattr(directory_store, "_write_new", watched("write", directory_store._write_new, write_half))
-        durably = watched("write", source_pieces.write_durably, lambda path, parts: write_half(path, b"".join(parts)))
-        patch.setattr(source_pieces, "write_durably", durably)
+        durably = watched("write", durable_files.write_durably, lambda path, parts: write_half(path, b"".join(parts)))
+        patch.setattr(durable_files, "write_durably", durably)
         yield done
 
 

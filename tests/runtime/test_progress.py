@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import threading
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,7 @@ def test_what_was_written_is_found(tmp_path: Path) -> None:
     found = ProgressFile(path, "app")
     assert (found.epoch, found.machine, found.measures) == (3, MACHINE, MEASURES)
     assert found.run == first.run, "one name over all drivers: images are found by it"
-    assert list(tmp_path.iterdir()) == [path], "nothing is left beside it"
+    assert sorted(tmp_path.iterdir()) == [tmp_path / ".progress.json.lock", path], "nothing else is left beside it"
 
 
 def test_two_runs_have_two_names(tmp_path: Path) -> None:
@@ -41,6 +43,25 @@ def test_an_old_driver_is_refused(tmp_path: Path) -> None:
         with pytest.raises(StaleEpoch, match="another driver has begun 2"):
             old.write(Epoch(epoch), {"by": "old"}, {})
     assert ProgressFile(path, "app").machine == {"by": "new"}
+
+
+def test_a_driver_looks_and_writes_in_one_step(tmp_path: Path) -> None:
+    """While another one writes it waits; one that is frozen in the middle is named, and nothing is written."""
+    path = tmp_path / "progress.json"
+    old, new = ProgressFile(path, "app"), ProgressFile(path, "app", patience=0.05)
+    with (tmp_path / ".progress.json.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(CheckFailed, match="another driver is in the middle of writing"):
+            new.write(Epoch(1), {"by": "new"}, {})
+        waits = threading.Thread(target=old.write, args=(Epoch(1), {"by": "old"}, {}))
+        waits.start()
+        waits.join(0.1)
+        assert waits.is_alive()
+        assert not path.exists()
+    waits.join()
+    assert ProgressFile(path, "app").machine == {"by": "old"}
+    with pytest.raises(StaleEpoch):
+        new.write(Epoch(1), {"by": "new"}, {})
 
 
 def test_memory_keeps_to_the_same() -> None:

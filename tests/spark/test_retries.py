@@ -34,14 +34,15 @@ MOST_CANCELLED = 4
 KINDS = ("raises", "dies", "twice", "pair", "none", "none")
 
 
-def faulty_level(shared: Any, job: Any, level: int, slot: int, blocks: list[bytes]) -> Any:
+def faulty_level(shared: Any, data: Any, level: int, slot: int, blocks: list[bytes]) -> Any:
     """Do a level, with a fault that is drawn from cycle, level and slot; a task that is tried again has none."""
     import os
 
     from pyspark import TaskContext
 
-    from holdfast.spark.node_cycle import run_level
+    from holdfast.spark.node_cycle import read_job, run_level
 
+    job = read_job(data)
     context = TaskContext.get()
     first = context is not None and context.attemptNumber() == 0
     kind = Random(f"{SEED} {job.cycle.number} {level} {slot}").choice(KINDS) if first else "none"

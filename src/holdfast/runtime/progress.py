@@ -6,9 +6,11 @@ another one has followed is refused: its epoch is over.
 
 from __future__ import annotations
 
+import fcntl
 import json
-import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,8 +18,11 @@ from uuid import uuid4
 
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import Epoch
+from holdfast.runtime.durable_files import replace_durably
 from holdfast.runtime.stores import StaleEpoch
 
+PATIENCE = 10.0
+"""Seconds that a driver waits for another one's write to end."""
 NO_EPOCH = Epoch(0)
 """Before the first."""
 
@@ -76,9 +81,9 @@ class MemoryProgress:
 class ProgressFile:
     """The file of a run's progress."""
 
-    def __init__(self, path: Path, application: str) -> None:
-        """Open or begin it; one of another application is refused."""
-        self._path, self._application = path, application
+    def __init__(self, path: Path, application: str, *, patience: float = PATIENCE) -> None:
+        """Open or begin it; one of another application is refused. Another writer is waited for with some patience."""
+        self._path, self._application, self._patience = path, application, patience
         fields = self._read()
         self.run: str = f"{application}-{uuid4().hex[:12]}" if fields is None else fields["run"]
         self.epoch = NO_EPOCH if fields is None else Epoch(fields["epoch"])
@@ -93,23 +98,38 @@ class ProgressFile:
 
     def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
         """Put new progress in the place of the old, on the disk when this returns; an earlier driver's is refused."""
-        there = self._read()
-        check_writer(self.epoch, NO_EPOCH if there is None else there["epoch"], str(self._path))
-        fields = {
-            "holdfast-progress": 2,
-            "application": self._application,
-            "run": self.run,
-            "epoch": epoch,
-            "machine": machine,
-            "measures": measures,
-        }
-        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        with beside.open("w") as file:
-            json.dump(fields, file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self._path)
+        with self._alone():
+            there = self._read()
+            check_writer(self.epoch, NO_EPOCH if there is None else there["epoch"], str(self._path))
+            fields = {
+                "holdfast-progress": 2,
+                "application": self._application,
+                "run": self.run,
+                "epoch": epoch,
+                "machine": machine,
+                "measures": measures,
+            }
+            replace_durably(self._path, json.dumps(fields).encode())
         self.epoch, self.machine, self.measures = epoch, machine, measures
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Look and write in one step: of two drivers, the later sees what the earlier wrote."""
+        with self._path.with_name(f".{self._path.name}.lock").open("a") as file:
+            deadline = time.monotonic() + self._patience
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= deadline:
+                        raise CheckFailed(
+                            "another driver is in the middle of writing",
+                            where=str(self._path),
+                            remedy="end it (it may be frozen), and start this run again: nothing is lost",
+                        ) from None
+                    time.sleep(0.005)
+            yield
 
     def _read(self) -> dict[str, Any] | None:
         try:

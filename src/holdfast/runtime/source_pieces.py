@@ -8,7 +8,6 @@ so a reader takes what its partition needs and copies nothing.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from holdfast.erasure.checksums import crc32
 from holdfast.errors import BadInput, CheckFailed
+from holdfast.runtime import durable_files
 from holdfast.runtime.program import SourceProgram
 from holdfast.runtime.routing import spread_by_key
 from holdfast.runtime.schemas import conform
@@ -81,7 +81,7 @@ def write_piece(source: SourceProgram, rows: pa.Table, path: Path) -> Piece:
         sections.append(Section(partition, start, len(data), table.num_rows, crc32(data)))
         parts += [data, bytes(-len(data) % _ALIGN)]
         start += len(data) + -len(data) % _ALIGN
-    write_durably(path, parts)
+    durable_files.write_durably(path, parts)
     return Piece(path.name, tuple(sections), latest)
 
 
@@ -115,12 +115,3 @@ def piece_fields(piece: Piece) -> dict[str, Any]:
 def piece_of(fields: Mapping[str, Any]) -> Piece:
     """Read a piece from JSON."""
     return Piece(fields["file"], tuple(Section(**section) for section in fields["sections"]), fields["latest"])
-
-
-def write_durably(path: Path, parts: Sequence[bytes | memoryview]) -> None:
-    """Write a new file; it is on the disk when this returns."""
-    with path.open("xb") as file:
-        for part in parts:
-            file.write(part)
-        file.flush()
-        os.fsync(file.fileno())

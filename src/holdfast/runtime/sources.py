@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,8 +21,8 @@ import pyarrow as pa
 
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, Epoch, PartitionId
-from holdfast.runtime import source_pieces
 from holdfast.runtime.blocks import OUTSIDE, Block, Edge, Header
+from holdfast.runtime.durable_files import link_durably
 from holdfast.runtime.program import SourceProgram
 from holdfast.runtime.source_pieces import Piece, cut_rows, piece_of, read_pieces, write_piece
 from holdfast.runtime.times import END_OF_TIME, NOT_YET, Watermark, highest, microseconds
@@ -292,24 +291,6 @@ class DirectoryLog:
             manifest = self.manifest(number) if number <= batch else None
             if manifest is not None and path.name not in [piece.file for piece in manifest.pieces]:
                 path.unlink(missing_ok=True)
-
-
-def link_durably(directory: Path, name: str, data: bytes, attempt: str) -> bool:
-    """Write a file to disk and give it its name, at once and only if there is none; say whether it is the first."""
-    beside = directory / f".{name}.{attempt}"
-    source_pieces.write_durably(beside, [data])
-    try:
-        os.link(beside, directory / name)
-    except FileExistsError:
-        return False
-    finally:
-        beside.unlink(missing_ok=True)
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    return True
 
 
 def _gone(source: SourceProgram, batch: BatchId) -> CheckFailed:

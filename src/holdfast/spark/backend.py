@@ -24,7 +24,7 @@ from holdfast.runtime.cycle import Cycle, NodeReport
 from holdfast.runtime.program import Program
 from holdfast.spark.agents import AgentReport, Roster
 from holdfast.spark.keepalive import KeepAlive
-from holdfast.spark.node_cycle import Job, Surroundings, read_report, run_level, warm_up
+from holdfast.spark.node_cycle import Job, Surroundings, read_job, read_report, run_level, warm_up
 from holdfast.spark.pinned import DRIVER, Executor, PinnedSlots, executors_of
 from holdfast.spark.placing import levels_needed
 from holdfast.store.address import Address
@@ -200,7 +200,7 @@ class SparkBackend:
             return Broken(f"{missing[0]} is not there")
         levels = self._levels(cycle)
         # What is the same in all cycles is broadcast once; the rest goes with the tasks: a broadcast costs two trips.
-        job = Job(cycle, nodes, self._roster.join(list(self._known)))
+        job = pickle.dumps(Job(cycle, nodes, self._roster.join(list(self._known))))
         work = [partial(_level, self._shared(), job, level) for level in range(levels)]
         frontiers = [task.frontier for task in cycle.tasks.values()]
         first, last = min(frontiers) + 1, max(task.through for task in cycle.tasks.values())
@@ -298,8 +298,8 @@ def _warm_up(around: Surroundings, slot: int, blocks: list[bytes]) -> list[tuple
     return [(DRIVER, pickle.dumps(warm_up(around)))]
 
 
-def _level(shared: Any, job: Job, level: int, slot: int, blocks: list[bytes]) -> Any:
-    return run_level(shared.value, job, level, slot, blocks)
+def _level(shared: Any, job: bytes, level: int, slot: int, blocks: list[bytes]) -> Any:
+    return run_level(shared.value, read_job(job), level, slot, blocks)
 
 
 def _first_line(error: BaseException) -> str:

@@ -30,9 +30,10 @@ import pyarrow as pa
 from holdfast.application import Application, steps
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId, OperatorId
+from holdfast.runtime.durable_files import link_durably
 from holdfast.runtime.program import SourceProgram
 from holdfast.runtime.source_pieces import Piece, piece_fields, piece_of, write_piece
-from holdfast.runtime.sources import DirectoryLog, link_durably
+from holdfast.runtime.sources import DirectoryLog
 from holdfast.runtime.times import Watermark, lowest
 from holdfast.spark.run import SparkRun
 from holdfast.spark.settings import Settings

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,13 @@ def state_folder(start: str, node: NodeId) -> Path:
     """Return where a node keeps its partitions' files: on a disk that goes with the application."""
     places = os.environ.get("SPARK_EXECUTOR_DIRS") or os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()
     return Path(places.split(",")[0]) / "holdfast" / start / node
+
+
+@lru_cache(maxsize=2)
+def read_job(data: bytes) -> Job:
+    """Read what the driver sent: a worker has the levels of a cycle one after the other, and reads it once."""
+    job: Job = pickle.loads(data)
+    return job
 
 
 def run_level(around: Surroundings, job: Job, level: int, slot: int, given: list[bytes]) -> Iterable[tuple[int, bytes]]:
