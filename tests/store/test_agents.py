@@ -243,6 +243,12 @@ def test_an_epoch_that_is_over_is_refused_for_good(agents: AgentsOnLoopback) -> 
     old.forget(["fenced/O1-0/5.3"], epoch=2)
     wait(lambda: not list((old.folder / "orders").iterdir()))
     assert bring(agents.spools[2], "fenced/O1-0/5.3") == contents("fenced/O1-0/5.3"), "it may not forget either"
+    old.save("fenced/O1-0/6.2", b"zombie", epoch=2, durable=True)
+    assert wait(refused).epoch == 2
+    assert not list((old.folder / "orders").iterdir()), "the same epoch is not heard again"
+    old.save("fenced/O1-0/6.2", b"no zombie", epoch=4, durable=True)
+    assert ok(old, "fenced/O1-0/6.2").durable, "the same state, saved in an epoch that has begun"
+    assert bring(agents.spools[3], "fenced/O1-0/6.2") == b"no zombie"
 
 
 def test_forgotten_is_gone_everywhere(agents: AgentsOnLoopback) -> None:

@@ -29,6 +29,7 @@ class Fault(StrEnum):
     WORKER_RECYCLED = "worker recycled"
     SAVE_FAILED = "save failed"
     SAVE_LATE = "save finished late"
+    SAVE_REFUSED = "save refused: its epoch was over"
     FETCH_LATE = "image came late"
     IMAGE_LOST = "image lost: too few fragments"
     IMAGE_DAMAGED = "image damaged"

@@ -83,10 +83,14 @@ class _Held:
     data: pa.Buffer
     durable: bool
     safe_at: float
+    epoch: int
     problem: str | None = None
     comes_at: float | None = None
     lost: str | None = None
     told_safe: bool = False
+
+
+_OVER = "its epoch is over"
 
 
 class SlowVault:
@@ -100,25 +104,32 @@ class SlowVault:
         self._mischief, self._clock, self._complain = mischief, clock, complain
         self.images: dict[str, _Held] = {}
         self.forgotten: set[str] = set()
+        self._epoch = 0
+        """The newest epoch in which anybody has saved."""
         self.over = False
         """Whether an old driver, or a task of a cycle that is over, asks now: what it wants may have been forgotten."""
 
     def save(self, name: str, data: bytes | pa.Buffer, *, epoch: int, durable: bool) -> None:
         """See Vault."""
         held = self.images.get(name)
-        if held is not None and held.problem is None:
+        if held is not None and (held.problem is None or (held.problem == _OVER and epoch <= held.epoch)):
             return
+        self._epoch = max(self._epoch, epoch)
         now = self._clock()
         late = self._mischief.draw.uniform(5, 90) if self._mischief.strikes(Fault.SAVE_LATE) else 0.0
         problem = "too few peers answered" if self._mischief.strikes(Fault.SAVE_FAILED) else None
         buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
-        self.images[name] = _Held(buffer, durable, now + late, problem)
+        self.images[name] = _Held(buffer, durable, now + late, epoch, problem)
 
     def saved(self, name: str) -> SaveAnswer | None:
         """See Vault."""
         held = self.images.get(name)
         if held is None or held.safe_at > self._clock():
             return None
+        if held.problem is None and not held.told_safe and held.epoch < self._epoch:
+            # A save that was still under way when another node saved in a newer epoch: peers refuse it for good.
+            held.problem = _OVER
+            self._mischief.injected[Fault.SAVE_REFUSED] += 1
         if held.problem is None:
             held.told_safe = True
         return Answered(held.problem)

@@ -58,7 +58,9 @@ class SaveAnswer:
     """A copy is in the durable folder."""
     problem: str | None = None
     final: bool = False
-    """It will not be tried again: a newer epoch has taken over."""
+    """It will not be tried again: a newer epoch has taken over; which may ask for the same image, and is heard."""
+    epoch: int = 0
+    """The epoch it was asked for in, where it is final."""
 
     @property
     def ok(self) -> bool:
@@ -100,7 +102,9 @@ class Spool:
         if order.exists() or self._order(key, "durable").exists():
             return
         answer = self._answer(key)
-        if answer is not None and (answer.final or (answer.ok and (answer.durable or not durable))):
+        if answer is not None and answer.final and epoch <= answer.epoch:
+            return
+        if answer is not None and answer.ok and (answer.durable or not durable):
             return
         self._problems.pop(key, None)
         try:

@@ -234,7 +234,7 @@ class SpoolDesk:
                     raise BadRequest("no durable folder is set", remedy="name a folder that every node reaches")
                 durable_folder.save(name, order, head.epoch)
         except (StaleEpoch, BadRequest) as never:
-            self._say_problem(key, str(never), final=True)
+            self._say_problem(key, str(never), refused=head.epoch)
             order.unlink(missing_ok=True)
             return None
         except (HoldfastError, OSError) as error:
@@ -247,9 +247,11 @@ class SpoolDesk:
         order.unlink(missing_ok=True)
         return None
 
-    def _say_problem(self, key: str, problem: str, *, final: bool = False) -> None:
+    def _say_problem(self, key: str, problem: str, *, refused: Epoch | None = None) -> None:
+        """Tell what is wrong; `refused`: this epoch need not ask again."""
+        answer = SaveAnswer(problem=one_line(problem), final=refused is not None, epoch=refused or 0)
         try:
-            write_answer(self._spool, key, SaveAnswer(problem=one_line(problem), final=final))
+            write_answer(self._spool, key, answer)
         except OSError as error:  # no room even for a line: the task sees no answer, and the log has it
             log.warning("%s: %s; and the answer could not be written: %s", name_of(key), problem, error)
 
