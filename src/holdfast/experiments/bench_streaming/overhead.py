@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from holdfast.spark.structured_streaming import Session
 
 NEVER = 10**9
+WARM_BATCHES, MEASURED_BATCHES = 96, 32
+"""Batches before, and in, the measurement of what one takes."""
 POLICIES: dict[str, str] = {
     "none": "no checkpoints, outboxes kept until consumers have them",
     "sources": "checkpoints; kept to the checkpoint: the sources' log alone",
@@ -134,7 +136,7 @@ def measure_overhead(
     if batches is None:
         progress("how many batches are one interval")
         plain = _Policy("none", workload, spark, folder / "calibrate", NEVER, secret_file)
-        batches = _batches_of(interval, plain, list(workload.batches(seed, 24, rows)))
+        batches = _batches_of(interval, plain, list(workload.batches(seed, WARM_BATCHES + MEASURED_BATCHES, rows)))
     per_turn = max(2, batches + batches % 2)
     made = list(workload.batches(seed, per_turn // 2 + per_turn * alternations, rows))
     runs = [_Policy(name, workload, spark, folder, per_turn, secret_file) for name in policies]
@@ -159,13 +161,13 @@ def measure_overhead(
 
 
 def _batches_of(interval: float, plain: _Policy, made: Sequence[Mapping[str, pa.Table]]) -> int:
-    """Find how many batches take the interval without checkpoints; the first eight warm up."""
+    """Find how many batches take the interval without checkpoints, once JVMs are warm (cold, they are slow)."""
     try:
-        plain.turn(made[:8], ())
-        seconds = plain.turn(made[8:], ())[0]
+        plain.turn(made[:-MEASURED_BATCHES], ())
+        seconds = plain.turn(made[-MEASURED_BATCHES:], ())[0]
     finally:
         plain.run.close()
-    return max(2, round(interval / (seconds / len(made[8:]))))
+    return max(2, round(interval / (seconds / MEASURED_BATCHES)))
 
 
 def _price(policy: str, turns: Sequence[Turn]) -> Price:
