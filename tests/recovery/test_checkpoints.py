@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from holdfast.ids import BatchId, Epoch
 from holdfast.recovery.checkpoints import CheckpointBook, SavedImage
 from recovery.machine_driving import part
@@ -36,6 +38,19 @@ def test_changes_since_an_image_that_is_gone_are_not_safe() -> None:
     book = book_with(image(3, follows=2), marks=(3,))
     assert not book.has(A, BatchId(3))
     assert book.next_global({}, [A]) is None
+
+
+def test_an_image_that_the_book_keeps_is_written_down_with_it() -> None:
+    book = CheckpointBook([A])
+    book.mark(BatchId(3), durable=True)
+    kept = SavedImage(BatchId(3), Epoch(1), None, None, durable=True, contents=b"\x00small")
+    book.stored(A, kept)
+    book.make_global(BatchId(3))
+    again = CheckpointBook.read([A], json.loads(json.dumps(book.written())))
+    found = again.at(A, BatchId(3))
+    assert found == kept
+    assert found is not None
+    assert found.contents == b"\x00small"
 
 
 def test_a_chain_ends_at_a_whole_image() -> None:

@@ -9,9 +9,10 @@ the nodes; a recovery that finds too few fragments goes back to the last of thos
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from bisect import insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from holdfast.ids import BatchId, Epoch, PartitionId
 
@@ -34,7 +35,8 @@ class SavedImage:
     outbox_from: BatchId | None = None
     """The first batch whose output it holds, with the images it follows; None: it holds none."""
     durable: bool = False
-    bytes: int = 0
+    contents: bytes | None = field(default=None, compare=False)
+    """The image itself, where it is so small that the book keeps it; None: the store has it."""
 
     @property
     def id(self) -> tuple[BatchId, Epoch]:
@@ -187,7 +189,7 @@ class CheckpointBook:
             "durable": self.durable_batch,
             "images": {
                 str(partition): [
-                    [one.batch, one.epoch, one.follows, one.outbox_from, one.durable, one.bytes]
+                    [one.batch, one.epoch, one.follows, one.outbox_from, one.durable, _as_text(one.contents)]
                     for one in sorted(images.values())
                     if one.batch in kept or any(one in self.chain(partition, top) for top in _tops(images, kept))
                 ]
@@ -205,12 +207,17 @@ class CheckpointBook:
         images = fields["images"]
         assert isinstance(images, Mapping)
         for partition in partitions:
-            for batch, epoch, follows, outbox_from, durable, size in images.get(str(partition), ()):
+            for batch, epoch, follows, outbox_from, durable, kept in images.get(str(partition), ()):
                 before = None if follows is None else (BatchId(follows[0]), Epoch(follows[1]))
-                image = SavedImage(BatchId(batch), Epoch(epoch), before, outbox_from, durable, size)
+                contents = b64decode(kept) if isinstance(kept, str) else None
+                image = SavedImage(BatchId(batch), Epoch(epoch), before, outbox_from, durable, contents)
                 book._images[partition][image.id] = image
         return book
 
 
 def _tops(images: Mapping[tuple[BatchId, Epoch], SavedImage], kept: set[BatchId]) -> list[SavedImage]:
     return [one for one in images.values() if one.batch in kept]
+
+
+def _as_text(contents: bytes | None) -> str | None:
+    return None if contents is None else b64encode(contents).decode()

@@ -448,7 +448,8 @@ class Conductor:
             self._tell(f"checkpoint at batch {effect.batch}")
             self._say("checkpoint", batch=effect.batch, durable=effect.durable)
         elif isinstance(effect, Forget):
-            self._counters.forget += [image_name(self._progress.run, p, image) for p, image in effect.images]
+            run, stored = self._progress.run, [(p, one) for p, one in effect.images if one.contents is None]
+            self._counters.forget += [image_name(run, p, one) for p, one in stored]
         elif isinstance(effect, RecoveryEnded):
             self._tell(f"recovered: batch {effect.batch} is safe everywhere")
             self._say("recovery-ended", batch=effect.batch)

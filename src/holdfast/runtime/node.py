@@ -26,6 +26,8 @@ from holdfast.runtime.vault import Vault
 from holdfast.runtime.versions import Pointer, VersionId
 
 Said = list[object]
+SMALL_IMAGE = 512
+"""Bytes up to which an image goes to the driver's log: what a partition without state needs."""
 
 
 class Node:
@@ -41,9 +43,10 @@ class Node:
         name: NodeId,
         clock: Callable[[], float],
         cpu_clock: Callable[[], float],
+        small_image: int = SMALL_IMAGE,
     ) -> None:
         self.name, self._program, self._store, self._vault, self._logs = name, program, store, vault, logs
-        self._cpu_clock = cpu_clock
+        self._cpu_clock, self._small_image = cpu_clock, small_image
         self.host = PartitionHost(program, store, node=name, epoch=Epoch(0), clock=clock)
         self._begun: dict[tuple[PartitionId, VersionId], SavedImage] = {}
         """Images whose saving was begun by this process, and has not ended."""
@@ -148,7 +151,7 @@ class Node:
         found = []
         for image in task.start.images:
             name = image_name(cycle.run, partition, image)
-            data = self._vault.fetched(name)
+            data = self._vault.fetched(name) if image.contents is None else image.contents
             if data is None:
                 self._vault.fetch(name)
                 problem = self._vault.lost(name)
@@ -222,10 +225,10 @@ class Node:
         answer = self._vault.saved(name)
         again = answer is not None and answer.problem is not None
         if again or (answer is None and (partition, version) not in self._begun):
-            problem = self._begin_save(cycle, partition, version, image, name)
-            if problem is not None:
+            begun = self._begin_save(cycle, partition, version, image, name)
+            if begun is not None:
                 self._begun.pop((partition, version), None)  # next time it is described by what is here then
-                return problem
+                return begun
             self._begun[partition, version] = image
             answer = self._vault.saved(name) if answer is None else answer
         if answer is None:
@@ -237,7 +240,8 @@ class Node:
 
     def _begin_save(
         self, cycle: Cycle, partition: PartitionId, version: VersionId, image: SavedImage, name: str
-    ) -> NotSaved | None:
+    ) -> Stored | NotSaved | None:
+        """Begin to save; one that is so small that the driver's log has room for it is safe with the report."""
         try:
             taken = self.host.snapshot(
                 partition,
@@ -247,7 +251,10 @@ class Node:
             )
             if isinstance(taken, Missing):
                 return NotSaved(partition, version.batch, "the state is not here any more", gone=True)
-            self._vault.save(name, encode_image(taken), epoch=cycle.epoch, durable=image.durable)
+            data = encode_image(taken)
+            if len(data) <= self._small_image:
+                return Stored(partition, replace(image, contents=data))
+            self._vault.save(name, data, epoch=cycle.epoch, durable=image.durable)
         except (HoldfastError, OSError) as error:
             return NotSaved(partition, version.batch, f"{type(error).__name__}: {error}")
         return None

@@ -92,7 +92,7 @@ class StepChecks:
                     what = f"checkpoint {batch} is global, and image {image.id} of {p} is of an execution that is over"
                     self._complain(Violation(what, (p,)))
                 for one in chain:
-                    if not self._vault.safe(image_name(self._run, p, one)):
+                    if one.contents is None and not self._vault.safe(image_name(self._run, p, one)):
                         self._complain(
                             Violation(f"checkpoint {batch} is global, and image {one.id} of {p} is not safe", (p,))
                         )

@@ -15,7 +15,7 @@ from holdfast.recovery.events import Event, NodesArrived, NodesLost, NodesSilent
 from holdfast.runtime.backends import Broken
 from holdfast.runtime.blocks import Block
 from holdfast.runtime.cycle import Cycle, NodeReport
-from holdfast.runtime.node import Node
+from holdfast.runtime.node import SMALL_IMAGE, Node
 from holdfast.runtime.program import Program
 from holdfast.runtime.sources import SourceLog
 from holdfast.simulation.recovery_faults import Fault, Mischief
@@ -94,6 +94,7 @@ class SimulatedCluster:
         self._program, self._logs, self._vault = program, logs, vault
         self._mischief, self._draw, self.clock = mischief, mischief.draw, clock
         self._tell, self._touch, self._complain = tell, touch, complain
+        self.small_image = SMALL_IMAGE
         self.members: dict[NodeId, Member] = {}
         self.clean = True
         """Whether nothing has gone wrong in the last cycle."""
@@ -139,7 +140,16 @@ class SimulatedCluster:
         return Member(name, capacity, store, clock, self._worker(name, store, clock))
 
     def _worker(self, name: NodeId, store: FragileStore, clock: _NodeClock) -> Node:
-        return Node(self._program, store, self._vault, self._logs, name=name, clock=clock, cpu_clock=_no_cpu)
+        return Node(
+            self._program,
+            store,
+            self._vault,
+            self._logs,
+            name=name,
+            clock=clock,
+            cpu_clock=_no_cpu,
+            small_image=self.small_image,
+        )
 
     def kill(self, names: Sequence[NodeId]) -> None:
         """Let nodes die with all their files."""

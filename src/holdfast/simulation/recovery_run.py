@@ -185,6 +185,8 @@ class _Run:
                 self.program, self.logs, self.vault, self.mischief, self.clock, self.note, self._touch, self._complain
             )
             cluster.capacity = self.scene.capacity
+            if self.seed % 2:
+                cluster.small_image = 0  # partitions here are small: every other run has all of them in the store
             names = [NodeId(f"d{self.starts}n{number}") for number in range(self.scene.nodes - len(stores))]
             there = {**dict(list(stores.items())[: self.scene.nodes]), **{name: cluster.new_store() for name in names}}
             if self.draw.random() < 0.3:
