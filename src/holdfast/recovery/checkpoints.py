@@ -14,6 +14,7 @@ from bisect import insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, PartitionId
 
 FIRST = BatchId(0)
@@ -113,8 +114,15 @@ class CheckpointBook:
     def chain(self, partition: PartitionId, image: SavedImage) -> tuple[SavedImage, ...]:
         """Return an image with those it follows, the whole one first; the book has no image without them."""
         found = [image]
-        while found[-1].follows is not None:
-            found.append(self._images[partition][found[-1].follows])
+        while (follows := found[-1].follows) is not None:
+            before = self._images[partition].get(follows)
+            if before is None:
+                raise CheckFailed(
+                    f"the image of {partition} at batch {found[-1].batch} follows one that is gone",
+                    where="recovery",
+                    remedy="this is a fault of ours: report it",
+                )
+            found.append(before)
         return tuple(reversed(found))
 
     # -- what counts -------------------------------------------------------------------------------------------------
