@@ -147,7 +147,7 @@ def measure_point(
         app, batches = held(shape.partitions), _held_batches(shape, alone + load + 2, seed)
     else:
         app, batches = chain(shape.levels, shape.partitions), chain_batches(seed, 0, alone + load + 2, shape.rows)
-    measured = _Measured(app, spark, folder, secret_file)
+    measured = _Measured(app, spark, folder, secret_file, shape.nodes)
     try:
         made = list(batches)
         filling, made = made[: -(alone + load + 2)], made[-(alone + load + 2) :]
@@ -189,10 +189,10 @@ def _held_batches(shape: Shape, count: int, seed: int) -> Iterator[Batch]:
 class _Measured:
     """A run that tells where its time went."""
 
-    def __init__(self, app: Application, spark: Session, folder: Path, secret_file: Path | None) -> None:
+    def __init__(self, app: Application, spark: Session, folder: Path, secret_file: Path | None, nodes: int) -> None:
         self._cycles: list[float] = []
         pace = Pace(checkpoint_batches=10**9)
-        self._run = SparkRun(app, spark, folder, pace=pace, observe=self._saw, secret_file=secret_file)
+        self._run = SparkRun(app, spark, folder, pace=pace, observe=self._saw, secret_file=secret_file, nodes=nodes)
 
     def _saw(self, seen: Observation) -> None:
         if seen.kind == "cycle":
