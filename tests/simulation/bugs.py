@@ -25,6 +25,7 @@ from holdfast.runtime.inbox import Delivery, Inbox
 from holdfast.runtime.node import Node
 from holdfast.runtime.outputs import Outputs
 from holdfast.runtime.sinks import MemorySink
+from holdfast.runtime.versions import Line
 
 Patch = pytest.MonkeyPatch
 
@@ -275,6 +276,27 @@ def published_twice(patch: Patch) -> None:
     patch.setattr(MemorySink, "publish", publish)
 
 
+def lost_frontier_believed(patch: Patch) -> None:
+    """A node's line is taken to be as long as the driver says, whatever is in its files."""
+
+    def take(self: PartitionHost, partition: Any, frontier: BatchId) -> Any:
+        return right(self, partition, BatchId(-1))
+
+    right = PartitionHost.take
+    patch.setattr(PartitionHost, "take", take)
+    patch.setattr(Node, "_in_place", _in_place_without_looking(Node._in_place))
+
+
+def _in_place_without_looking(right: Any) -> Any:
+    def in_place(self: Node, cycle: Any, partition: Any, task: Any, said: Any) -> bool:
+        line: Line | None = self._store.line(partition)
+        if line is None:
+            task = replace(task, frontier=task.start.batch)
+        return bool(right(self, cycle, partition, task, said))
+
+    return in_place
+
+
 def image_without_its_base(patch: Patch) -> None:
     """An image of changes counts as safe though the one it follows is gone."""
 
@@ -319,6 +341,7 @@ BUGS = tuple(
         all_wait_for_dead,
         missing_taken_for_empty,
         published_twice,
+        lost_frontier_believed,
         image_without_its_base,
         unsure_output_in_no_image,
     )

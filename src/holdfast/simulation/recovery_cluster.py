@@ -237,6 +237,7 @@ class SimulatedCluster:
                     if self._draw.random() < 0.5:
                         break  # the others may have done the level, or not
                     continue
+                self._stands_where_known(cycle, report)
                 if self._mischief.strikes(Fault.REPORT_LOST):
                     if self._draw.random() < 0.5:
                         continue
@@ -255,6 +256,13 @@ class SimulatedCluster:
         if broken is not None:
             self._leave_behind(cycle, level, busy, waiting)
         return broken
+
+    def _stands_where_known(self, cycle: Cycle, report: NodeReport) -> None:
+        """A node has what the driver was told of, or says that it is missing."""
+        for p, frontier in report.frontiers.items():
+            if frontier < cycle.tasks[p].frontier:
+                known = cycle.tasks[p].frontier
+                self._complain(f"{p} goes on from batch {frontier} on {report.node}, and the driver knows of {known}")
 
     def _leave_behind(
         self, cycle: Cycle, level: int, busy: Sequence[NodeId], waiting: Mapping[NodeId, list[Block]]
