@@ -14,12 +14,12 @@ from holdfast.ids import NodeId
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime import run_in_process
 from holdfast.runtime.answers import OperatorFailed
-from holdfast.runtime.conductor import Conductor, Observation, Pace, log_batch
+from holdfast.runtime.conductor import Conductor, Observation, Pace
 from holdfast.runtime.loop_backend import LoopBackend
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import MemoryProgress
 from holdfast.runtime.sinks import MemorySink, OutputKey, Sink
-from holdfast.runtime.sources import MemoryLog
+from holdfast.runtime.sources import MemoryLog, log_batch
 from holdfast.runtime.stores import MemoryStore
 from holdfast.runtime.vault import Answered, MemoryVault, SaveAnswer
 

@@ -35,3 +35,16 @@ class Assignment:
     def state(self) -> PartitionState:
         """Where it stands."""
         return self.story.state
+
+    def begin(self, epoch: Epoch, image: SavedImage | None, chain: tuple[SavedImage, ...]) -> None:
+        """Start anew: from an image, by the chain of those it needs; from nothing where there is none."""
+        at = batch_of(image)
+        self.start = Start(epoch, at, chain)
+        reach = at + 1 if image is None or image.outbox_from is None else min(image.outbox_from, at + 1)
+        self.kept_from = BatchId(reach)
+        self.frontier = at
+
+
+def batch_of(image: SavedImage | None) -> BatchId:
+    """Return where a partition stands that starts from this image."""
+    return NOTHING if image is None else image.batch

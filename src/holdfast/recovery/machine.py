@@ -17,11 +17,11 @@ where, how far back to keep, at which batches to save) is read off the machine b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
-from holdfast.recovery.assignments import Assignment, Start
+from holdfast.recovery.assignments import Assignment, Start, batch_of
+from holdfast.recovery.buffers import paused_next
 from holdfast.recovery.checkpoints import NO_EPOCH, NOTHING, CheckpointBook, SavedImage
 from holdfast.recovery.effects import (
     CancelCycle,
@@ -279,7 +279,7 @@ class Machine:
         else:
             back = must_go_back(
                 self.wiring,
-                {p: self._start_of(p).batch for p in self.lost},
+                {p: batch_of(self._start_of(p)) for p in self.lost},
                 {p: self.partitions[p].start.batch for p in self.in_state([PartitionState.RESTORING])},
                 lambda p: self.partitions[p].kept_from,
                 self.book.global_batch,
@@ -351,7 +351,7 @@ class Machine:
             return True
         return self.recovering and self.losses < self.settings.least_losses
 
-    def _start_of(self, partition: PartitionId) -> SavedImage | _Nothing:
+    def _start_of(self, partition: PartitionId) -> SavedImage | None:
         """Return what a lost partition starts from: its own last image where that is enough, else the global one."""
         safe = self.book.global_batch
         last = self.book.last(partition)
@@ -364,30 +364,21 @@ class Machine:
             and self.settings.strategy is not RecoveryStrategy.SOURCE_REPLAY
         ):
             return last
-        return self.book.at(partition, safe) or _NOTHING
+        return self.book.at(partition, safe)
 
     def _set_start(self, partition: PartitionId, *, at_global: bool = False) -> None:
-        mine = self.partitions[partition]
-        chosen = self._start_of(partition)
-        if at_global:
-            chosen = self.book.at(partition, self.book.global_batch) or _NOTHING
-        if isinstance(chosen, _Nothing):
-            if self.book.global_batch != NOTHING:
-                raise CheckFailed(
-                    f"{partition} has no image at batch {self.book.global_batch}",
-                    where="recovery",
-                    remedy="this is a fault of ours: report it",
-                )
-            mine.start = Start(self.epoch, NOTHING, ())
-            mine.kept_from = BatchId(NOTHING + 1)
-        else:
-            mine.start = Start(self.epoch, chosen.batch, self.book.chain(partition, chosen))
-            reach = chosen.batch + 1 if chosen.outbox_from is None else min(chosen.outbox_from, chosen.batch + 1)
-            mine.kept_from = BatchId(reach)
+        book, mine = self.book, self.partitions[partition]
+        image = book.at(partition, book.global_batch) if at_global else self._start_of(partition)
+        if image is None and book.global_batch != NOTHING:
+            raise CheckFailed(
+                f"{partition} has no image at batch {book.global_batch}",
+                where="recovery",
+                remedy="this is a fault of ours: report it",
+            )
+        mine.begin(self.epoch, image, () if image is None else book.chain(partition, image))
         if not self.wiring.deterministic(partition):
-            self.book.forget_after(partition, mine.start.batch)
-        mine.frontier = mine.start.batch
-        mine.first_mark = max(self.book.marks, default=NOTHING)
+            book.forget_after(partition, mine.start.batch)
+        mine.first_mark = max(book.marks, default=NOTHING)
 
     # -- checkpoints and buffers ---------------------------------------------------------------------------------------
 
@@ -430,14 +421,7 @@ class Machine:
         if kept_bytes <= self.settings.buffer_bytes or not waiting:
             return
         dead = {query for query in self.wiring.outputs if not self.available(query)}
-        if not dead <= self.paused:
-            self.paused |= dead
-        else:
-            live = [query for query in self.wiring.outputs if query not in self.paused]
-            if not live:
-                return
-            topology = self.wiring.topology
-            self.paused.add(min(live, key=lambda query: (int(topology.priority[topology.index(query)]), query)))
+        self.paused |= paused_next(self.wiring, self.paused, dead)
         for p in self.in_state([PartitionState.CATCHING_UP, PartitionState.RUNNING]):
             if set(self.wiring.queries_of(p)) <= self.paused:
                 self._turn(p, Cause.BUFFERS_FULL)
@@ -475,12 +459,4 @@ class Machine:
         self._effects.append(Changed(partition, before, after, cause, mine.node))
 
 
-@dataclass(frozen=True, slots=True)
-class _Nothing:
-    """There is no image: a partition starts from nothing."""
-
-    batch: BatchId = NOTHING
-
-
-_NOTHING = _Nothing()
 _LOSING = frozenset({Cause.NODE_LOST, Cause.STATE_MISSING, Cause.RESTORE_FAILED})

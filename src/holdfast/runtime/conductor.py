@@ -13,24 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-
-from holdfast.errors import BadInput, CheckFailed
+from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, CheckpointBook, image_name
-from holdfast.recovery.effects import (
-    Changed,
-    Effect,
-    Fence,
-    Forget,
-    GlobalCheckpoint,
-    Keep,
-    Place,
-    RecoveryEnded,
-    RequestNodes,
-    RollBack,
-    Waiting,
-)
+from holdfast.recovery.effects import Effect, Fence, Forget, GlobalCheckpoint, Keep, Place, RequestNodes, RollBack
 from holdfast.recovery.events import (
     CheckpointGivenUp,
     CheckpointMarked,
@@ -39,21 +25,19 @@ from holdfast.recovery.events import (
     CycleDone,
     CycleFailed,
     Event,
-    RestoreFailed,
-    StateMissing,
 )
 from holdfast.recovery.machine import Machine
 from holdfast.recovery.states import LIVE_STATES, PLACED_STATES, PartitionState
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.recovery.wiring import Wiring
-from holdfast.runtime.answers import Failed, Measures, Missing, OperatorFailed, Refused
+from holdfast.runtime.answers import Measures, OperatorFailed
 from holdfast.runtime.backends import Backend, Broken
-from holdfast.runtime.cycle import Cycle, Lost, NodeReport, NotSaved, Stored, Task
-from holdfast.runtime.narrating import changed_fields, event_kind, planned_fields
+from holdfast.runtime.cycle import Cycle, NodeReport, NotSaved, Task
+from holdfast.runtime.narrating import effect_fields, effect_line, event_kind
 from holdfast.runtime.outputs import Outputs
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import Progress
-from holdfast.runtime.schemas import conform
+from holdfast.runtime.reports import hear_reports
 from holdfast.runtime.sinks import Sink
 from holdfast.runtime.sources import SourceLog
 from holdfast.runtime.stores import StaleEpoch
@@ -295,42 +279,19 @@ class Conductor:
     def _take(self, cycle: Cycle, reports: Sequence[NodeReport], seconds: float) -> None:
         """Hear what the nodes said: frontiers, outputs, saved states, and what is missing."""
         machine = self.machine
-        frontiers: dict[PartitionId, BatchId] = {}
-        failed: list[Failed] = []
-        stored: list[Stored] = []
-        troubles: dict[PartitionId, Event] = {}
-        kept: dict[str, int] = {}
-        rows = 0
-        for report in reports:
-            kept[report.node] = report.kept_bytes
-            for partition, frontier in report.frontiers.items():
-                if machine.partitions[partition].node == report.node:
-                    frontiers[partition] = max(frontier, frontiers.get(partition, frontier))
-            for partition, measures in report.measures.items():
-                self.measures[partition] = self.measures[partition].plus(measures)
-                rows += measures.rows_in
-            for answer in report.answers:
-                if isinstance(answer, Stored):
-                    stored.append(answer)
-                elif isinstance(answer, Failed):
-                    failed.append(answer)
-                elif isinstance(answer, Lost):
-                    troubles[answer.partition] = RestoreFailed(
-                        answer.partition, answer.image, report.epoch, answer.problem
-                    )
-                elif isinstance(answer, Missing):
-                    troubles.setdefault(answer.partition, StateMissing(answer.partition, report.node, report.epoch))
-                elif isinstance(answer, Refused):
-                    raise StaleEpoch(
-                        f"epoch {answer.epoch} is over: {answer.partition} is in {answer.current}",
-                        where=f"application {self.program.name}",
-                        remedy="another driver runs this application: end this one",
-                    )
-                elif isinstance(answer, NotSaved):
-                    self._not_saved(answer)
-        blocks = [block for report in reports for block in report.blocks]
+        heard = hear_reports(reports, machine.placement)
+        if heard.refused is not None:
+            raise StaleEpoch(
+                f"epoch {heard.refused.epoch} is over: {heard.refused.partition} is in {heard.refused.current}",
+                where=f"application {self.program.name}",
+                remedy="another driver runs this application: end this one",
+            )
+        for partition, measures in heard.measures:
+            self.measures[partition] = self.measures[partition].plus(measures)
+        for answer in heard.not_saved:
+            self._not_saved(answer)
         published, out, problem = self.outputs.publish(
-            blocks, machine.published, machine.book.durable_batch, machine.epoch
+            heard.blocks, machine.published, machine.book.durable_batch, machine.epoch
         )
         for query, batch, many in out:
             self._say("published", partition=str(query), batch=batch, rows=many)
@@ -338,10 +299,10 @@ class Conductor:
             CycleDone(
                 cycle.epoch,
                 self.logged,
-                frontiers,
-                frozenset(frontiers),
+                heard.frontiers,
+                frozenset(heard.frontiers),
                 published,
-                sum(kept.values()),
+                heard.kept_bytes,
             )
         )
         self._say(
@@ -351,17 +312,17 @@ class Conductor:
             through=self.logged,
             frontier=machine.frontier,
             seconds=seconds,
-            rows=rows,
+            rows=heard.rows,
         )
-        for one in stored:
+        for one in heard.stored:
             self.hear(CheckpointStored(one.partition, one.image))
-        for event in troubles.values():
+        for event in heard.troubles:
             self._counters.problem = str(event)
             self.hear(event)
         if problem is not None:
             raise problem
-        if failed:
-            raise OperatorFailed(min(failed, key=lambda one: (one.batch, one.partition)))
+        if heard.failed is not None:
+            raise OperatorFailed(heard.failed)
 
     def _not_saved(self, answer: NotSaved) -> None:
         line = f"{answer.partition} at batch {answer.batch} is not saved yet: {answer.problem}"
@@ -424,37 +385,22 @@ class Conductor:
         self.machine.handle(CostsMeasured(costs))
 
     def _do(self, effect: Effect) -> None:
-        if isinstance(effect, Fence):
-            self._say("epoch", epoch=effect.epoch, why=effect.why)
-        elif isinstance(effect, RequestNodes):
-            self._say("requested", count=effect.count)
-            problem = self.backend.request_nodes(effect.count)
-            if problem is not None:
-                self._tell(f"{effect.count} nodes are asked for, and cannot be had: {problem}")
-        elif isinstance(effect, Place):
-            if effect.left:
-                self._tell(f"{len(effect.placement)} partitions come back now, {len(effect.left)} wait for nodes")
-            self._say("planned", **planned_fields(self.machine, effect))
-        elif isinstance(effect, RollBack):
-            self.rollbacks += 1
-            self._tell(f"{len(effect.partitions)} live partitions go back to batch {effect.batch}")
-            self._say("rolled-back", partitions=[str(p) for p in effect.partitions], to=effect.batch)
-        elif isinstance(effect, Changed):
-            for kind, fields in changed_fields(self.machine, effect):
-                self._say(kind, **fields)
-        elif isinstance(effect, GlobalCheckpoint):
-            for log in self._logs.values():
-                log.trim(effect.durable)
-            self._tell(f"checkpoint at batch {effect.batch}")
-            self._say("checkpoint", batch=effect.batch, durable=effect.durable)
-        elif isinstance(effect, Forget):
-            run, stored = self._progress.run, [(p, one) for p, one in effect.images if one.contents is None]
-            self._counters.forget += [image_name(run, p, one) for p, one in stored]
-        elif isinstance(effect, RecoveryEnded):
-            self._tell(f"recovered: batch {effect.batch} is safe everywhere")
-            self._say("recovery-ended", batch=effect.batch)
-        elif isinstance(effect, Waiting):
-            self._tell(f"{len(effect.partitions)} partitions wait for {effect.missing} nodes")
+        for kind, fields in effect_fields(self.machine, effect):
+            self._say(kind, **fields)
+        if (line := effect_line(effect)) is not None:
+            self._tell(line)
+        match effect:
+            case RequestNodes(count):
+                if (problem := self.backend.request_nodes(count)) is not None:
+                    self._tell(f"{count} nodes are asked for, and cannot be had: {problem}")
+            case RollBack():
+                self.rollbacks += 1
+            case GlobalCheckpoint():
+                for log in self._logs.values():
+                    log.trim(effect.durable)
+            case Forget():
+                stored = [(p, one) for p, one in effect.images if one.contents is None]
+                self._counters.forget += [image_name(self._progress.run, p, one) for p, one in stored]
 
     def _write(self) -> None:
         self._progress.write(
@@ -465,25 +411,3 @@ class Conductor:
 
     def _say(self, kind: str, **fields: Any) -> None:
         self._observe(Observation(self._clock(), kind, fields))
-
-
-def log_batch(
-    program: Program,
-    logs: Mapping[OperatorId, SourceLog],
-    batch: Mapping[str, pa.Table],
-    *,
-    last: bool = False,
-    number: BatchId | None = None,
-) -> BatchId:
-    """Put one batch into the source logs; sources that are not named have no rows in it. Returns its number."""
-    if strange := set(batch) - set(logs):
-        raise BadInput(f"there is no source {min(strange)!r}", remedy=f"there are {', '.join(sorted(logs))}")
-    # A batch is refused before any source has logged it: a source ahead of the others would be cut differently.
-    for name, rows in batch.items():
-        if not isinstance(rows, pa.Table):
-            raise BadInput(f"the rows of source {name!r} are {type(rows).__name__}", remedy="give a pyarrow.Table")
-        conform(rows, program.sources[OperatorId(name)].schema, f"a batch of source {name}")
-    at = BatchId(min(log.frontier for log in logs.values()) + 1) if number is None else number
-    for name, log in logs.items():
-        log.append(at, batch.get(name, program.sources[name].schema.empty_table()), last=last)
-    return at

@@ -29,7 +29,7 @@ from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime.answers import Measures
-from holdfast.runtime.conductor import Conductor, Observation, Pace, log_batch
+from holdfast.runtime.conductor import Conductor, Observation, Pace
 from holdfast.runtime.directory_store import DirectoryStore
 from holdfast.runtime.directory_vault import DirectoryVault
 from holdfast.runtime.host import PartitionHost
@@ -37,7 +37,7 @@ from holdfast.runtime.loop_backend import LoopBackend
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import MemoryProgress, ProgressFile
 from holdfast.runtime.sinks import MemorySink, ParquetSink, Sink, as_sink
-from holdfast.runtime.sources import DirectoryLog, MemoryLog, SourceLog
+from holdfast.runtime.sources import DirectoryLog, MemoryLog, SourceLog, log_batch
 from holdfast.runtime.stores import MemoryStore, VersionStore
 from holdfast.runtime.vault import MemoryVault
 

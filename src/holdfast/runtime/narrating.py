@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.recovery.effects import Changed, Place
+from holdfast.recovery.effects import (
+    Changed,
+    Effect,
+    Fence,
+    GlobalCheckpoint,
+    Place,
+    RecoveryEnded,
+    RequestNodes,
+    RollBack,
+    Waiting,
+)
 from holdfast.recovery.events import Event
 from holdfast.recovery.machine import Machine
 from holdfast.recovery.states import LIVE_STATES, PartitionState
@@ -16,7 +26,43 @@ def event_kind(event: Event) -> str:
     return "".join(f"-{c.lower()}" if c.isupper() else c for c in words).strip("-").replace("nodes", "node")
 
 
-def planned_fields(machine: Machine, effect: Place) -> dict[str, Any]:
+def effect_line(effect: Effect) -> str | None:
+    """Tell people, in one line, of what they would want to hear."""
+    match effect:
+        case Place(placement, _, _, left) if left:
+            return f"{len(placement)} partitions come back now, {len(left)} wait for nodes"
+        case RollBack(partitions, batch):
+            return f"{len(partitions)} live partitions go back to batch {batch}"
+        case GlobalCheckpoint(batch):
+            return f"checkpoint at batch {batch}"
+        case RecoveryEnded(batch):
+            return f"recovered: batch {batch} is safe everywhere"
+        case Waiting(missing, partitions):
+            return f"{len(partitions)} partitions wait for {missing} nodes"
+    return None
+
+
+def effect_fields(machine: Machine, effect: Effect) -> list[tuple[str, dict[str, Any]]]:
+    """Tell of an effect to those who record a run: kinds of observations, and their fields."""
+    match effect:
+        case Fence(epoch, why):
+            return [("epoch", {"epoch": epoch, "why": why})]
+        case RequestNodes(count):
+            return [("requested", {"count": count})]
+        case Place():
+            return [("planned", _planned_fields(machine, effect))]
+        case RollBack(partitions, batch):
+            return [("rolled-back", {"partitions": [str(p) for p in partitions], "to": batch})]
+        case Changed():
+            return _changed_fields(machine, effect)
+        case GlobalCheckpoint(batch, durable):
+            return [("checkpoint", {"batch": batch, "durable": durable})]
+        case RecoveryEnded(batch):
+            return [("recovery-ended", {"batch": batch})]
+    return []
+
+
+def _planned_fields(machine: Machine, effect: Place) -> dict[str, Any]:
     """Tell of a plan: what comes back where, what waits, and what is wrong with it, which should be nothing."""
     layout = machine.last_layout
     return {
@@ -29,7 +75,7 @@ def planned_fields(machine: Machine, effect: Place) -> dict[str, Any]:
     }
 
 
-def changed_fields(machine: Machine, effect: Changed) -> list[tuple[str, dict[str, Any]]]:
+def _changed_fields(machine: Machine, effect: Changed) -> list[tuple[str, dict[str, Any]]]:
     """Tell of a partition that has changed its state; of a restore, when it begins and when it has ended."""
     fields: dict[str, Any] = {"partition": str(effect.partition), "node": effect.node}
     batch = machine.partitions[effect.partition].start.batch

@@ -20,10 +20,11 @@ from uuid import uuid4
 import pyarrow as pa
 
 from holdfast.errors import BadInput, CheckFailed
-from holdfast.ids import BatchId, Epoch, PartitionId
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.blocks import OUTSIDE, Block, Edge, Header
 from holdfast.runtime.durable_files import link_durably
-from holdfast.runtime.program import SourceProgram
+from holdfast.runtime.program import Program, SourceProgram
+from holdfast.runtime.schemas import conform
 from holdfast.runtime.source_pieces import Piece, cut_rows, piece_of, read_pieces, write_piece
 from holdfast.runtime.times import END_OF_TIME, NOT_YET, Watermark, highest, microseconds
 from holdfast.runtime.versions import NO_BATCH
@@ -297,3 +298,25 @@ def _gone(source: SourceProgram, batch: BatchId) -> CheckFailed:
     return CheckFailed(
         f"batch {batch} is not in the log", where=f"source {source.id}", remedy="it was trimmed or never logged"
     )
+
+
+def log_batch(
+    program: Program,
+    logs: Mapping[OperatorId, SourceLog],
+    batch: Mapping[str, pa.Table],
+    *,
+    last: bool = False,
+    number: BatchId | None = None,
+) -> BatchId:
+    """Put one batch into the source logs; sources that are not named have no rows in it. Returns its number."""
+    if strange := set(batch) - set(logs):
+        raise BadInput(f"there is no source {min(strange)!r}", remedy=f"there are {', '.join(sorted(logs))}")
+    # A batch is refused before any source has logged it: a source ahead of the others would be cut differently.
+    for name, rows in batch.items():
+        if not isinstance(rows, pa.Table):
+            raise BadInput(f"the rows of source {name!r} are {type(rows).__name__}", remedy="give a pyarrow.Table")
+        conform(rows, program.sources[OperatorId(name)].schema, f"a batch of source {name}")
+    at = BatchId(min(log.frontier for log in logs.values()) + 1) if number is None else number
+    for name, log in logs.items():
+        log.append(at, batch.get(name, program.sources[name].schema.empty_table()), last=last)
+    return at

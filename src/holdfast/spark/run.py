@@ -23,11 +23,11 @@ from holdfast.errors import BadInput
 from holdfast.ids import BatchId, OperatorId, PartitionId
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.answers import Measures
-from holdfast.runtime.conductor import Conductor, Observation, Pace, log_batch
+from holdfast.runtime.conductor import Conductor, Observation, Pace
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import ProgressFile
 from holdfast.runtime.sinks import MemorySink, ParquetSink, Sink, as_sink
-from holdfast.runtime.sources import DirectoryLog
+from holdfast.runtime.sources import DirectoryLog, log_batch
 from holdfast.spark.backend import SparkBackend
 from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.needs import check_spark

@@ -1,0 +1,74 @@
+"""What the reports of a cycle's nodes come to, taken together. Pure; runs on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.ids import BatchId, NodeId, PartitionId
+from holdfast.recovery.events import RestoreFailed, StateMissing
+from holdfast.runtime.answers import Failed, Measures, Missing, Refused
+from holdfast.runtime.blocks import Block
+from holdfast.runtime.cycle import Lost, NodeReport, NotSaved, Stored
+
+
+@dataclass(slots=True)
+class Heard:
+    """What all nodes said."""
+
+    frontiers: dict[PartitionId, BatchId] = field(default_factory=dict)
+    """How far partitions are, where they should be: what a node says of others' partitions does not count."""
+    measures: list[tuple[PartitionId, Measures]] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    stored: list[Stored] = field(default_factory=list)
+    not_saved: list[NotSaved] = field(default_factory=list)
+    refused: Refused | None = None
+    failed: Failed | None = None
+    """Of the operators that failed, the first by batch."""
+    kept_bytes: int = 0
+    """What outboxes hold on all nodes."""
+    _troubles: dict[PartitionId, RestoreFailed | StateMissing] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Rows that partitions took."""
+        return sum(measures.rows_in for _, measures in self.measures)
+
+    @property
+    def troubles(self) -> list[RestoreFailed | StateMissing]:
+        """What is missing, once for each partition; that an image is lost says more than that a state is not there."""
+        return list(self._troubles.values())
+
+    def _hear(self, report: NodeReport) -> None:
+        for answer in report.answers:
+            match answer:
+                case Stored():
+                    self.stored.append(answer)
+                case NotSaved():
+                    self.not_saved.append(answer)
+                case Failed():
+                    earlier = self.failed
+                    if earlier is None or (answer.batch, answer.partition) < (earlier.batch, earlier.partition):
+                        self.failed = answer
+                case Lost(partition, image, problem):
+                    self._troubles[partition] = RestoreFailed(partition, image, report.epoch, problem)
+                case Missing(partition):
+                    self._troubles.setdefault(partition, StateMissing(partition, report.node, report.epoch))
+                case Refused():
+                    self.refused = self.refused or answer
+
+
+def hear_reports(reports: Sequence[NodeReport], placement: Mapping[PartitionId, NodeId]) -> Heard:
+    """Take a cycle's reports together; a node has one for every level."""
+    heard = Heard()
+    kept: dict[NodeId, int] = {}
+    for report in reports:
+        kept[report.node] = report.kept_bytes
+        for partition, frontier in report.frontiers.items():
+            if placement.get(partition) == report.node:
+                heard.frontiers[partition] = max(frontier, heard.frontiers.get(partition, frontier))
+        heard.measures += report.measures.items()
+        heard.blocks += report.blocks
+        heard._hear(report)
+    heard.kept_bytes = sum(kept.values())
+    return heard

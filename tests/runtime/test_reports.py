@@ -1,0 +1,75 @@
+"""What the reports of a cycle come to, and how effects are told."""
+
+from __future__ import annotations
+
+from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
+from holdfast.recovery.checkpoints import NOTHING, SavedImage
+from holdfast.recovery.effects import Fence, GlobalCheckpoint, Place, RecoveryEnded, RollBack, Waiting
+from holdfast.recovery.events import RestoreFailed, StateMissing
+from holdfast.runtime.answers import Failed, Measures, Missing, Refused
+from holdfast.runtime.cycle import Lost, NodeReport, NotSaved, Stored
+from holdfast.runtime.narrating import effect_line
+from holdfast.runtime.reports import hear_reports
+
+HERE, THERE = NodeId("here"), NodeId("there")
+A, B = (PartitionId(OperatorId(name), 0) for name in "ab")
+EPOCH = Epoch(3)
+
+
+def report(node: NodeId = HERE, **said: object) -> NodeReport:
+    """What a node says."""
+    return NodeReport(node, EPOCH, **said)  # type: ignore[arg-type]
+
+
+def test_frontiers_count_from_the_node_that_has_the_partition() -> None:
+    reports = [
+        report(frontiers={A: BatchId(4)}),
+        report(frontiers={A: BatchId(7), B: BatchId(9)}),
+        report(THERE, frontiers={A: BatchId(20), B: BatchId(5)}),
+    ]
+    assert hear_reports(reports, {A: HERE, B: THERE}).frontiers == {A: 7, B: 5}
+
+
+def test_a_partition_without_a_node_has_no_frontier() -> None:
+    assert hear_reports([report(frontiers={A: BatchId(4)})], {}).frontiers == {}
+
+
+def test_a_lost_image_says_more_than_a_missing_state() -> None:
+    lost, missing = Lost(A, (BatchId(2), EPOCH), "too few fragments"), Missing(A, BatchId(2))
+    for answers in ([lost, missing], [missing, lost]):
+        heard = hear_reports([report(answers=answers)], {A: HERE})
+        assert heard.troubles == [RestoreFailed(A, (BatchId(2), EPOCH), EPOCH, "too few fragments")]
+    assert hear_reports([report(answers=[missing])], {A: HERE}).troubles == [StateMissing(A, HERE, EPOCH)]
+
+
+def test_of_several_failures_the_first_batch_is_told() -> None:
+    later, first, other = Failed(A, BatchId(6), "x"), Failed(B, BatchId(5), "y"), Failed(A, BatchId(5), "z")
+    assert hear_reports([report(answers=[later, first]), report(THERE, answers=[other])], {}).failed == other
+
+
+def test_sums_over_levels_and_nodes() -> None:
+    stored = Stored(A, SavedImage(BatchId(1), EPOCH, None))
+    not_saved, refused = NotSaved(B, BatchId(1), "the disk is full"), Refused(A, EPOCH, Epoch(4))
+    heard = hear_reports(
+        [
+            report(measures={A: Measures(rows_in=3)}, kept_bytes=10, answers=[stored]),
+            report(measures={A: Measures(rows_in=4)}, kept_bytes=12, answers=[not_saved]),
+            report(THERE, measures={B: Measures(rows_in=5)}, kept_bytes=100, answers=[refused]),
+        ],
+        {},
+    )
+    assert heard.rows == 12
+    assert [partition for partition, _ in heard.measures] == [A, A, B]
+    assert heard.kept_bytes == 112, "of a node, what its last level says"
+    assert (heard.stored, heard.not_saved, heard.refused) == ([stored], [not_saved], refused)
+
+
+def test_people_hear_of_what_changes_their_run() -> None:
+    placed = ((A, HERE),)
+    assert effect_line(Place(placed, (), 0, (B,))) == "1 partitions come back now, 1 wait for nodes"
+    assert effect_line(Place(placed, (), 0, ())) is None, "everything comes back: nobody waits"
+    assert effect_line(RollBack((A, B), BatchId(4))) == "2 live partitions go back to batch 4"
+    assert effect_line(GlobalCheckpoint(BatchId(4), NOTHING)) == "checkpoint at batch 4"
+    assert effect_line(RecoveryEnded(BatchId(4))) == "recovered: batch 4 is safe everywhere"
+    assert effect_line(Waiting(2, (A,))) == "1 partitions wait for 2 nodes"
+    assert effect_line(Fence(EPOCH, "why")) is None
