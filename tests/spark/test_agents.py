@@ -18,7 +18,7 @@ from holdfast.spark.agents import AgentReport, Roster, agent_settings, ensure_ag
 from holdfast.spark.pinned import DRIVER, PinnedSlots, executors_of, own_host
 from holdfast.spark.settings import Settings
 from holdfast.spark.warden import kill_session, session_of
-from holdfast.store.node_agent import AgentSettings, process_began, stop_agent
+from holdfast.store.agent_files import AgentSettings, process_began, stop_agent
 from holdfast.store.spool import SPOOL_VARIABLE, SaveAnswer, Spool, agent_address
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_many_tasks_start_one_agent_and_it_ends_after_its_executor(place: Path) 
         "import sys, time\n"
         "from pathlib import Path\n"
         "from holdfast.spark.agents import ensure_agent\n"
-        "from holdfast.store.node_agent import AgentSettings\n"
+        "from holdfast.store.agent_files import AgentSettings\n"
         "settings = AgentSettings(linger=1.0)\n"
         "while not ensure_agent(Path(sys.argv[1]), settings, executor=int(sys.argv[2])).ready:\n"
         "    time.sleep(0.05)\n"

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
 from holdfast.ids import Epoch
+from holdfast.store.agent_files import AgentSettings, enter_ring
 from holdfast.store.durable_folder import DurableFolder
 from holdfast.store.failures import Corrupt, StaleEpoch
 from holdfast.store.image_files import check_image, mapped_data, write_image
 from holdfast.store.image_names import key_of, name_of, state_of
-from holdfast.store.node_agent import AgentSettings, enter_ring
 from holdfast.store.spool import SaveAnswer, Spool, agent_address
 from holdfast.store.tuning import coding_to_survive
 from holdfast.testing.agents_on_loopback import AgentsOnLoopback

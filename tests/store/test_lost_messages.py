@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+from holdfast.store.agent_files import lose_messages
 from holdfast.store.connection import ConnectionPool
 from holdfast.store.failures import Unreachable
 from holdfast.store.handshake import key_from_file
-from holdfast.store.node_agent import lose_messages
 from holdfast.testing.agents_on_loopback import AgentsOnLoopback
 
 

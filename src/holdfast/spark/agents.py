@@ -25,7 +25,7 @@ from holdfast.ids import NodeId
 from holdfast.spark.pinned import own_host
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.store.address import Address, is_loopback
-from holdfast.store.node_agent import AgentSettings, agent_ready, enter_ring, live_with, write_settings
+from holdfast.store.agent_files import AgentSettings, agent_ready, enter_ring, live_with, write_settings
 from holdfast.store.spool import SPOOL_VARIABLE, agent_address, make_folders
 
 START_SECONDS = 5.0

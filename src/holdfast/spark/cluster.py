@@ -33,7 +33,7 @@ from holdfast.ids import NodeId
 from holdfast.spark.java import find_java_home
 from holdfast.spark.warden import Warden, kill_session, session_of, signal_session
 from holdfast.store.address import Address
-from holdfast.store.node_agent import AgentSettings, agent_ready, enter_ring, write_settings
+from holdfast.store.agent_files import AgentSettings, agent_ready, enter_ring, write_settings
 from holdfast.store.spool import SPOOL_VARIABLE, agent_address
 
 MASTER_HOST = "127.0.0.1"

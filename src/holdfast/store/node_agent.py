@@ -14,17 +14,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import random
-import secrets
 import signal
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import replace
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -32,6 +30,7 @@ from typing import IO, Any
 
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.store.address import Address
+from holdfast.store.agent_files import AgentSettings, process_began, read_note, read_settings, write_note
 from holdfast.store.connection import ConnectionPool
 from holdfast.store.durable_folder import DurableFolder
 from holdfast.store.failures import BadRequest
@@ -47,116 +46,10 @@ from holdfast.store.spool_desk import DeskSettings, ImageStore, SpoolDesk
 from holdfast.store.wire import Frame
 
 log = logging.getLogger("holdfast.store.agent")
-SURVIVE = 0.5
-"""Share of the peers that may be lost at once, where nothing else is asked for."""
-
 MEET_SECONDS = 3
 """How often an agent looks for peers that the driver knows and it does not."""
 FIRST_SECONDS = 5.0
 """How long the ring's first peer, started again, looks for the others before it begins anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class AgentSettings:
-    """How an agent runs: plain values and file names, no secret. Written to SPOOL/settings.json."""
-
-    host: str = "127.0.0.1"
-    """Where it listens; others than loopback need a secret."""
-    port: int = 0
-    peer: bool = True
-    """Keep fragments for others. Without it, the agent only does its node's work."""
-    wait_for_ring: bool = False
-    """Enter the ring as SPOOL/ring.json says, once it is there."""
-    peers: tuple[str, ...] = ()
-    """Peers of the ring: to join, or to use where no fragments are kept here. None, and no peer here: no ring."""
-    join_seconds: float = 60.0
-    secret_file: str | None = None
-    domain: str | None = None
-    durable: str | None = None
-    """The durable folder: a path every node reaches. Tasks may name another one for their run."""
-    data_fragments: int | None = None
-    parity_fragments: int | None = None
-    survive: float = SURVIVE
-    """Share of the peers whose loss a save must survive, where fragments are not given."""
-    fewest_peers: int = 1
-    settle: float = 5.0
-    """An image is lost when for so many seconds not enough fragments were found: the ring may be mending."""
-    keep_alive: float = 1.0
-    """How often neighbours on the ring hear from this peer, seconds."""
-    memory_mb: int = 32
-    """The peer's memory tier."""
-    linger: float = 600.0
-    """How long it outlives the process that SPOOL/executor names (`live_with`), seconds; none named, it stays."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot work."""
-        if (self.data_fragments is None) != (self.parity_fragments is None):
-            raise BadInput("data and parity fragments come together", remedy="give both, or neither")
-        if not 0 <= self.survive < 1:
-            raise BadInput(f"{self.survive:g} of the peers", field="survive", remedy="give a share from 0 to below 1")
-
-
-def write_settings(spool: Path, settings: AgentSettings) -> None:
-    """Prepare a spool for its agent."""
-    make_folders(spool)
-    _write(spool / "settings.json", asdict(settings))
-
-
-def read_settings(spool: Path) -> AgentSettings:
-    """Read what an agent was told."""
-    path = spool / "settings.json"
-    try:
-        plain = json.loads(path.read_bytes())
-        strange = set(plain) - {field.name for field in fields(AgentSettings)}
-        if strange:
-            raise BadInput(f"there is no setting {min(strange)!r}", where=str(path))
-        return AgentSettings(**{**plain, "peers": tuple(plain.get("peers", ()))})
-    except (OSError, ValueError, TypeError) as error:
-        raise BadInput(f"cannot be read: {error}", where=str(path), remedy="start the agent again") from None
-
-
-def enter_ring(spool: Path, join: Sequence[str]) -> None:
-    """Tell a waiting agent how to enter: through these peers; none, or only itself, means that it is the first.
-
-    Told again, an agent that has entered meets those that it does not know.
-    """
-    told = {"join": list(join)}
-    if _read(spool / "ring.json") != told:
-        _write(spool / "ring.json", told)
-
-
-def live_with(spool: Path, process: int) -> None:
-    """Let the agent of a spool end some time after this process has; the last one named counts."""
-    executor = {"pid": process, "began": process_began(process)}
-    if _read(spool / "executor") != executor:
-        _write(spool / "executor", executor)
-
-
-def stop_agent(spool: Path) -> None:
-    """Let the agent of a spool end now: its run is over."""
-    (spool / "stop").touch()
-
-
-def process_began(process: int) -> int | None:
-    """Return when a process began, in ticks since the machine did; None where it has ended. Ids are used again."""
-    try:
-        about = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        return None if about[0] in "ZX" else int(about[19])
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def lose_messages(spool: Path, share: float, seed: int = 1) -> None:
-    """For drills: let an agent lose this share of the messages that come to it, from a seed; 0 ends it.
-
-    A lost note is gone; with a lost request its connection is cut.
-    """
-    _write(spool / "faults.json", {"lose": share, "seed": seed})
-
-
-def agent_ready(spool: Path) -> bool:
-    """Say whether the agent of a spool has said that it is part of the ring (or needs none)."""
-    return bool((_read(spool / "agent.json") or {}).get("ready"))
 
 
 class NodeAgent:
@@ -230,11 +123,11 @@ class NodeAgent:
         self._listens(contact.address)
         settings, join = self._settings, self._settings.peers
         if settings.wait_for_ring:
-            while (told := _read(self._spool / "ring.json")) is None:
+            while (told := read_note(self._spool / "ring.json")) is None:
                 await asyncio.sleep(0.02)
             join = tuple(told["join"])
         first = contact.address in join[:1] or not join
-        known = tuple(str(one) for one in (_read(self._spool / "known.json") or {}).get("peers", ()))
+        known = tuple(str(one) for one in (read_note(self._spool / "known.json") or {}).get("peers", ()))
         others = [one for one in dict.fromkeys((*known, *join)) if one != contact.address]
         if first and not known:
             return Entrance()
@@ -266,18 +159,18 @@ class NodeAgent:
         if (self._spool / "executor").exists():
             # It may outlive the folder it was imported from: what it will need is imported now.
             threading.Thread(target=import_module, args=("holdfast.store.client",), daemon=True).start()
-        _write(self._spool / "agent.json", {**self._about(contact.address), "ready": True})
+        write_note(self._spool / "agent.json", {**self._about(contact.address), "ready": True})
 
     def _listens(self, address: str) -> None:
         self._contact = address
-        _write(self._spool / "agent.json", {**self._about(address), "ready": not self._settings.peer})
+        write_note(self._spool / "agent.json", {**self._about(address), "ready": not self._settings.peer})
 
     def _about(self, address: str) -> dict[str, Any]:
         return {"address": address, "pid": os.getpid(), "began": time.time()}
 
     def _earlier_port(self) -> int:
         """Return the port of an earlier life on this spool: neighbours know it."""
-        before = _read(self._spool / "agent.json")
+        before = read_note(self._spool / "agent.json")
         return 0 if before is None else Address.parse(before["address"]).port
 
     async def _remember_ring(self) -> None:
@@ -291,10 +184,10 @@ class NodeAgent:
             if self._peer is None:
                 continue
             if (others := self._peer.neighbours()) and others != written:
-                _write(self._spool / "known.json", {"peers": others})
+                write_note(self._spool / "known.json", {"peers": others})
                 written = others
             if second % MEET_SECONDS == 0:
-                self._peer.meet((_read(self._spool / "ring.json") or {}).get("join", ()))
+                self._peer.meet((read_note(self._spool / "ring.json") or {}).get("join", ()))
 
     async def _end_in_time(self) -> None:
         """End when told to by a file, or when the executor has been gone for as long as agents linger."""
@@ -302,7 +195,7 @@ class NodeAgent:
         while True:
             await asyncio.sleep(0.5)
             self._take_faults()
-            executor = _read(self._spool / "executor")
+            executor = read_note(self._spool / "executor")
             alive = executor is None or process_began(executor["pid"]) == executor["began"]
             gone_since = None if alive else gone_since or time.monotonic()
             overdue = gone_since is not None and time.monotonic() - gone_since >= self._settings.linger
@@ -315,7 +208,7 @@ class NodeAgent:
 
     def _take_faults(self) -> None:
         """Lose messages as a drill asks for."""
-        asked = _read(self._spool / "faults.json")
+        asked = read_note(self._spool / "faults.json")
         if self._peer is None or asked is None or asked == self._faults:
             return
         self._faults = asked
@@ -348,19 +241,6 @@ async def _only_ping(protocol: FrameProtocol, frame: Frame) -> Answer:
     if frame.header.get("do") != "ping":
         raise BadRequest("this agent keeps no fragments", remedy="ask a peer of the ring")
     return Answer({"ready": False})
-
-
-def _write(path: Path, plain: dict[str, Any]) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
-    part.write_text(json.dumps(plain))
-    part.rename(path)
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
 
 
 def main(arguments: Sequence[str]) -> int:

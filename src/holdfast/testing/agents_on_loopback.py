@@ -21,7 +21,7 @@ from typing import Self
 
 from holdfast.errors import CheckFailed
 from holdfast.store.address import Address
-from holdfast.store.node_agent import AgentSettings, enter_ring, write_settings
+from holdfast.store.agent_files import AgentSettings, enter_ring, write_settings
 from holdfast.store.spool import Spool, agent_address
 
 READY_SECONDS = 120.0
