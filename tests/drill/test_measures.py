@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from drill.made_up import begin, event, one_node_killed, outputs
-from holdfast.drill.measures import Loss, Output, find_detections, find_level, find_losses, find_outages, measure
+from holdfast.drill.losses import Loss, find_detections, find_losses
+from holdfast.drill.measures import Output, find_level, find_outages, measure
 from holdfast.drill.prediction import predict
 from holdfast.drill.settings import DrillSettings, DrillStrategy
 from holdfast.ids import OperatorId

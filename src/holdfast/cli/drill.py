@@ -240,7 +240,7 @@ class DrillLine:
 
     def hear(self, event: Event) -> str | None:
         """Take an event; returns a line where people would want to know at once."""
-        from holdfast.drill.measures import LOST
+        from holdfast.drill.losses import LOST
         from holdfast.drill.report import event_words, fault_words
 
         given = event.fields

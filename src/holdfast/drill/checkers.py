@@ -24,7 +24,8 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.drill.history import Event
-from holdfast.drill.measures import LOST, DrillMeasures
+from holdfast.drill.losses import LOST
+from holdfast.drill.measures import DrillMeasures
 from holdfast.drill.schedule import FaultKind
 from holdfast.drill.settings import DrillStrategy
 

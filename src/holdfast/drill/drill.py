@@ -30,7 +30,8 @@ from holdfast.drill.driver_process import DriverProcess
 from holdfast.drill.driving import Admission
 from holdfast.drill.faults import FaultInjector
 from holdfast.drill.history import Event, HistoryFile
-from holdfast.drill.measures import is_on, measure, placement_of
+from holdfast.drill.losses import is_on, placement_of
+from holdfast.drill.measures import measure
 from holdfast.drill.prediction import predict
 from holdfast.drill.report import make_report
 from holdfast.drill.result import make_result

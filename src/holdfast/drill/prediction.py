@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.drill.history import Event
-from holdfast.drill.measures import DrillMeasures, find_losses, placement_of
+from holdfast.drill.losses import find_losses, placement_of
+from holdfast.drill.measures import DrillMeasures
 from holdfast.drill.schedule import FaultKind
 from holdfast.drill.settings import DrillSettings, DrillStrategy
 from holdfast.ids import NodeId

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from holdfast.drill.history import Event
-from holdfast.drill.measures import find_losses, placement_of
+from holdfast.drill.losses import find_losses, placement_of
 from holdfast.errors import BadInput
 from holdfast.ids import NodeId, PartitionId
 from holdfast.planning.recovery_algorithms import RecoveryAlgorithm, planner_of

@@ -1,0 +1,131 @@
+"""What a drill's faults took, and when the run noticed: losses of partitions, silent and dead nodes. Pure."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from holdfast.drill.history import Event
+from holdfast.drill.schedule import FaultKind
+
+LOST = "lost"
+"""The state of a partition that runs nowhere."""
+TAKES_PARTITIONS = frozenset({FaultKind.KILL, FaultKind.FREEZE, FaultKind.KILL_DRIVER})
+"""The faults that take partitions; others only slow them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A partition that was lost: by the fault at `at`, noticed at `seen`, restored at `back` (None: never)."""
+
+    partition: str
+    at: float
+    seen: float
+    back: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """How long it took to notice what a fault did to a node; None where it was not noticed (a frozen node may thaw)."""
+
+    what: str
+    node: str
+    at: float
+    after: float | None
+
+
+def find_losses(history: Sequence[Event], partitions: Iterable[str]) -> list[Loss]:
+    """Find every loss of a partition: which fault took it, when that was noticed, when it was restored.
+
+    A loss is known from the driver's word that the partition is lost; the fault is the last one, before that, on the
+    node it was on. The end of the driver takes every partition. A history that tells of no restore at all (Structured
+    Streaming has none) leaves it to the outputs to say when a query is back.
+    """
+    host_of = _hosts(history)
+    where: dict[str, str] = {}
+    faults: dict[str, float] = {}
+    last = 0.0
+    found: list[Loss] = []
+    restored: dict[str, list[float]] = {}
+    for event in history:
+        if event.kind == "restored":
+            restored.setdefault(str(event.fields["partition"]), []).append(event.at)
+    everything = sorted(set(partitions))
+
+    def add(partition: str, at: float, seen: float) -> None:
+        times = restored.get(partition, [])
+        place = bisect.bisect_left(times, seen)
+        back = times[place] if place < len(times) else None if restored else seen
+        found.append(Loss(partition, at, seen, back))
+
+    for event in history:
+        given = event.fields
+        if event.kind == "fault" and given["what"] in TAKES_PARTITIONS:
+            last = event.at
+            if given["what"] == FaultKind.KILL_DRIVER:
+                for partition in everything:
+                    add(partition, event.at, event.at)
+            elif given.get("node") is not None:
+                faults[host_of.get(str(given["node"]), str(given["node"]))] = event.at
+        elif event.kind == "state" and given["after"] == LOST and given["before"] != LOST:
+            partition = str(given["partition"])
+            node = str(given.get("node") or where.get(partition, ""))
+            # The run names a node by its host and executor; the drill by the order of its start.
+            at = next((when for host, when in faults.items() if is_on(host, node)), last)
+            add(partition, at, event.at)
+        else:
+            _follow(where, event)
+    return found
+
+
+def find_detections(history: Sequence[Event]) -> list[Detection]:
+    """Find when the run noticed each killed or frozen node."""
+    host_of = _hosts(history)
+    found = []
+    for fault in history:
+        if fault.kind != "fault" or fault.fields["what"] not in {FaultKind.KILL, FaultKind.FREEZE}:
+            continue
+        node = str(fault.fields["node"])
+        seen = next(
+            (
+                event.at - fault.at
+                for event in history
+                if event.kind in {"node-lost", "node-silent"}
+                and event.at >= fault.at
+                and any(is_on(host_of.get(node, node), str(name)) for name in event.fields["nodes"])
+            ),
+            None,
+        )
+        found.append(Detection(str(fault.fields["what"]), node, fault.at, seen))
+    return found
+
+
+def placement_of(history: Iterable[Event]) -> dict[str, str]:
+    """Return where each partition is after these events, as the run names its nodes."""
+    where: dict[str, str] = {}
+    for event in history:
+        _follow(where, event)
+    return where
+
+
+def is_on(host: str, node: str) -> bool:
+    """Say whether a node of the run (`127.0.0.3-1`: host and executor) is on this host."""
+    return node == host or node.startswith(f"{host}-")
+
+
+def _hosts(history: Iterable[Event]) -> dict[str, str]:
+    """Return the host of each node that the drill started."""
+    return {
+        str(event.fields["node"]): str(event.fields["host"])
+        for event in history
+        if event.kind == "node-started" and "host" in event.fields
+    }
+
+
+def _follow(where: dict[str, str], event: Event) -> None:
+    """Note where an event puts partitions."""
+    if event.kind in {"placed", "planned"}:
+        where.update({str(name): str(node) for name, node in event.fields.get("placement", {}).items()})
+    elif event.kind in {"restored", "restoring"} and event.fields.get("node") is not None:
+        where[str(event.fields["partition"])] = str(event.fields["node"])
