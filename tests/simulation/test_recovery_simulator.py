@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -124,7 +123,6 @@ def test_a_violation_is_told_with_its_seed_and_its_replay(monkeypatch: pytest.Mo
     assert "epoch" in done.output.split("VIOLATION")[1], "the partition's story is told"
 
 
-@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
 def test_processes_share_the_seeds() -> None:
     alone, shared = run_campaign(range(40, 70)), run_campaign(range(40, 70), jobs=2)
     assert alone.faults == shared.faults

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -94,6 +94,13 @@ class StructuredStreaming:
         self._directory, self._files = Path(directory), files_per_batch
         self._store = state_store
         self._queries: dict[str, StreamingQuery] = {}
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self) -> None:
         """Start every query; they run until they are stopped. Started again, they go on from their checkpoints."""
