@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, NodeId
-from holdfast.recovery.checkpoints import CheckpointBook
+from holdfast.recovery.checkpoints import CheckpointBook, SavedImage
 from holdfast.recovery.effects import (
     CancelCycle,
     Changed,
@@ -24,6 +24,7 @@ from holdfast.recovery.effects import (
 from holdfast.recovery.events import (
     CheckpointGivenUp,
     CheckpointMarked,
+    CheckpointStored,
     CostsMeasured,
     CycleDone,
     NodesSilent,
@@ -375,3 +376,46 @@ def test_what_is_written_down_is_enough_to_start_again() -> None:
     assert again.book.global_batch == 3
     assert {one.frontier for one in again.partitions.values()} == {3}
     assert not again.placement
+
+
+def test_a_driver_that_starts_with_too_few_nodes_brings_back_what_fits_and_goes_on() -> None:
+    """Also then those that run keep what those that wait will need, and nobody goes back for them."""
+    driven = Driven(star([1, 2, 3]))
+    driven.arrive({"n1": 2 * SIZE})
+    assert len(driven.machine.placement) == 2
+    assert driven.machine.buffering
+    driven.cycle(5)
+    driven.arrive({"n2": SIZE})
+    assert len(driven.machine.placement) == 3, "not only once everything fits"
+    driven.cycle(7)
+    driven.tell(StateMissing(part("c"), NodeId(str(driven.node("c"))), driven.machine.epoch))
+    assert driven.state("c") == "restoring", "a loss without a lost node is brought back at once too"
+    assert not driven.of(RollBack)
+
+
+def test_a_long_recovery_keeps_only_the_images_that_may_be_needed() -> None:
+    driven = Driven(star([1, 5]), nodes={"n1": SIZE, "n2": SIZE, "n3": SIZE})
+    driven.cycle(3)
+    driven.checkpoint(3, durable=True)
+    driven.lose(str(driven.node("b")))
+    forgotten: list[int] = []
+    for batch in range(5, 60, 5):
+        driven.cycle(batch)
+        for effect in driven.checkpoint(batch, durable=batch % 10 == 0):
+            if isinstance(effect, Forget):
+                forgotten += [image.batch for p, image in effect.images if p == part("a")]
+    assert driven.machine.book.global_batch == 3
+    assert forgotten == list(range(5, 55, 5)), "all but the last"
+    assert len(driven.machine.book._images[part("a")]) == 2
+    assert driven.machine.book.marks[-1] == 55
+
+
+def test_images_that_came_too_late_to_be_of_use_are_forgotten() -> None:
+    driven = running()
+    driven.cycle(8)
+    driven.checkpoint(8)
+    late = SavedImage(BatchId(5), driven.machine.epoch)
+    assert driven.tell(CheckpointStored(part("a"), late)) == [Forget(((part("a"), late),))]
+    there = driven.machine.book.at(part("a"), BatchId(8))
+    assert there is not None
+    assert driven.tell(CheckpointStored(part("a"), there)) == [], "said twice"

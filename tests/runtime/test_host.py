@@ -364,3 +364,32 @@ def test_measures_are_counted_per_partition() -> None:
     assert (measures.rows_in, measures.rows_out, measures.late_rows) == (12, 9, 0)
     assert measures.state_bytes > 0
     assert done[-1].watermark == 3_250_000
+
+
+def test_a_consumer_far_behind_gets_so_many_batches_at_a_time() -> None:
+    far = make(words(), place=False)
+    for partition in (P("s[0]"), P("s[1]")):
+        far.take(partition, NO_BATCH)
+    for number in range(6):
+        far.deliver(batch_of(number))
+        far.run()
+    for consumer in (P("c[0]"), P("c[1]")):
+        far.hear(P("s[0]"), consumer, BatchId(1))
+    batches = [b.header.batch for b in far.outgoing(2) if b.header.sender == P("s[0]")]
+    assert sorted(batches) == [2, 2, 3, 3]
+    whole = make(words())
+    for number in range(6):
+        whole.deliver(batch_of(number))
+    whole.run()
+    assert {b.header.batch for b in whole.outgoing(2)} == set(range(6)), "sinks get all"
+
+
+def test_however_little_time_there_is_everybody_begins_a_batch() -> None:
+    """One that catches up takes all the time there is; those after it must go on all the same."""
+    host = make(words())
+    for number in range(4):
+        host.deliver(batch_of(number))
+    host.run(seconds=0.0)
+    assert {str(p): host.frontier(p) for p in host.partitions} == {"s[0]": 0, "s[1]": 0, "c[0]": 0, "c[1]": 0}
+    host.run(seconds=0.0)
+    assert {host.frontier(p) for p in host.partitions} == {1}

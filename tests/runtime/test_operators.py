@@ -24,6 +24,7 @@ from holdfast import (
     tumbling,
 )
 from holdfast.runtime import InProcess, run_in_process
+from holdfast.runtime.times import event_times
 from runtime import oracle
 from runtime.generated import SCHEMA, SECOND, batches, moments, table
 from runtime.oracle import Row, bag
@@ -312,3 +313,18 @@ def test_event_times_in_seconds_and_in_other_units() -> None:
         source.window(tumbling(1)).count(id="c").output()
         done = run_in_process(app, [{"s": pa.table({"at": cast(table(one)["at"])})} for one in made])
         assert moments(done.rows("c").to_pylist()) == wanted
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pa.array([5, 2**62, -(2**62), 2**45], pa.int64()),
+        pa.array([5, 2**64 - 1, 2**63, 2**45], pa.uint64()),
+        pa.array([5, 2**62, -(2**62), 2**45], pa.timestamp("s")),
+        pa.array([5000, 2**62, -(2**62), 2**62 - 1], pa.timestamp("ms")),
+    ],
+)
+def test_times_too_large_for_microseconds_are_no_times(times: pa.Array) -> None:
+    found, known = event_times(pa.table({"at": times}), "at")
+    assert known.tolist() == [True, False, False, False]
+    assert found[0] == 5 * SECOND

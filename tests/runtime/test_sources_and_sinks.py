@@ -200,3 +200,52 @@ def test_an_application_names_its_sinks(tmp_path: Path) -> None:
         assert isinstance(made, kind)
     with pytest.raises(BadInput, match="3 is not a sink"):
         as_sink(3)
+
+
+# -- ends -----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_follows_a_log_that_is_closed(logs: Callable[[], SourceLog]) -> None:
+    logs().append(BatchId(0), rows(1.0))
+    logs().append(BatchId(1), rows(), last=True)
+    assert logs().append(BatchId(1), rows()).watermark == END_OF_TIME, "said again, it is what it was"
+    with pytest.raises(BadInput, match=r"source s: was closed with batch 1.*begin in another directory"):
+        logs().append(BatchId(2), rows(2.0))
+    assert logs().frontier == 1
+
+
+def test_manifests_of_long_trimmed_batches_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.runtime.sources.MANIFESTS_KEPT", 3)
+    log = DirectoryLog(source(), "q1", tmp_path)
+    for number in range(20):
+        log.append(BatchId(number), rows(float(number)))
+    log.trim(BatchId(15))
+    assert sorted(int(path.stem) for path in tmp_path.glob("*.manifest")) == list(range(13, 20))
+    anew = DirectoryLog(source(), "q1", tmp_path)
+    assert anew.frontier == 19
+    assert anew.append(BatchId(20), rows()).watermark == 18_000_000, "the watermark goes on"
+    assert numbers(anew, 17) == [[], [0]]
+    anew.trim(BatchId(17))
+    assert sorted(int(path.stem) for path in tmp_path.glob("*.manifest")) == list(range(15, 21))
+
+
+def test_a_log_that_is_read_for_long_keeps_few_manifests_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.runtime.sources.MANIFESTS_KEPT", 4)
+    writer, reader = DirectoryLog(source(), "q1", tmp_path), DirectoryLog(source(), "q1", tmp_path)
+    for number in range(40):
+        writer.append(BatchId(number), rows(1.0))
+        assert numbers(reader, number) == [[], [0]]
+    assert len(reader._manifests) <= 8
+    assert reader.frontier == 39
+
+
+def test_a_parquet_sink_counts_without_reading_rows(tmp_path: Path) -> None:
+    sink = ParquetSink(tmp_path)
+    for number in range(3):
+        sink.publish(key(number), table(1, 2), Epoch(1))
+    sink.publish(key(1, revision=1), table(9), Epoch(1))
+    assert sink.count() == 5
+    sink.sync()
+    assert not sink._unsynced

@@ -1,4 +1,4 @@
-"""Twenty-four deliberate bugs, each a small change to the code that a recovery rests on. The simulator must find each.
+"""Deliberate bugs, each a small change to the code that a recovery rests on. The simulator must find each.
 
 A bug says what it breaks and how to put it in; pytest's monkeypatch takes it out again.
 """
@@ -110,7 +110,6 @@ def unsure_published_at_once(patch: Patch) -> None:
 def epoch_not_checked(patch: Patch) -> None:
     """State files take writes of epochs that are over."""
     patch.setattr(stores, "check_epoch", lambda partition, epoch, pointer: None)
-    patch.setattr(Node, "_refuses", lambda self, cycle: False, raising=False)
     right = Node.level
 
     def level(self: Node, cycle: Any, number: int, blocks: Any) -> Any:

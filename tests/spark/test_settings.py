@@ -40,10 +40,12 @@ def test_every_setting_is_read_from_its_key() -> None:
         "keepalive.seconds": "1500ms",
         "retention": "all",
         "node.capacity": "12.5",
+        "node.costs": "measured",
         "node.bound": "0.9",
         "recovery.strategy": "blocking",
         "recovery.losses": "4",
         "recovery.catchUp": "0.5",
+        "recovery.bufferMb": "64",
         "cycle.batches": "3",
         "mostLag": "9",
     }

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 @click.option("--master", help="A Spark master, like spark://host:7077. Default: an embedded cluster on this machine.")
 @click.option("--nodes", default=3, show_default=True, type=click.IntRange(1, 50), help="Nodes of an embedded cluster.")
 @click.option(
-    "--directory", type=click.Path(file_okay=False, path_type=Path), help="Where logs, checkpoints and outputs go."
+    "--directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where logs, checkpoints and outputs go. Default: as spark.holdfast.directory says, else a new folder.",
 )
 @click.option(
     "--checkpoint-every", type=click.IntRange(1), help="Batches per checkpoint. Default: as spark.holdfast.* says."
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 @click.option("--batches", default=20, show_default=True, type=click.IntRange(1), help="An example's batches.")
 @click.option("--rows", default=2000, show_default=True, type=click.IntRange(1), help="An example's rows per batch.")
 @click.option("--seed", default=1, show_default=True, help="Seed of an example's input.")
-@click.option("--available-now", is_flag=True, help="Read what the sources have now, then end.")
+@click.option("--available-now", is_flag=True, help="Read what the sources have now, then end; to go on another time.")
+@click.option("--close", is_flag=True, help="At the end of the input close all windows; the run cannot go on after it.")
 @json_option
 def run(
     application: str,
@@ -47,13 +50,16 @@ def run(
     rows: int,
     seed: int,
     available_now: bool,
+    close: bool,
     as_json: bool,
 ) -> None:
     """Run an application on a Spark cluster: a Python file that defines one, or an example by its name.
 
     Sources that are streaming DataFrames are read until Ctrl-C (or to the end of what there is, with --available-now);
-    examples bring their own input. Outputs go to the sinks the application names, else to Parquet under DIRECTORY/out.
-    Started again with the same directory, a run goes on where it stood; each output row comes out once.
+    examples bring their own input. Windows that later rows may still belong to stay open, unless --close says that no
+    more will come. While nodes are missing, the queries that are alive go on. Outputs go to the sinks the application
+    names, else to Parquet under DIRECTORY/out. Started again with the same directory, a run goes on where it stood;
+    each output row comes out once.
 
     \b
     Examples:
@@ -68,7 +74,8 @@ def run(
     from holdfast.spark.session import start_session
 
     app, given = _find(application, batches, rows, seed)
-    place = directory or Path(tempfile.mkdtemp(prefix=f"holdfast-{app.name}-"))
+    named = directory or _settings(conf).get("spark.holdfast.directory")
+    place = Path(named or tempfile.mkdtemp(prefix=f"holdfast-{app.name}-"))
     began = time.monotonic()
     with ExitStack() as held:
         cluster = None if master else held.enter_context(EmbeddedCluster(nodes))
@@ -97,11 +104,13 @@ def run(
             for number, batch in enumerate(given):
                 if number > running.logged:
                     running.log(batch)
-                running.run()
+                while running.live_frontier < number:
+                    running.advance()
                 display.batch(running, batches - 1)
+            _end(running, display, close=close)
         else:
-            _read(app, spark, running, place, available_now, display)
-        counts = {str(name): running.rows(name).num_rows for name in sinks}
+            _read(app, spark, running, place, display, available_now=available_now, close=close)
+        counts = {str(name): running.count(name) for name in sinks}
         result = {
             "application": app.name,
             "directory": str(place),
@@ -173,28 +182,44 @@ def _find(application: str, batches: int, rows: int, seed: int) -> tuple[Applica
 
 
 def _read(
-    app: Application, spark: Any, running: SparkRun, place: Path, available_now: bool, display: RunDisplay
+    app: Application,
+    spark: Any,
+    running: SparkRun,
+    place: Path,
+    display: RunDisplay,
+    *,
+    available_now: bool,
+    close: bool,
 ) -> None:
-    """Read the sources and process what comes, until they end or the user stops."""
+    """Read the sources and process what comes, until they end or the user stops; live queries wait for nobody."""
     from holdfast.spark.ingest import Ingestion
 
     ingestion = Ingestion(app, spark, running, place / "run")
     ingestion.start(available_now=available_now)
+    most = 2 * running.conductor.pace.most_batches
+    shown = running.live_frontier
     try:
         while True:
-            reading = ingestion.reading
-            made = ingestion.make_batch()
-            running.run()
-            if made is not None:
+            reading, made = ingestion.reading, False
+            # Several batches where much has come: a cycle then takes them together, with fewer exchanges.
+            while running.logged - running.live_frontier < most and ingestion.make_batch() is not None:
+                made = True
+            worked = running.advance()
+            if running.live_frontier != shown:
+                shown = running.live_frontier
                 display.batch(running, None)
-            elif not reading:
+            if not reading and not made and not worked:
                 break
-            else:
-                time.sleep(0.2)
-        if available_now:
-            running.log({}, last=True)
-            running.run()
+        _end(running, display, close=close)
     except KeyboardInterrupt:
         display.tell("stopped; the next run goes on from here")
     finally:
         ingestion.stop()
+
+
+def _end(running: SparkRun, display: RunDisplay, *, close: bool) -> None:
+    """Process the rest, also of those that waited for nodes; with `close`, let every window out."""
+    if close and not running.closed:
+        running.log({}, last=True)
+    running.run()
+    display.batch(running, None)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from holdfast.spark.run import SparkRun
 
 
+MOST_BYTES = 64 << 20
+"""Of the file of events; then it is put aside as events.1.jsonl, in the place of the one before, and begun anew."""
+
+
 class RunDisplay:
     """Hears what a run says. Every event goes to a file, one JSON object a line."""
 
@@ -43,6 +47,10 @@ class RunDisplay:
         """Write an event down, and remember what the line tells."""
         self._file.write(json.dumps({"at": round(seen.at, 3), "event": seen.kind, **seen.fields}) + "\n")
         self._file.flush()
+        if self._file.tell() > MOST_BYTES:
+            self._file.close()
+            self._path.replace(self._path.with_suffix(".1.jsonl"))
+            self._file = self._path.open("a")
         if seen.kind == "cycle":
             self._rows, self._seconds = seen.fields["rows"], seen.fields["seconds"]
         elif seen.kind == "checkpoint":
@@ -86,7 +94,8 @@ class RunDisplay:
                 "seconds": one.seconds,
                 "cpu_seconds": one.cpu_seconds,
                 "state_bytes": one.state_bytes,
-                "checkpoint": getattr(machine.book.last(partition), "batch", None),
+                "checkpoint": (saved := getattr(machine.book.last(partition), "batch", None)),
+                "checkpoint_age_batches": machine.partitions[partition].frontier - (-1 if saved is None else saved),
             }
             for partition, one in running.measures.items()
         ]

@@ -93,10 +93,21 @@ class CheckpointBook:
         """Whether images of a mark are whole, and kept on durable storage too."""
         return mark in self._durable_marks
 
-    def stored(self, partition: PartitionId, image: SavedImage) -> None:
-        """Hear that an image is safe; one that holds the changes since an image that is gone is of no use."""
-        if image.follows is None or image.follows in self._images[partition]:
-            self._images[partition][image.id] = image
+    def stored(self, partition: PartitionId, image: SavedImage) -> bool:
+        """Hear that an image is safe; say whether it is of use: not if it holds changes since one that is gone."""
+        if image.follows is not None and image.follows not in self._images[partition]:
+            return False
+        self._images[partition][image.id] = image
+        return True
+
+    @property
+    def last_batch(self) -> BatchId:
+        """The last batch at which somebody's image is safe."""
+        return max((batch for images in self._images.values() for batch, _ in images), default=NOTHING)
+
+    def knows(self, partition: PartitionId, image: SavedImage) -> bool:
+        """Whether an image is in the book."""
+        return image.id in self._images[partition]
 
     def has(self, partition: PartitionId, mark: BatchId) -> bool:
         """Whether a partition's image at a mark is safe, durably where the mark is."""
@@ -145,46 +156,53 @@ class CheckpointBook:
         image = self.at(partition, mark)
         return image is not None and image.outbox_from is not None and image.outbox_from <= first
 
-    def make_global(self, mark: BatchId) -> list[tuple[PartitionId, SavedImage]]:
+    def make_global(self, mark: BatchId) -> dict[PartitionId, list[SavedImage]]:
         """Let a mark be the global checkpoint; return the images that nobody needs any more."""
         self.global_batch = mark
         if mark in self._durable_marks:
             self.durable_batch = mark
         self.marks = [one for one in self.marks if one > mark]
         self._durable_marks = {one for one in self._durable_marks if one >= mark}
-        return self._sweep()
+        return self.sweep()
 
-    def forget_after(self, partition: PartitionId, batch: BatchId) -> None:
-        """Forget images after a batch: the partition goes back, and may tell its batches differently."""
+    def forget_after(self, partition: PartitionId, batch: BatchId) -> list[SavedImage]:
+        """Forget images after a batch: the partition goes back, and may tell its batches differently. Returns them."""
         images = self._images[partition]
-        for key in [key for key in images if key[0] > batch]:
-            del images[key]
+        return [images.pop(key) for key in [key for key in images if key[0] > batch]]
 
-    def lost(self, partition: PartitionId, image: tuple[BatchId, Epoch]) -> None:
-        """Hear that an image cannot be brought back: it goes, and with it those that hold the changes since."""
+    def lost(self, partition: PartitionId, image: tuple[BatchId, Epoch]) -> list[SavedImage]:
+        """Hear that an image cannot be brought back: it goes, and with it those that hold the changes since.
+
+        Returns those that go.
+        """
         images, gone = self._images[partition], {image}
+        found: list[SavedImage] = []
         while gone:
-            for one in gone:
-                images.pop(one, None)
+            found += [images.pop(one) for one in gone if one in images]
             gone = {key for key, one in images.items() if one.follows in gone}
+        return found
 
-    def go_durable(self) -> None:
+    def go_durable(self) -> dict[PartitionId, list[SavedImage]]:
         """The global checkpoint is lost: the last durable one takes its place, and what came after is forgotten."""
         self.global_batch = self.durable_batch
         self.marks = []
         self._durable_marks = {self.durable_batch}
-        for partition in self._partitions:
-            self.forget_after(partition, self.durable_batch)
+        return {partition: self.forget_after(partition, self.durable_batch) for partition in self._partitions}
 
-    def _sweep(self) -> list[tuple[PartitionId, SavedImage]]:
-        gone = []
+    def sweep(self) -> dict[PartitionId, list[SavedImage]]:
+        """Drop what nobody needs any more, and return it.
+
+        Needed are the global and the durable checkpoint, what may become one, and every partition's last image.
+        """
+        needed_at = {self.global_batch, self.durable_batch, *self.marks}
+        gone = {}
         for partition, images in self._images.items():
             needed: set[tuple[BatchId, Epoch]] = set()
+            last = self.last(partition)
             for image in images.values():
-                if image.batch >= self.global_batch or image.batch == self.durable_batch:
+                if image.batch in needed_at or image == last:
                     needed |= {one.id for one in self.chain(partition, image)}
-            for key in [key for key in images if key not in needed]:
-                gone.append((partition, images.pop(key)))
+            gone[partition] = [images.pop(key) for key in [key for key in images if key not in needed]]
         return gone
 
     # -- written down --------------------------------------------------------------------------------------------------

@@ -213,7 +213,7 @@ class Machine:
         mine = self.partitions[event.partition]
         if event.epoch != self.epoch or event.image not in [one.id for one in mine.start.images]:
             return
-        self.book.lost(event.partition, event.image)
+        self._forget(event.partition, self.book.lost(event.partition, event.image))
         whole = self.book.global_batch == NOTHING or self.book.at(event.partition, self.book.global_batch) is not None
         if not whole:
             if self.book.global_batch == self.book.durable_batch:
@@ -234,9 +234,15 @@ class Machine:
                 mine.first_mark = min(mine.first_mark, event.batch)
 
     def _stored(self, event: CheckpointStored) -> None:
-        if event.image.batch in self.book.marks:
-            self.book.stored(event.partition, event.image)
-            self._advance_checkpoint()
+        wanted = event.image.batch in self.book.marks
+        if not (wanted and self.book.stored(event.partition, event.image)):
+            # Said twice, it may be part of a checkpoint; and a batch that may be marked again has the same names again.
+            if not self.book.knows(event.partition, event.image) and event.image.batch < self.book.last_batch:
+                self._forget(event.partition, [event.image])
+            return
+        self._advance_checkpoint()
+        if self.recovering:
+            self._give_up_marks()
 
     def _cycle_done(self, event: CycleDone) -> None:
         if event.epoch != self.epoch:
@@ -294,7 +300,8 @@ class Machine:
         """Too few fragments of the global checkpoint are left: everything starts again from the durable one."""
         self._effects.append(CancelCycle())
         self._new_epoch(f"checkpoint {self.book.global_batch} is lost ({event.why})")
-        self.book.go_durable()
+        for p, images in self.book.go_durable().items():
+            self._forget(p, images)
         self._go_back(self.in_state(PLACED_STATES))
         for p in self.lost:
             self._set_start(p)
@@ -309,7 +316,7 @@ class Machine:
         self._effects.append(RollBack(tuple(partitions), self.book.global_batch))
         for p in partitions:
             if not self.wiring.deterministic(p):
-                self.book.forget_after(p, self.book.global_batch)
+                self._forget(p, self.book.forget_after(p, self.book.global_batch))
             self._turn(p, Cause.ROLLED_BACK)
             self._set_start(p, at_global=True)
 
@@ -336,6 +343,11 @@ class Machine:
             self._new_epoch(why)
             if self.settings.strategy is RecoveryStrategy.SOURCE_REPLAY and self.recovering:
                 self._go_back(self.in_state(PLACED_STATES))
+        if layout.left:
+            # Also at a start: those that wait will need what the others send meanwhile.
+            self.recovering = True
+            if self.settings.strategy is not RecoveryStrategy.SOURCE_REPLAY:
+                self._keep_everything()
         self._effects.append(Place(tuple(layout.placement.items()), layout.queries, layout.priority, layout.left))
         for p in self.wiring.order:
             if p not in layout.placement:
@@ -349,7 +361,7 @@ class Machine:
     def _waits_for_all(self) -> bool:
         if self.settings.strategy is RecoveryStrategy.BLOCKING:
             return True
-        return self.recovering and self.losses < self.settings.least_losses
+        return self.recovering and self.settings.least_losses > 1 and self.losses < self.settings.least_losses
 
     def _start_of(self, partition: PartitionId) -> SavedImage | None:
         """Return what a lost partition starts from: its own last image where that is enough, else the global one."""
@@ -377,7 +389,7 @@ class Machine:
             )
         mine.begin(self.epoch, image, () if image is None else book.chain(partition, image))
         if not self.wiring.deterministic(partition):
-            book.forget_after(partition, mine.start.batch)
+            self._forget(partition, book.forget_after(partition, mine.start.batch))
         mine.first_mark = max(book.marks, default=NOTHING)
 
     # -- checkpoints and buffers ---------------------------------------------------------------------------------------
@@ -396,9 +408,30 @@ class Machine:
         for p in self.lost:
             self._set_start(p)
         self._effects.append(GlobalCheckpoint(mark, self.book.durable_batch))
-        if gone:
-            self._effects.append(Forget(tuple(gone)))
+        for p, images in gone.items():
+            self._forget(p, images)
         self._end_recovery()
+
+    def _give_up_marks(self) -> None:
+        """Drop marks that can never be global, as somebody will not save at them, and images that were for them alone.
+
+        A recovery may wait long for nodes; live partitions go on saving meanwhile, and only their last images matter.
+        """
+        last = self.book.last_batch  # no batch before it is marked again: somebody is past it, whose images would go
+        for mark in [one for one in self.book.marks if one < last]:
+            if any(
+                mine.first_mark > mark or mine.state is PartitionState.LOST
+                for p, mine in self.partitions.items()
+                if not self.book.has(p, mark)
+            ):
+                self.book.give_up(mark)
+        for p, images in self.book.sweep().items():
+            self._forget(p, images)
+
+    def _forget(self, partition: PartitionId, images: Iterable[SavedImage]) -> None:
+        gone = tuple((partition, image) for image in images)
+        if gone:
+            self._effects.append(Forget(gone))
 
     def _end_recovery(self) -> None:
         """With nothing lost and a global checkpoint, outboxes shrink to the plan's policy."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from holdfast.errors import CheckFailed
@@ -25,6 +25,7 @@ from holdfast.recovery.events import (
     CycleDone,
     CycleFailed,
     Event,
+    Timer,
 )
 from holdfast.recovery.machine import Machine
 from holdfast.recovery.states import LIVE_STATES, PLACED_STATES, PartitionState
@@ -41,6 +42,14 @@ from holdfast.runtime.reports import hear_reports
 from holdfast.runtime.sinks import Sink
 from holdfast.runtime.sources import SourceLog
 from holdfast.runtime.stores import StaleEpoch
+
+_AT_WORK = LIVE_STATES - {PartitionState.PAUSED}
+LEAST_COST = 1e-6
+"""Of a partition, in cores."""
+TELL_SECONDS = 15.0
+"""How often it is told that partitions wait for nodes."""
+IDLE_SECONDS = 0.1
+"""How long a run waits that has nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +79,7 @@ class Pace:
     wait_seconds: float = 120.0
     """How long a run that can do nothing waits for nodes."""
     measure_costs: bool = False
-    """Whether plans use measured CPU in the place of the topology's costs."""
+    """Whether plans use measured CPU, in cores, in the place of the topology's costs."""
 
 
 @dataclass(slots=True)
@@ -78,6 +87,16 @@ class _Counters:
     """What only the loop itself needs."""
 
     cycles: int = 0
+    quiet: int = 0
+    """Cycles in a row that brought nothing."""
+    tries: int = 0
+    """Those of them that should have."""
+    quiet_for: float = 0.0
+    """Seconds that they took."""
+    idle: float = 0.0
+    """Seconds without a cycle."""
+    told_at: float = 0.0
+    """How many of them had passed when it was last told what is waited for."""
     marks: int = 0
     marked_at: float = 0.0
     forget: list[str] = field(default_factory=list)
@@ -124,6 +143,11 @@ class Conductor:
             if not self.outputs.sure(partition):
                 # It waits for durable checkpoints, and may be behind the global one; images hold what is not out.
                 self.machine.published[partition] = BatchId(there.get(str(partition), -1))
+        if self.pace.measure_costs:
+            # What was never measured costs nothing yet: a start must not wait for room that nobody needs.
+            known = progress.measures
+            costs = {p: float(known.get(str(p), {}).get("cost", LEAST_COST)) for p in program.partitions}
+            self.machine.handle(CostsMeasured(costs))
         self._write()
 
     # -- what there is to do -----------------------------------------------------------------------------------------
@@ -137,6 +161,12 @@ class Conductor:
     def frontier(self) -> BatchId:
         """The last batch that every partition has completed."""
         return self.machine.frontier
+
+    @property
+    def live_frontier(self) -> BatchId:
+        """The last batch that every live partition has completed; where none is live, every partition."""
+        live = self.machine.in_state(LIVE_STATES)
+        return min((self.machine.partitions[p].frontier for p in live), default=self.frontier)
 
     @property
     def caught_up(self) -> bool:
@@ -153,38 +183,67 @@ class Conductor:
 
     def _can_work(self) -> bool:
         """Whether a cycle would bring anything: a partition can go on, is on its way, or has something to save."""
+        machine = self.machine
+        return self._can_go_on() or any(
+            one.state is PartitionState.RESTORING
+            or (one.state in _AT_WORK and any(mark <= one.frontier for mark in machine.marks_for(partition)))
+            for partition, one in machine.partitions.items()
+        )
+
+    def _can_go_on(self) -> bool:
+        """Whether a live partition has something to process, or to publish."""
         machine, logged = self.machine, self.logged
         for partition, one in machine.partitions.items():
-            if one.state is PartitionState.RESTORING:
-                return True
-            if one.state not in LIVE_STATES or one.state is PartitionState.PAUSED:
-                continue
-            marks = machine.marks_for(partition)
             senders = [machine.partitions[p].frontier for p in machine.wiring.senders(partition)]
-            if one.frontier < min(senders, default=logged) or (marks and marks[0] <= one.frontier):
+            if one.state in _AT_WORK and one.frontier < min(senders, default=logged):
                 return True
         return not self.caught_up and any(
-            machine.published[p] < machine.partitions[p].frontier for p in self.program.outputs
+            machine.published[p] < machine.partitions[p].frontier
+            for p in self.program.outputs
+            if machine.partitions[p].state in LIVE_STATES
         )
 
     # -- running -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Process everything in the logs; an operator that fails ends the run, and nothing before it is lost."""
-        tries, waited = 0, 0.0
+        counters = self._counters
+        counters.quiet, counters.quiet_for, counters.tries, counters.idle, counters.told_at = 0, 0.0, 0, 0.0, 0.0
         self.hear_nodes()
         while not self.caught_up:
-            before = self._standing()
-            if self.step():
-                tries, waited = (0 if self._standing() != before else tries + 1), 0.0
-                if tries:
-                    self.backend.wait(min(0.5, 0.01 * 2**tries))
-            else:
-                began = self._clock()
-                self.backend.wait(0.1)
-                waited += max(0.1, self._clock() - began)
-            if tries > self.pace.most_tries or waited > self.pace.wait_seconds:
-                raise self._stuck(waited > self.pace.wait_seconds)
+            if not self.advance() and counters.idle > self.pace.wait_seconds:
+                raise self._stuck(waited=True)
+
+    def advance(self) -> bool:
+        """Run one cycle if it would bring anything, else wait a little; say whether one was run.
+
+        Live partitions go on whatever others wait for: whoever feeds a stream calls this again and again. Cycles that
+        keep bringing nothing end the run, and so does a time in which nothing at all is alive.
+        """
+        counters, before = self._counters, self._standing()
+        could, began = self._can_go_on(), self._clock()
+        if not self.step():
+            self.backend.wait(IDLE_SECONDS)
+            counters.idle += max(IDLE_SECONDS, self._clock() - began)
+            if counters.idle - counters.told_at > TELL_SECONDS:
+                counters.told_at = counters.idle
+                self.hear(Timer(counters.idle))
+            if not self.machine.in_state(PLACED_STATES) and counters.idle > self.pace.wait_seconds:
+                raise self._stuck(waited=True)
+            return False
+        counters.idle = counters.told_at = 0.0
+        if self._standing() != before:
+            counters.quiet, counters.quiet_for, counters.tries = 0, 0.0, 0
+            return True
+        counters.quiet += 1
+        # What is being restored or saved takes its time, in the background: that is no reason to give up soon.
+        counters.tries += could
+        self.backend.wait(min(0.5, 0.01 * 2 ** min(10, counters.quiet)))
+        counters.quiet_for += max(0.01, self._clock() - began)
+        restoring = bool(self.machine.in_state([PartitionState.RESTORING]))
+        if counters.tries > self.pace.most_tries or (restoring and counters.quiet_for > self.pace.wait_seconds):
+            raise self._stuck(waited=False)
+        return True
 
     def step(self) -> bool:
         """Hear what has happened, and run one cycle if it would bring anything; say whether one was run."""
@@ -233,7 +292,7 @@ class Conductor:
                 remedy="see that the cluster has free workers; the run goes on from here when started again",
             )
         return CheckFailed(
-            f"{self.pace.most_tries} cycles brought nothing, at batch {self.frontier} ({problem})",
+            f"cycle after cycle brings nothing, at batch {self.frontier} ({problem})",
             where=f"application {self.program.name}",
             remedy="look at the executors' logs, and start the run again: it goes on from here",
         )
@@ -244,8 +303,7 @@ class Conductor:
         """Say to all nodes what holds now."""
         machine, logged = self.machine, self.logged
         self._counters.cycles += 1
-        keep, forget = machine.keep_from(), tuple(self._counters.forget)
-        self._counters.forget.clear()
+        keep = machine.keep_from()
         tasks = {}
         for partition in machine.in_state(PLACED_STATES):
             one = machine.partitions[partition]
@@ -271,15 +329,22 @@ class Conductor:
             dict(machine.published),
             self.pace.most_batches,
             self.pace.budget_seconds,
-            logged - min((task.frontier for task in tasks.values()), default=logged),
+            logged - min(self._loaded(), default=logged),
             machine.buffering,
-            forget,
+            tuple(self._counters.forget),
         )
+
+    def _loaded(self) -> list[BatchId]:
+        """Return where those stand that tell whether there is much load: not those that are on their way back."""
+        machine = self.machine
+        running = machine.in_state([PartitionState.RUNNING]) or machine.in_state([PartitionState.CATCHING_UP])
+        return [machine.partitions[p].frontier for p in running]
 
     def _take(self, cycle: Cycle, reports: Sequence[NodeReport], seconds: float) -> None:
         """Hear what the nodes said: frontiers, outputs, saved states, and what is missing."""
         machine = self.machine
         heard = hear_reports(reports, machine.placement)
+        del self._counters.forget[: len(cycle.forget)]
         if heard.refused is not None:
             raise StaleEpoch(
                 f"epoch {heard.refused.epoch} is over: {heard.refused.partition} is in {heard.refused.current}",
@@ -290,18 +355,17 @@ class Conductor:
             self.measures[partition] = self.measures[partition].plus(measures)
         for answer in heard.not_saved:
             self._not_saved(answer)
-        published, out, problem = self.outputs.publish(
-            heard.blocks, machine.published, machine.book.durable_batch, machine.epoch
-        )
-        for query, batch, many in out:
+        done = self.outputs.publish(heard.blocks, machine.published, machine.book.durable_batch, machine.epoch)
+        for query, batch, many in done.out:
             self._say("published", partition=str(query), batch=batch, rows=many)
         self.hear(
             CycleDone(
                 cycle.epoch,
                 self.logged,
-                heard.frontiers,
+                # Where late rows are not written, a partition is not known to be further: they come again.
+                {p: batch for p, batch in heard.frontiers.items() if p not in done.not_aside},
                 frozenset(heard.frontiers),
-                published,
+                done.reached,
                 heard.kept_bytes,
             )
         )
@@ -319,8 +383,8 @@ class Conductor:
         for event in heard.troubles:
             self._counters.problem = str(event)
             self.hear(event)
-        if problem is not None:
-            raise problem
+        if done.problem is not None:
+            raise done.problem
         if heard.failed is not None:
             raise OperatorFailed(heard.failed)
 
@@ -374,15 +438,19 @@ class Conductor:
         if isinstance(event, CycleDone) and self.pace.measure_costs:
             self._hear_costs()
         effects = self.machine.handle(event)
+        if any(isinstance(one, GlobalCheckpoint) for one in effects):
+            self.outputs.sync()  # what the checkpoint covers is not made again
         if any(isinstance(one, Fence | Place | GlobalCheckpoint | Keep) for one in effects):
             self._write()
         for effect in effects:
             self._do(effect)
 
     def _hear_costs(self) -> None:
-        seconds = max(1e-3, self._clock() - self._began)
-        costs = {p: max(1e-6, round(one.cpu_seconds / seconds, 6)) for p, one in self.measures.items()}
-        self.machine.handle(CostsMeasured(costs))
+        self.machine.handle(CostsMeasured({p: self._cost(one) for p, one in self.measures.items()}))
+
+    def _cost(self, measures: Measures) -> float:
+        """Return the share of a core that a partition has taken since this driver began."""
+        return max(LEAST_COST, round(measures.cpu_seconds / max(1e-3, self._clock() - self._began), 6))
 
     def _do(self, effect: Effect) -> None:
         for kind, fields in effect_fields(self.machine, effect):
@@ -398,6 +466,7 @@ class Conductor:
             case GlobalCheckpoint():
                 for log in self._logs.values():
                     log.trim(effect.durable)
+                self._say("measures", partitions={str(p): asdict(one) for p, one in self.measures.items()})
             case Forget():
                 stored = [(p, one) for p, one in effect.images if one.contents is None]
                 self._counters.forget += [image_name(self._progress.run, p, one) for p, one in stored]
@@ -406,7 +475,10 @@ class Conductor:
         self._progress.write(
             self.machine.epoch,
             self.machine.written(),
-            {str(p): {"cpu_seconds": one.cpu_seconds, "rows_in": one.rows_in} for p, one in self.measures.items()},
+            {
+                str(p): {"cpu_seconds": one.cpu_seconds, "rows_in": one.rows_in, "cost": self._cost(one)}
+                for p, one in self.measures.items()
+            },
         )
 
     def _say(self, kind: str, **fields: Any) -> None:

@@ -206,7 +206,8 @@ class DirectoryStore:
             path.unlink(missing_ok=True)
             self._cache.forget((partition, FileName(path.name)))
             self._commits.pop(path, None)
-        folder.rmdir()
+        with suppress(OSError):  # a task that was cancelled may still write; without a pointer it counts for nothing
+            folder.rmdir()
 
     def rewrite(self, commit: Commit) -> set[FileName]:
         """See VersionStore."""

@@ -5,13 +5,13 @@ Each image is one file, written beside its place, forced to disk and put there a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 
+from holdfast.runtime.durable_files import replace_durably
 from holdfast.runtime.vault import Answered, SaveAnswer
 
 
@@ -27,15 +27,7 @@ class DirectoryVault:
         if path.exists():
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.{os.getpid():x}")
-        try:
-            with beside.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+        replace_durably(path, memoryview(data))
 
     def saved(self, name: str) -> SaveAnswer | None:
         """See Vault."""

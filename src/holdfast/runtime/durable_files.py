@@ -31,7 +31,7 @@ def link_durably(directory: Path, name: str, data: bytes, attempt: str) -> bool:
     return True
 
 
-def replace_durably(path: Path, data: bytes) -> None:
+def replace_durably(path: Path, data: bytes | memoryview) -> None:
     """Put a file in the place of another, at once; one that cannot be written leaves the other, and no trace."""
     beside = path.with_name(f".{path.name}.{uuid4().hex}")
     try:

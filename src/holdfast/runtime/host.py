@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.runtime.answers import Done, Failed, Measures, Missing, Ready, Refused
-from holdfast.runtime.blocks import LATE, Block, Edge
+from holdfast.runtime.blocks import LATE, SINK, Block, Edge
 from holdfast.runtime.images import Image, take_image
 from holdfast.runtime.inbox import Delivery, Inbox
 from holdfast.runtime.placed import Placed
@@ -173,7 +173,10 @@ class PartitionHost:
                 self._hand_over(placed)
                 while partition not in stopped and (most is None or counts.get(partition, 0) < most):
                     blocks = placed.inbox.complete(BatchId(placed.frontier + 1))
-                    if blocks is None or (until < math.inf and self._clock() >= until):
+                    if blocks is None:
+                        break
+                    # One batch is begun however little time is left: those that catch up would take it all.
+                    if counts.get(partition, 0) and until < math.inf and self._clock() >= until:
                         break
                     answer = self._step(placed, blocks)
                     if answer is None:
@@ -239,17 +242,22 @@ class PartitionHost:
 
     # -- what goes out ----------------------------------------------------------------------------------------------
 
-    def outgoing(self) -> list[Block]:
+    def outgoing(self, most: int | None = None) -> list[Block]:
         """Return what consumers that are not here have not completed: blocks, barriers, and rows kept aside.
 
-        A consumer that needs what is kept no more is passed over: `replay` says so, and the sender has to go back.
+        For a consumer so many batches at most: one that is far behind gets the rest as it goes on. One that needs what
+        is kept no more is passed over: `replay` says so, and the sender has to go back.
         """
         found: list[Block] = []
         for partition in self.partitions:
             placed = self._placed[partition]
             for consumer, at in placed.heard.items():
-                if consumer not in self._placed and at is not None:
-                    found += self.replay(partition, consumer, at) or []
+                if consumer in self._placed or at is None:
+                    continue
+                through = placed.frontier
+                if most is not None and consumer.operator not in (SINK, LATE):
+                    through = min(through, BatchId(at + most))
+                found += self.replay(partition, consumer, at, through) or []
         return found
 
     def replay(
@@ -386,6 +394,9 @@ class PartitionHost:
         if placed.frontier - placed.trimmed_at < self._versions:
             return
         placed.trimmed_at = placed.frontier
+        now = self._store.line(placed.partition)
+        if now is None or now.pointer.epoch > self.epoch:
+            return  # an attempt of an epoch that is over: what is kept is not its business
         recent = sorted(placed.commits)[-self._versions :]
         states = {placed.commits[batch].id for batch in recent}
         states |= {commit.id for batch, commit in placed.commits.items() if batch in placed.pinned}

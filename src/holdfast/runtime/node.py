@@ -26,6 +26,8 @@ from holdfast.runtime.vault import Vault
 from holdfast.runtime.versions import Pointer, VersionId
 
 Said = list[object]
+SENT_AHEAD = 2
+"""A consumer gets so many times the batches that it may take in a cycle: it may take some at several levels."""
 SMALL_IMAGE = 512
 """Bytes up to which an image goes to the driver's log: what a partition without state needs."""
 
@@ -82,7 +84,7 @@ class Node:
             self.name,
             cycle.epoch,
             answers,  # type: ignore[arg-type]
-            tuple(self.host.outgoing()),
+            tuple(self.host.outgoing(None if cycle.most is None else SENT_AHEAD * cycle.most)),
             {p: self.host.frontier(p) for p in self.host.partitions},
             _shares([one for one in said if isinstance(one, Done)], self._cpu_clock() - began),
             self._store.kept_bytes() if cycle.count_kept else 0,

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.runtime.answers import Failed, OperatorFailed
-from holdfast.runtime.blocks import LATE, Block
+from holdfast.runtime.blocks import LATE, SINK, Block
 from holdfast.runtime.program import Program
 from holdfast.runtime.sinks import OutputKey, Sink
+
+
+@dataclass(slots=True)
+class Published:
+    """What came of giving blocks to sinks."""
+
+    reached: dict[PartitionId, BatchId] = field(default_factory=dict)
+    """The last batch that is out of each partition that went on."""
+    out: list[tuple[PartitionId, BatchId, int]] = field(default_factory=list)
+    """What went out: partition, batch, rows."""
+    not_aside: set[PartitionId] = field(default_factory=set)
+    """Partitions whose late rows could not be written: they must come again."""
+    problem: HoldfastError | None = None
+    """What failed first."""
 
 
 class Outputs:
@@ -34,31 +49,36 @@ class Outputs:
 
     def publish(
         self, blocks: Sequence[Block], before: Mapping[PartitionId, BatchId], durable: BatchId, epoch: Epoch
-    ) -> tuple[dict[PartitionId, BatchId], list[tuple[PartitionId, BatchId, int]], HoldfastError | None]:
-        """Give blocks to their sinks; a sink that fails stops its partition.
-
-        Returns the last batch now out of each partition, what went out (partition, batch, rows), and what failed first.
-        """
-        reached: dict[PartitionId, BatchId] = {}
-        out: list[tuple[PartitionId, BatchId, int]] = []
-        problem: HoldfastError | None = None
+    ) -> Published:
+        """Give blocks to their sinks, each partition's batch after batch; a sink that fails stops its partition."""
+        done = Published()
         broken: set[PartitionId] = set()
         for block in sorted(blocks, key=lambda one: (one.header.batch, one.header.sender)):
             head = block.header
-            if not head.receiver.operator.startswith("@") or head.sender in broken:
-                continue
-            try:
-                if head.receiver.operator == LATE:
+            if head.receiver.operator == LATE:
+                try:
                     self._set_aside(block, epoch)
-                elif head.batch > reached.get(head.sender, before[head.sender]) and self._publish(
-                    block, durable, epoch
-                ):
-                    reached[head.sender] = head.batch
-                    out.append((head.sender, head.batch, block.row_count))
-            except HoldfastError as error:
-                broken.add(head.sender)
-                problem = problem or error
-        return reached, out, problem
+                except HoldfastError as error:
+                    done.not_aside.add(head.sender)
+                    done.problem = done.problem or error
+            elif head.receiver.operator == SINK and head.sender not in broken:
+                # Barriers come for batches without rows: a batch that is not the next one came without those before.
+                if head.batch != done.reached.get(head.sender, before[head.sender]) + 1:
+                    continue
+                try:
+                    if self._publish(block, durable, epoch):
+                        done.reached[head.sender] = head.batch
+                        done.out.append((head.sender, head.batch, block.row_count))
+                except HoldfastError as error:
+                    broken.add(head.sender)
+                    done.problem = done.problem or error
+        return done
+
+    def sync(self) -> None:
+        """Have everything that was published safe from a machine that dies, in sinks that can tell."""
+        for sink in (*self._sinks.values(), *self.late.values()):
+            if (sync := getattr(sink, "sync", None)) is not None:
+                sync()
 
     def _set_aside(self, block: Block, epoch: Epoch) -> None:
         place = block.header.sender.operator, block.header.edge.source

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
@@ -36,6 +36,8 @@ class Progress(Protocol):
     """The last epoch that was begun."""
     machine: Mapping[str, Any] | None
     """What the recovery machine wrote last; None: the run begins."""
+    measures: Mapping[str, Any]
+    """What partitions had taken then, by their names: a new driver plans with it."""
 
     def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
         """Put new progress in the place of the old."""
@@ -61,6 +63,7 @@ class ProgressShelf:
 
     epoch: Epoch = NO_EPOCH
     machine: Mapping[str, Any] | None = None
+    measures: Mapping[str, Any] = field(default_factory=dict)
 
 
 class MemoryProgress:
@@ -69,13 +72,14 @@ class MemoryProgress:
     def __init__(self, run: str = "run", shelf: ProgressShelf | None = None) -> None:
         self.run = run
         self._shelf = shelf or ProgressShelf()
-        self.epoch, self.machine = self._shelf.epoch, self._shelf.machine
+        self.epoch, self.machine, self.measures = self._shelf.epoch, self._shelf.machine, self._shelf.measures
 
     def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
         """See Progress."""
         check_writer(self.epoch, self._shelf.epoch)
         self.epoch = self._shelf.epoch = epoch
         self.machine = self._shelf.machine = machine
+        self.measures = self._shelf.measures = measures
 
 
 class ProgressFile:

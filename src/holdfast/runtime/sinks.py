@@ -16,7 +16,7 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, PartitionId
+from holdfast.runtime.durable_files import sync_folder
 from holdfast.runtime.stores import StaleEpoch
 
 
@@ -124,6 +125,7 @@ class ParquetSink:
         self._directory = Path(directory)
         self._attempts = itertools.count()
         self._made: set[PartitionId] = set()
+        self._unsynced: set[PartitionId] = set()
 
     def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
         """See Sink.
@@ -157,18 +159,32 @@ class ParquetSink:
             raise
         written = {"query": str(query), "batch": key.batch, "revision": key.revision, "epoch": epoch}
         self._write_json(place, {**written, "file": name, "rows": rows.num_rows})
+        self._unsynced.add(query)
         return True
+
+    def sync(self) -> None:
+        """Have the names of what was published on the disk; until then a machine that dies may come back without."""
+        for query in self._unsynced:
+            sync_folder(self._directory / "_holdfast" / f"{query.operator}-{query.index}")
+        if self._unsynced:
+            sync_folder(self._directory)
+        self._unsynced.clear()
 
     def _attempt(self) -> str:
         return f"{os.getpid():x}-{next(self._attempts):x}"
 
+    def count(self) -> int:
+        """Return how many rows count, as the manifests say."""
+        return sum(held["rows"] for held in self._manifests())
+
+    def _manifests(self) -> Iterator[dict[str, Any]]:
+        for path in sorted(self._directory.glob("_holdfast/*/*.json")):
+            if (held := _read_json(path)) is not None:
+                yield held
+
     def rows(self) -> pa.Table | None:
         """Return all rows that count, by batch and then by partition; None where there are none."""
-        found = []
-        for path in sorted(self._directory.glob("_holdfast/*/*.json")):
-            held = _read_json(path)
-            assert held is not None
-            found.append((held["batch"], held["query"], held["file"]))
+        found = [(held["batch"], held["query"], held["file"]) for held in self._manifests()]
         tables = [pq.read_table(self._directory / file, use_threads=False) for _, _, file in sorted(found)]
         return pa.concat_tables(tables).combine_chunks() if tables else None
 

@@ -30,6 +30,8 @@ from holdfast.runtime.times import END_OF_TIME, NOT_YET, Watermark, highest, mic
 from holdfast.runtime.versions import NO_BATCH
 
 _VERSION = 2
+MANIFESTS_KEPT = 1000
+"""Of trimmed batches, so many manifests stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +94,16 @@ def _block(source: SourceProgram, manifest: Manifest, index: int, epoch: Epoch, 
     return Block(header, rows)
 
 
-def _check_next(source: SourceProgram, batch: BatchId, frontier: BatchId) -> None:
+def _check_next(source: SourceProgram, batch: BatchId, frontier: BatchId, before: Manifest | None) -> None:
     if batch != frontier + 1:
         raise BadInput(
             f"batch {batch} cannot follow batch {frontier}", where=f"source {source.id}", remedy="batches come in order"
+        )
+    if before is not None and before.watermark == END_OF_TIME:
+        raise BadInput(
+            f"was closed with batch {frontier}: all windows are, and rows that come now would all be late",
+            where=f"source {source.id}",
+            remedy="begin in another directory; a run that is to go on later must not be closed",
         )
 
 
@@ -116,8 +124,8 @@ class MemoryLog:
         """See SourceLog."""
         if batch in self._manifests:
             return self._manifests[batch]
-        _check_next(self._source, batch, self.frontier)
         before = self._manifests.get(BatchId(batch - 1))
+        _check_next(self._source, batch, self.frontier, before)
         tables, latest = cut_rows(self._source, rows)
         mark = watermark_after(self._source, None if before is None else before.watermark, latest, last=last)
         counts = tuple(0 if table is None else table.num_rows for table in tables)
@@ -151,8 +159,8 @@ class DirectoryLog:
     """A source log in a directory on durable storage; what it says is written is on the disk.
 
     DIR/identity, DIR/12.4f1e77-0.blocks (a piece written by `append`), DIR/12.manifest; pieces that others wrote for
-    `commit` have names of their own. Manifests of trimmed batches stay: they are small, and the watermark goes on from
-    them. Several processes may have the log open: what one commits the others see.
+    `commit` have names of their own. Manifests of the last trimmed batches stay: the watermark goes on from them.
+    Several processes may have the log open: what one commits the others see. Manifests are read when they are needed.
     """
 
     def __init__(self, source: SourceProgram, query: str, directory: Path) -> None:
@@ -163,13 +171,11 @@ class DirectoryLog:
         identity = {"holdfast-source-log": _VERSION, "source": source.id, "query": query}
         if not link_durably(self.directory, "identity", json.dumps(identity).encode(), next(self._attempts)):
             self._check_identity(json.loads((self.directory / "identity").read_bytes()), identity)
-        self._manifests = {
-            manifest.batch: manifest
-            for path in self.directory.glob("*.manifest")
-            if (manifest := self._read(path)) is not None
-        }
-        self._frontier = max(self._manifests, default=NO_BATCH)
-        self._trimmed = NO_BATCH
+        self._manifests: dict[BatchId, Manifest] = {}
+        numbers = [BatchId(int(path.stem)) for path in self.directory.glob("[0-9]*.manifest")]
+        self._frontier = max(numbers, default=NO_BATCH)
+        self._trimmed = BatchId(min(numbers, default=0) - 1)
+        self.manifest(self._frontier)  # one that is damaged is named at once
 
     @property
     def frontier(self) -> BatchId:
@@ -183,7 +189,7 @@ class DirectoryLog:
         there = self.manifest(batch)
         if there is not None:
             return there
-        _check_next(self._source, batch, self.frontier)
+        _check_next(self._source, batch, self.frontier, self.manifest(BatchId(batch - 1)))
         content = self.directory / f"{batch}.{next(self._attempts)}.blocks"
         piece = write_piece(self._source, rows, content) if rows.num_rows else None
         manifest = self.commit(batch, [] if piece is None else [piece], last=last)
@@ -202,8 +208,8 @@ class DirectoryLog:
         there = self.manifest(batch)
         if there is not None:
             return there
-        _check_next(self._source, batch, self.frontier)
-        before = self._manifests.get(BatchId(batch - 1))
+        before = self.manifest(BatchId(batch - 1))
+        _check_next(self._source, batch, self.frontier, before)
         known = [piece.latest for piece in pieces if piece.latest is not None]
         past = None if before is None else before.watermark
         mark = watermark_after(self._source, past, max(known, default=None), last=last)
@@ -224,11 +230,15 @@ class DirectoryLog:
 
     def manifest(self, batch: BatchId) -> Manifest | None:
         """See SourceLog."""
-        if batch not in self._manifests:
-            found = self._read(self.directory / f"{batch}.manifest")
-            if found is not None:
-                self._manifests[batch] = found
-        return self._manifests.get(batch)
+        held = self._manifests.get(batch)
+        if held is None:
+            held = self._read(self.directory / f"{batch}.manifest")
+            if held is not None:
+                self._manifests[batch] = held
+                if len(self._manifests) > 2 * MANIFESTS_KEPT:
+                    for old in sorted(self._manifests)[:MANIFESTS_KEPT]:
+                        del self._manifests[old]
+        return held
 
     def block(self, batch: BatchId, index: int, epoch: Epoch) -> Block:
         """See SourceLog."""
@@ -249,6 +259,9 @@ class DirectoryLog:
             manifest = self.manifest(BatchId(number))
             for piece in () if manifest is None else manifest.pieces:
                 (self.directory / piece.file).unlink(missing_ok=True)
+            old = BatchId(number - MANIFESTS_KEPT)
+            self._manifests.pop(old, None)
+            (self.directory / f"{old}.manifest").unlink(missing_ok=True)
         self._trimmed = max(self._trimmed, through)
 
     def _need(self, batch: BatchId) -> Manifest:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from holdfast.errors import BadInput
@@ -49,9 +50,12 @@ def event_times(table: pa.Table, column: str) -> tuple[Ints, Mask]:
         whole = values.cast(pa.int64())
         times = np.asarray(whole.fill_null(0) if values.null_count else whole, dtype=np.int64)
         if kind.unit != "us":
-            times = times // 1000 if kind.unit == "ns" else times * _UNITS[kind.unit]
+            times = times // 1000 if kind.unit == "ns" else _scaled(times, _UNITS[kind.unit])
     elif pa.types.is_integer(kind):
-        times = np.asarray(values.fill_null(0)).astype(np.int64) * MICROSECONDS
+        numbers = values.fill_null(0)
+        if pa.types.is_uint64(kind):
+            numbers = pc.min_element_wise(numbers, pa.scalar(END_OF_TIME, pa.uint64()))
+        times = _scaled(np.asarray(numbers).astype(np.int64), MICROSECONDS)
     elif pa.types.is_floating(kind):
         seconds = np.asarray(values.cast(pa.float64()).fill_null(np.nan), dtype=np.float64)
         known = np.isfinite(seconds) & (np.abs(seconds) < END_OF_TIME / MICROSECONDS)
@@ -67,6 +71,12 @@ def event_times(table: pa.Table, column: str) -> tuple[Ints, Mask]:
     if column == WINDOW_END:
         times = times - 1
     return times, known
+
+
+def _scaled(times: Ints, size: int) -> Ints:
+    """Turn numbers of a unit into microseconds; one that is too large for that is taken to the end, not around it."""
+    scaled: Ints = np.clip(times, NOT_YET // size, END_OF_TIME // size + 1) * size
+    return scaled
 
 
 def lowest(watermarks: Iterable[Watermark]) -> Watermark:

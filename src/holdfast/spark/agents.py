@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.errors import BadInput
@@ -41,6 +41,8 @@ class AgentReport:
     """Where it listens; None: it has only just been started."""
     ready: bool
     """It is part of the ring, or needs none."""
+    problem: str | None = None
+    """Why this node has none."""
 
 
 def node_spool(run: str, host: str | None = None) -> Path:
@@ -137,11 +139,6 @@ class Roster:
     def addresses(self) -> dict[NodeId, Address]:
         """Return where agents listen, for keep-alives."""
         return {node: Address.parse(one.address) for node, one in self._reports.items() if one.address is not None}
-
-
-def with_durable(settings: AgentSettings, folder: Path) -> AgentSettings:
-    """Return the settings with a durable folder where they name none."""
-    return settings if settings.durable is not None else replace(settings, durable=str(folder))
 
 
 _started: list[subprocess.Popen[bytes]] = []

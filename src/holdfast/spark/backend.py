@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import CheckFailed, one_line
+from holdfast.errors import CheckFailed
 from holdfast.ids import NodeId
 from holdfast.recovery.events import Event, NodesArrived, NodesLost, NodesSilent
 from holdfast.runtime.backends import Broken
@@ -56,12 +56,14 @@ class SparkBackend:
         request: Callable[[int], str | None] | None = None,
         keep_alive: KeepAlive | None = None,
         admits: Callable[[str], bool] = lambda host: True,
+        tell: Callable[[str], object] = lambda line: None,
     ) -> None:
         """Each node has this capacity; at the start, wait for the expected number of executors, or for the first.
 
         An executor on a host that is not admitted (yet) is warmed up and not used: a node that stands by.
         """
-        self._admits = admits
+        self._admits, self._tell = admits, tell
+        self._told: set[str] = set()
         self._context, self._program, self._around = context, program, around
         self._capacity, self._expected, self._wait = capacity, expected, wait_seconds
         self._request, self._keep_alive = request, keep_alive
@@ -131,6 +133,11 @@ class SparkBackend:
         """Take what a task said of its node's agent: others join it, and it is pinged."""
         if report is None:
             return
+        if report.problem is not None:
+            if report.problem not in self._told:
+                self._told.add(report.problem)
+                self._tell(f"nodes have no agents, so checkpoints go to the run's directory alone: {report.problem}")
+            return
         self._roster.hear({node: report})
         if report.address is not None and self._keep_alive is not None:
             self._keep_alive.watch(node, Address.parse(report.address))
@@ -178,13 +185,11 @@ class SparkBackend:
         threading.Thread(target=self._end_executor, args=(self._known[node].id,), daemon=True).start()
 
     def _end_executor(self, executor: str) -> None:
-        try:
+        with contextlib.suppress(Exception):  # it is fenced by its epoch all the same
             self._context._jsc.sc().killAndReplaceExecutor(executor)
-        except Exception as error:  # it is fenced by its epoch all the same
-            self.last_problem = one_line(str(error))
 
     def request_nodes(self, count: int) -> str | None:
-        """See Backend: by the owner's means, or by the cluster manager's own."""
+        """See Backend: by the owner's means; a cluster manager brings new executors for lost ones by itself."""
         return None if self._request is None else self._request(count)
 
     def wait(self, seconds: float) -> None:

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 MOST_ARRIVALS = 16
 """Micro-batches of one source that one batch takes at most, unless told otherwise."""
+LISTS_KEPT = 1000
+"""Of which arrivals made a batch, so many lists stay: the last one would do."""
 PIECE_BYTES = 64 << 20
 """About how much of a task's rows one piece has at most: what a task holds in memory."""
 _LOOK_AGAIN = 0.05
@@ -127,7 +130,25 @@ class Ingestion:
                 .option("checkpointLocation", str(self._directory / name / "checkpoint"))
                 .foreachBatch(partial(self._arrived, name))
             )
+            self._check_query(name)
             self._queries[name] = (writer.trigger(availableNow=True) if available_now else writer).start()
+            self._link(self._directory / name, "query.json", json.dumps({"id": self._queries[name].id}).encode())
+
+    def _check_query(self, name: OperatorId) -> None:
+        """Refuse a checkpoint of Spark's that is not the one this log was read with: its micro-batches count anew."""
+        known, place = self._directory / name / "query.json", self._directory / name / "checkpoint"
+        if not known.exists():
+            return
+        wanted, found = json.loads(known.read_bytes())["id"], None
+        with suppress(FileNotFoundError, ValueError, KeyError):
+            found = json.loads((place / "metadata").read_bytes())["id"]
+        if found != wanted:
+            raise BadInput(
+                "Spark's checkpoint of this source is gone" if found is None else "Spark's checkpoint is another one",
+                where=f"source {name}",
+                field=str(place),
+                remedy="bring it back; or begin in another directory, for what was read before would come again",
+            )
 
     def stop(self) -> None:
         """Stop reading; what has arrived stays."""
@@ -149,7 +170,7 @@ class Ingestion:
     @property
     def waiting(self) -> dict[str, int]:
         """Micro-batches of each source that are written down and not processed."""
-        processed = self._run.frontier
+        processed = self._run.live_frontier  # those that wait for nodes have the log; live ones must not wait for them
         with self._guard:
             for batch in [batch for batch in self._taken_by if batch <= processed]:
                 del self._taken_by[batch]
@@ -169,7 +190,8 @@ class Ingestion:
         if not any(taken.values()):
             return None
         batch = BatchId(self._run.logged + 1)
-        if not self._link(self._directory / "batches", f"{batch}.json", json.dumps(taken).encode()):
+        made = {"taken": taken, "through": {name: max([self._taken[name], *taken[name]]) for name in taken}}
+        if not self._link(self._directory / "batches", f"{batch}.json", json.dumps(made).encode()):
             raise CheckFailed(
                 f"batch {batch} was made by another driver", where="ingestion", remedy="only one run may feed a log"
             )
@@ -192,8 +214,8 @@ class Ingestion:
                 self._problems[name] = BadInput(row["problem"], remedy="mend the source, then run again")
                 raise self._problems[name]
         pieces = [json.loads(row["piece"]) for row in sorted(found, key=lambda row: (row["task"], row["number"]))]
-        self._link(arrived, f"{number}.json", json.dumps(pieces).encode())
-        self._sweep(name, number)
+        if self._link(arrived, f"{number}.json", json.dumps(pieces).encode()):
+            self._sweep(name, number, {piece["file"] for piece in pieces})
 
     def _await_room(self, name: OperatorId) -> None:
         """Wait while too much of a source is waiting for processing."""
@@ -203,12 +225,10 @@ class Ingestion:
                 raise IngestionStopped("reading was stopped", where=f"source {name}")
             time.sleep(_LOOK_AGAIN)
 
-    def _sweep(self, name: OperatorId, number: int) -> None:
-        """Remove pieces of this micro-batch, and earlier ones, that nothing names: attempts that never happened."""
-        arrived = self._directory / name / "arrived" / f"{number}.json"
-        named = {piece["file"] for piece in json.loads(arrived.read_bytes())} if arrived.exists() else None
+    def _sweep(self, name: OperatorId, number: int, named: Set[str]) -> None:
+        """Remove pieces of this micro-batch that are not among those that count: attempts that never happened."""
         for path in self._logs[name].directory.glob(f"arrival-{number}.*.rows"):
-            if named is not None and path.name not in named:
+            if path.name not in named:
                 path.unlink(missing_ok=True)
 
     def _there(self, name: str) -> list[int]:
@@ -221,10 +241,13 @@ class Ingestion:
         self._taken = dict.fromkeys(map(str, self._frames), -1)
         lists = {int(path.stem): path for path in (self._directory / "batches").glob("[0-9]*.json")}
         for number in sorted(lists):
-            taken: dict[str, list[int]] = json.loads(lists[number].read_bytes())
+            made = json.loads(lists[number].read_bytes())
+            taken: dict[str, list[int]] = made["taken"]
             if number > self._run.logged:
                 self._log(BatchId(number), taken)
             self._took(BatchId(number), taken)
+            for name in self._taken:
+                self._taken[name] = max(self._taken[name], made["through"].get(name, -1))
 
     def _log(self, batch: BatchId, taken: Mapping[str, list[int]]) -> None:
         """Commit the pieces of the arrivals to the logs; sources without any have an empty batch."""
@@ -239,6 +262,7 @@ class Ingestion:
         for source, numbers in taken.items():
             for number in numbers:
                 (self._directory / source / "arrived" / f"{number}.json").unlink(missing_ok=True)
+        (self._directory / "batches" / f"{batch - LISTS_KEPT}.json").unlink(missing_ok=True)
 
     def _idle_watermark(self, name: OperatorId, batch: BatchId) -> Watermark:
         """Return where an idle source's watermark must stand: a function of the batches before, so replays agree."""
@@ -257,7 +281,7 @@ class Ingestion:
         return all(one is not None and not sum(one.rows) for one in before)
 
     def _took(self, batch: BatchId, taken: Mapping[str, list[int]]) -> None:
-        if batch > self._run.frontier:
+        if batch > self._run.live_frontier:
             with self._guard:
                 self._taken_by[batch] = taken
         for name, numbers in taken.items():

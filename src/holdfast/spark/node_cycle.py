@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, one_line
 from holdfast.ids import BatchId, NodeId
 from holdfast.runtime.answers import Failed
 from holdfast.runtime.blocks import LATE, SINK, Block, decode_blocks, encode_blocks
@@ -67,8 +67,8 @@ class _Worker:
 
     node: Node
     cycle: int = -1
-    sent: set[Any] = field(default_factory=set)
-    """Blocks sent in this cycle already: the next level need not send them again."""
+    sent: dict[Any, int] = field(default_factory=dict)
+    """At which level of this cycle a block was sent first: later levels need not send it again."""
 
 
 _workers: dict[tuple[str, str, NodeId], _Worker] = {}
@@ -103,9 +103,11 @@ def run_level(around: Surroundings, job: Job, level: int, slot: int, given: list
     sent: dict[int, list[Block]] = {}
     for block in report.blocks:
         receiver, number = block.header.receiver, block.header.sequence
-        if number in worker.sent:
+        first = worker.sent.get(number, level)
+        if first < level:
             continue
-        worker.sent.add(number)
+        # A level that Spark runs again says all of it again: what it said before is lost.
+        worker.sent[number] = level
         if receiver.operator in (SINK, LATE):
             outside.append(block)
         elif (task := cycle.tasks.get(receiver)) is not None and task.node in slots:
@@ -125,18 +127,18 @@ def read_report(data: bytes) -> tuple[NodeReport, AgentReport | None]:
     return replace(report, blocks=decode_blocks(outside)), agent
 
 
-def warm_up(around: Surroundings) -> AgentReport | None:
+def warm_up(around: Surroundings) -> AgentReport:
     """Load what a first cycle would have to load: the application, and what it imports; see to the node's agent."""
     Program(pickle.loads(around.application))
     return see_to_agent(around, ())
 
 
-def see_to_agent(around: Surroundings, join: tuple[str, ...]) -> AgentReport | None:
-    """See that this node has an agent; None where it may not have one, and checkpoints go to the directory alone."""
+def see_to_agent(around: Surroundings, join: tuple[str, ...]) -> AgentReport:
+    """See that this node has an agent; where it may not have one, checkpoints go to the run's directory alone."""
     try:
         return ensure_agent(node_spool(around.run), agent_settings(around.settings, own_host()), join)
-    except (HoldfastError, OSError):
-        return None
+    except (HoldfastError, OSError) as error:
+        return AgentReport("", None, ready=False, problem=one_line(str(error)))
 
 
 def _worker(around: Surroundings, cycle: int, name: NodeId) -> _Worker:
@@ -169,4 +171,4 @@ def _worker(around: Surroundings, cycle: int, name: NodeId) -> _Worker:
 
 def _spool(around: Surroundings) -> Spool | None:
     report = see_to_agent(around, ())
-    return None if report is None else Spool(report.spool)
+    return None if report.problem is not None else Spool(report.spool)

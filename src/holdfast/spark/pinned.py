@@ -14,7 +14,9 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -97,9 +99,10 @@ class PinnedSlots:
         """
         slots, hosts = len(self), tuple(executor.host for executor in self.executors)
         sent: RDD[Any] = self._context.emptyRDD()
-        for work in levels:
+        for number, work in enumerate(levels):
             moved = sent.partitionBy(slots, _identity)
             here = self._context.union([self._anchor, self._anchor, moved])
+            here.setName(f"{name}, level {number}")  # what Spark's pages show of a stage
             sent = here.mapPartitionsWithIndex(_task(work, hosts))
         self._context.setJobDescription(name)
         try:
@@ -138,9 +141,48 @@ class PinnedSlots:
 
 
 def own_host() -> str:
-    """Return the address of the node this process runs on, as Spark knows it."""
-    named = os.environ.get("SPARK_LOCAL_IP") or os.environ.get("SPARK_LOCAL_HOSTNAME")
-    return named or socket.gethostbyname(socket.gethostname())
+    """Return an address of the node this process runs on, at which others reach it."""
+    if named := _named():
+        return named
+    try:
+        found = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        found = "127.0.0.1"
+    if not found.startswith("127."):
+        return found
+    # Many systems give their own name a loopback address: take that of the way out. Nothing is sent.
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way_out, suppress(OSError):
+        way_out.connect(("192.0.2.1", 9))
+        found = str(way_out.getsockname()[0])
+    return found
+
+
+def is_here(host: str) -> bool:
+    """Say whether this process runs on a host, by the name or the address under which Spark knows it."""
+    named = _named()
+    if named == host:
+        return True
+    if named is not None and named.startswith("127."):
+        return False  # several nodes on one machine: each has an address of its own
+    return host in (socket.gethostname(), socket.getfqdn()) or _is_own_address(host)
+
+
+def _named() -> str | None:
+    return os.environ.get("SPARK_LOCAL_IP") or os.environ.get("SPARK_LOCAL_HOSTNAME") or None
+
+
+@lru_cache(maxsize=64)
+def _is_own_address(host: str) -> bool:
+    """Say whether a host is this machine: only on its own addresses can one listen."""
+    try:
+        addresses = {(one[0], one[4][0]) for one in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    for family, address in addresses:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe, suppress(OSError):
+            probe.bind((address, 0))
+            return True
+    return False
 
 
 def _identity(slot: int) -> int:
@@ -166,7 +208,7 @@ def _task(
                 reports.append((target, (kind, block)))
         # What earlier levels report travels on, under the slot that said it.
         yield from reports
-        if own_host() != hosts[slot]:
+        if not is_here(hosts[slot]):
             yield (slot, ("misplaced", b""))
             return
         for target, block in work(slot, blocks):

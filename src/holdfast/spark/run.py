@@ -28,11 +28,12 @@ from holdfast.runtime.program import Program
 from holdfast.runtime.progress import ProgressFile
 from holdfast.runtime.sinks import MemorySink, ParquetSink, Sink, as_sink
 from holdfast.runtime.sources import DirectoryLog, log_batch
+from holdfast.runtime.times import END_OF_TIME
 from holdfast.spark.backend import SparkBackend
 from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.needs import check_spark
 from holdfast.spark.node_cycle import Surroundings
-from holdfast.spark.settings import PREFIX, Settings
+from holdfast.spark.settings import PREFIX, Settings, conf_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,7 +71,8 @@ class SparkRun:
         the secret in `secret_file`. Executors on hosts that `admits` says no to stand by until it says yes. `tell` gets
         a line for what people would want to know, `observe` everything that happens, as values.
         """
-        check_spark(spark)
+        for hint in check_spark(spark):
+            tell(hint)
         chosen = settings or Settings.read(spark)
         if secret_file is not None:
             chosen = replace(chosen, store_secret_file=str(secret_file))
@@ -101,12 +103,13 @@ class SparkRun:
             spark.sparkContext,
             self.program,
             around,
-            capacity=chosen.node_capacity or math.inf,
+            capacity=_capacity(chosen, spark),
             expected=nodes,
             wait_seconds=wait_seconds,
             request=request_nodes,
             keep_alive=self._keep_alive,
             admits=admits,
+            tell=tell,
         )
         self.conductor = Conductor(
             self.program,
@@ -133,6 +136,22 @@ class SparkRun:
         """The last batch that every partition has completed."""
         return self.conductor.frontier
 
+    @property
+    def live_frontier(self) -> BatchId:
+        """The last batch that every live partition has completed."""
+        return self.conductor.live_frontier
+
+    @property
+    def closed(self) -> bool:
+        """Whether the sources are closed: every window is, and nothing can follow."""
+        last = [log.manifest(log.frontier) for log in self._logs.values()]
+        return any(one is not None and one.watermark == END_OF_TIME for one in last)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything logged is processed, and out where it can be."""
+        return self.conductor.caught_up
+
     def log(self, batch: Mapping[str, pa.Table], *, last: bool = False, number: BatchId | None = None) -> BatchId:
         """Put one batch into the source logs; sources that are not named have no rows in it. Returns its number."""
         return log_batch(self.program, self._logs, batch, last=last, number=number)
@@ -146,6 +165,10 @@ class SparkRun:
     def cycle(self) -> bool:
         """Hear what has happened, and run one job if it would bring anything; say whether one was run."""
         return self.conductor.step()
+
+    def advance(self) -> bool:
+        """As `cycle`, waiting a little where nothing can be done; cycles that keep bringing nothing end the run."""
+        return self.conductor.advance()
 
     def checkpoint(self) -> BatchId:
         """Save everything at the last batch now, and wait until it is safe."""
@@ -167,6 +190,11 @@ class SparkRun:
     def rollbacks(self) -> int:
         """How often live partitions went back for others, after the start."""
         return self.conductor.rollbacks
+
+    def count(self, operator: str) -> int:
+        """Return how many rows an output has given; its sink must be one that can tell."""
+        sink = self._sinks.get(OperatorId(operator))
+        return sink.count() if isinstance(sink, ParquetSink) else self.rows(operator).num_rows
 
     def rows(self, operator: str) -> pa.Table:
         """Return all rows an output has given, by batch and then by partition; its sink must be one that can tell."""
@@ -193,8 +221,15 @@ def _pace(settings: Settings, wait_seconds: float) -> Pace:
         most_batches=settings.cycle_batches,
         budget_seconds=settings.recovery_catch_up_seconds,
         wait_seconds=wait_seconds,
-        measure_costs=settings.node_capacity is None,
+        measure_costs=settings.node_costs == "measured",
     )
+
+
+def _capacity(settings: Settings, spark: SparkSession) -> float:
+    """Return what a node can carry: as set; its cores, where costs are measured; else there is no limit."""
+    if settings.node_capacity is not None:
+        return settings.node_capacity
+    return float(conf_of(spark).get("spark.executor.cores", 1)) if settings.node_costs == "measured" else math.inf
 
 
 def _recovery(settings: Settings, program: Program) -> RecoverySettings:
@@ -203,6 +238,7 @@ def _recovery(settings: Settings, program: Program) -> RecoverySettings:
         bound=settings.node_bound,
         keepers=_keepers(settings.retention, program),
         least_losses=settings.recovery_losses or 1,
+        buffer_bytes=math.inf if settings.recovery_buffer_mb is None else settings.recovery_buffer_mb << 20,
     )
 
 

@@ -51,29 +51,41 @@ def interrupts_held() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
+def _is_loopback(master: str) -> bool:
+    """Whether a master is on this machine's loopback, or in the driver's own process."""
+    host = master.partition("://")[2].rpartition(":")[0]
+    return master.startswith("local") or host == "localhost" or host.startswith("127.")
+
+
 def start_session(
     name: str, master: str, *, executor_mb: int = 512, settings: dict[str, str] | None = None
 ) -> SparkSession:
-    """Return a session on this master; the driver listens on loopback unless the environment says otherwise."""
+    """Return a session on this master.
+
+    With a master on this machine's loopback the driver listens there too, unless SPARK_LOCAL_IP says otherwise, and has
+    no page. With another one it listens where that reaches it, by Spark's own rules.
+    """
     os.environ["JAVA_HOME"] = str(find_java_home())
-    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    local = _is_loopback(master)
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
     logging.getLogger().addFilter(_not_from_py4j)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    address = os.environ.get("SPARK_LOCAL_IP")
     log_settings = Path(str(files("holdfast.spark").joinpath("log4j2.properties"))).as_uri()
     small_jvm = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
     wanted = {
-        "spark.driver.host": os.environ["SPARK_LOCAL_IP"],
-        "spark.driver.bindAddress": os.environ["SPARK_LOCAL_IP"],
+        **({"spark.ui.enabled": "false"} if local else {}),
+        **({} if address is None else {"spark.driver.host": address, "spark.driver.bindAddress": address}),
         "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Dlog4j2.configurationFile={log_settings}",
         "spark.executor.extraJavaOptions": small_jvm,
         "spark.executor.memory": f"{executor_mb}m",
         **session_settings(),
         "spark.sql.shuffle.partitions": "4",
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **(settings or {}),
     }

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PREFIX = "spark.holdfast."
-RETENTION = ("sources", "all")
 STRATEGIES = tuple(RecoveryStrategy)
 
 
@@ -137,7 +136,13 @@ class Settings:
         "retention", _text, "sources", "Who keeps outputs back to checkpoints: `sources`, `all`, or a plan's file."
     )
     node_capacity: float | None = _setting(
-        "node.capacity", _number(0), None, "Cost a node can carry, as recovery plans it. None: as measured."
+        "node.capacity", _number(0), None, "Cost a node can carry, as recovery plans it. None: no limit, or its cores."
+    )
+    node_costs: str = _setting(
+        "node.costs",
+        _one_of("declared", "measured"),
+        "declared",
+        "What partitions cost: as the topology says, or the cores they were measured to use.",
     )
     node_bound: float = _setting(
         "node.bound", _number(0, 1), 0.8, "Share of a node's capacity that recovery plans with, at most."
@@ -152,11 +157,20 @@ class Settings:
         "Losses since a checkpoint from which recovery is incremental. None: as fits.",
     )
     recovery_catch_up_seconds: float = _setting(
-        "recovery.catchUp", _some_seconds, 1.0, "Time in a cycle for partitions that catch up, beside the live ones."
+        "recovery.catchUp",
+        _some_seconds,
+        1.0,
+        "After so long at a level of a cycle partitions begin no second batch: live ones wait no longer.",
+    )
+    recovery_buffer_mb: int | None = _setting(
+        "recovery.bufferMb",
+        _whole(1),
+        None,
+        "What outboxes may hold in a recovery before the least valuable queries pause. None: no limit.",
     )
     cycle_batches: int = _setting("cycle.batches", _whole(1), 8, "Most batches that one cycle takes from the log.")
     most_lag: int = _setting(
-        "mostLag", _whole(1), 100, "Batches that may wait in the log before ingestion is held back."
+        "mostLag", _whole(1), 100, "Micro-batches of a source that live queries may be behind before it is held back."
     )
 
     def __post_init__(self) -> None:
