@@ -69,12 +69,20 @@ def test_exactly_once_names_the_output() -> None:
 
 def test_recovered() -> None:
     whole = one_node_killed()
-    assert check_recovered(measure(whole), ended=True).verdict is Verdict.OK
+    assert check_recovered(measure(whole), whole, ended=True).verdict is Verdict.OK
     cut = [one for one in whole if one.at < 36]
-    check = check_recovered(measure(cut), ended=True)
+    check = check_recovered(measure(cut), cut, ended=True)
     assert check.verdict is Verdict.FAILED
     assert "B[0]" in check.reason
-    assert check_recovered(measure(whole), ended=False).verdict is Verdict.UNKNOWN
+    assert check_recovered(measure(whole), whole, ended=False).verdict is Verdict.UNKNOWN
+    endless = [one for one in whole if one.kind != "recovery-ended"]
+    check = check_recovered(measure(endless), endless, ended=True)
+    assert (check.verdict, check.reason) == (
+        Verdict.FAILED,
+        "what was lost at 20.2 s is back, and recovery has not ended",
+    )
+    again = sorted([*endless, event(50, "driver-ready")], key=lambda one: one.at)
+    assert check_recovered(measure(again), again, ended=True).verdict is Verdict.OK, "a new driver began anew"
 
 
 def costs(history: list[Event], capacity: float) -> Check:
@@ -116,6 +124,9 @@ def test_live_queries_do_not_wait_for_dead_ones() -> None:
     assert check.verdict is Verdict.FAILED
     assert "A[0]" in check.reason
     assert check_live_queries(measure(waiting), DrillStrategy.SOURCE_REPLAY, waiting).verdict is Verdict.OK
+    on_its_way = sorted([*waiting, *outputs("A[0]", range(19, 20), at=21.0)], key=lambda one: one.at)
+    check = check_live_queries(measure(on_its_way), INCREMENTAL, on_its_way)
+    assert check.verdict is Verdict.FAILED, "what was on its way at the fault says nothing"
 
 
 def test_outboxes_are_trimmed_to_the_last_checkpoint() -> None:
@@ -124,6 +135,9 @@ def test_outboxes_are_trimmed_to_the_last_checkpoint() -> None:
     assert check_outboxes(left).reason == "S[0] still keeps batch 40, which the checkpoint at 59 covers"
     assert check_outboxes(left).verdict is Verdict.FAILED
     assert check_outboxes([]).verdict is Verdict.UNKNOWN
+    assert check_outboxes([event(60, "kept", checkpoint=59, oldest={})]).verdict is Verdict.UNKNOWN, "no node answered"
+    kept = [event(60, "kept", checkpoint=59, oldest={"S[0]": 60}, buffering=True)]
+    assert check_outboxes(kept).verdict is Verdict.FAILED
 
 
 def test_faults_must_have_been_done() -> None:
@@ -160,7 +174,7 @@ def test_a_history_survives_its_driver(tmp_path: Path) -> None:
 def test_result_and_report() -> None:
     history = one_node_killed()
     measures = measure(history)
-    checks = [check_recovered(measures, ended=True), Check("exactly once", Verdict.OK, "<b>")]
+    checks = [check_recovered(measures, history, ended=True), Check("exactly once", Verdict.OK, "<b>")]
     asked = DrillSettings("traffic", nodes=3, kill=1, arrivals=(10.0,), batches=60)
     result = make_result(asked, measures, checks, {"A": ExactlyOnce(600)}, 1, {"seconds": 70.0})
     result = json.loads(json.dumps(result, allow_nan=False))

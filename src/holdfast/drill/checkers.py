@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -128,17 +129,31 @@ def check_exactly_once(compared: Mapping[str, ExactlyOnce]) -> Check:
     return Check(name, Verdict.FAILED, "; ".join(worst))
 
 
-def check_recovered(measures: DrillMeasures, *, ended: bool) -> Check:
-    """Every query that went down is back, where the stream ran to its end."""
+def check_recovered(measures: DrillMeasures, history: Sequence[Event], *, ended: bool) -> Check:
+    """Every query that went down is back, and recovery has ended, where the stream ran to its end."""
     name = "recovered"
     away = [one.query.id for one in measures.failed if one.back_at is None]
     if away:
         return Check(name, Verdict.FAILED, f"{', '.join(away[:5])} did not come back")
     if not ended:
         return Check(name, Verdict.UNKNOWN, "the drill ran out of time before the stream had ended")
+    if (since := _recovering_since(history)) is not None:
+        return Check(name, Verdict.FAILED, f"what was lost at {since:.1f} s is back, and recovery has not ended")
     return Check(
         name, Verdict.OK, f"{len(measures.failed)} of {len(measures.queries)} queries were down, all came back"
     )
+
+
+def _recovering_since(history: Sequence[Event]) -> float | None:
+    """Return when the last driver last lost something, unless it said after it that its recovery had ended."""
+    since = None
+    for event in history:
+        if event.kind in {"driver-ready", "recovery-ended"}:
+            since = None
+        elif event.kind == "state" and event.fields["after"] == LOST:
+            since = event.at
+    # A history that tells of no plan is not one of ours: Structured Streaming has no recovery that could end.
+    return since if any(event.kind == "planned" for event in history) else None
 
 
 def check_faults(history: Sequence[Event], scheduled: int, measures: DrillMeasures, *, harmful: int) -> Check:
@@ -185,7 +200,10 @@ def check_bound(history: Sequence[Event], costs: Mapping[str, float], capacity: 
 
 
 def check_live_queries(measures: DrillMeasures, strategy: DrillStrategy, history: Sequence[Event]) -> Check:
-    """No live query's next output came later than the first of a query that had to wait for a new node."""
+    """Live queries went on: each has an output of a batch that was due after the fault, so was not on its way then.
+
+    It came before the first output of a query that had to wait for a new node.
+    """
     name = "live queries"
     if measures.fault_at is None:
         return Check(name, Verdict.OK, "no fault took a partition")
@@ -204,24 +222,29 @@ def check_live_queries(measures: DrillMeasures, strategy: DrillStrategy, history
     late = []
     pause = 0.0
     for one in live:
-        after = next((output.at for output in one.outputs if output.at > measures.fault_at), None)
-        if after is None or after > min(waited):
+        new = [output.at for output in one.outputs if output.at - output.latency > measures.fault_at]
+        if not new or new[0] > min(waited):
             late.append(one.query.id)
         else:
-            pause = max(pause, after - measures.fault_at)
+            moments = [measures.fault_at, *(at for at in new if at < min(waited)), min(waited)]
+            pause = max(pause, *(after - before for before, after in pairwise(moments)))
     if not late:
-        return Check(name, Verdict.OK, f"{len(live)} live queries went on within {pause:.1f} s")
-    what = f"{', '.join(late[:5])} had no output before a query that waited for a node"
+        return Check(name, Verdict.OK, f"{len(live)} live queries went on, none silent for more than {pause:.1f} s")
+    what = f"{', '.join(late[:5])} had no new output before a query that waited for a node"
     return Check(name, Verdict.FAILED if strategy in NEVER_WAITS else Verdict.OK, what)
 
 
 def check_outboxes(history: Sequence[Event]) -> Check:
-    """After the last checkpoint of the drill no outbox holds what it covers."""
+    """After the last checkpoint of the drill no node's outboxes hold what it covers, and they are not kept so far."""
     name = "outboxes"
     kept = [event for event in history if event.kind == "kept"]
     if not kept:
         return Check(name, Verdict.UNKNOWN, "the run did not say what its outboxes hold")
     last = kept[-1].fields
+    if last.get("buffering"):
+        return Check(name, Verdict.FAILED, "every outbox is still kept to the checkpoint, as in a recovery")
+    if not last.get("oldest"):
+        return Check(name, Verdict.UNKNOWN, "no node said what its outboxes hold")
     old = {
         str(partition): int(first)
         for partition, first in dict(last.get("oldest", {})).items()

@@ -154,7 +154,7 @@ def judge_drill(
     ours = asked.strategy is not DrillStrategy.STRUCTURED_STREAMING
     checks = [
         checkers.check_exactly_once(compared),
-        checkers.check_recovered(measures, ended=ended),
+        checkers.check_recovered(measures, history, ended=ended),
         checkers.check_faults(history, len(schedule), measures, harmful=sum(one.kind in HARMFUL for one in schedule)),
     ]
     if ours:

@@ -97,10 +97,9 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
 
 
 def tell_outboxes(run: SparkRun, events: EventPipe) -> None:
-    """Say from which batch on outboxes are kept, now that a checkpoint covers everything."""
+    """Say from which batch on nodes keep outboxes, now that a checkpoint covers everything."""
     machine = run.conductor.machine
-    machine.keep_from()
-    kept = {str(name): int(one.kept_from) for name, one in machine.partitions.items()}
+    kept = {str(name): int(first) for name, first in run.conductor.kept_on_nodes().items()}
     events.say("kept", checkpoint=int(machine.book.global_batch), oldest=kept, buffering=machine.buffering)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from holdfast.errors import CheckFailed
@@ -298,6 +298,15 @@ class Conductor:
         )
 
     # -- cycles ------------------------------------------------------------------------------------------------------
+
+    def kept_on_nodes(self) -> dict[PartitionId, BatchId]:
+        """Ask the nodes from which batch on they keep the output of their partitions."""
+        cycle = replace(self.next_cycle(), count_kept=True)
+        outcome = self.backend.run(cycle)
+        if isinstance(outcome, Broken):
+            return {}
+        self._take(cycle, outcome, 0.0)
+        return hear_reports(outcome, self.machine.placement).kept_from
 
     def next_cycle(self) -> Cycle:
         """Say to all nodes what holds now."""

@@ -57,7 +57,7 @@ class Cycle:
     behind: int = 0
     """How many batches live partitions are behind the log: under load a cycle takes fewer exchanges."""
     count_kept: bool = False
-    """Whether nodes say how much their outboxes hold."""
+    """Whether nodes say how much their outboxes hold, and from which batch on."""
     forget: tuple[str, ...] = ()
     """Images to drop."""
 
@@ -104,3 +104,5 @@ class NodeReport:
     measures: Mapping[PartitionId, Measures] = field(default_factory=dict)
     """What partitions took at this level."""
     kept_bytes: int = 0
+    kept_from: Mapping[PartitionId, BatchId] = field(default_factory=dict)
+    """The first batch of whose output rows are here, of each partition; where it was asked for."""

@@ -190,8 +190,15 @@ class PartitionHost:
                     counts[partition] = counts.get(partition, 0) + 1
                 self._hand_over(placed)
         for placed in self._placed.values():
-            self._trim(placed)
+            # Now and then: looking costs as well.
+            if placed.frontier - placed.trimmed_at >= self._versions:
+                self._trim(placed)
         return answers
+
+    def trim(self) -> None:
+        """Drop what nobody needs, everywhere."""
+        for placed in self._placed.values():
+            self._trim(placed)
 
     def _step(self, placed: Placed, blocks: Sequence[Block]) -> Done | Failed | Missing | Refused | None:
         """Process one batch; None: another attempt has done it, and the partition now stands where that one stands."""
@@ -284,6 +291,12 @@ class PartitionHost:
         while (commit := placed.commits.get(number)) is not None and self._store.sent(commit) is not None:
             number = BatchId(number - 1)
         return BatchId(number + 1)
+
+    def oldest_output(self, partition: PartitionId) -> BatchId:
+        """The first batch of which this host still has rows that a partition sent; the next one where it has none."""
+        placed = self._need(partition)
+        held = [b for b, one in placed.commits.items() if one.blocks is not None and self._store.sent(one) is not None]
+        return min(held, default=BatchId(placed.frontier + 1))
 
     def unkept(self) -> list[tuple[PartitionId, BatchId]]:
         """Return senders here that no longer have all that a consumer, or a sink, still has to get.
@@ -390,9 +403,7 @@ class PartitionHost:
                 placed.handed[consumer] = block.header.batch
 
     def _trim(self, placed: Placed) -> None:
-        """Drop what nobody needs: now and then, for looking costs as well."""
-        if placed.frontier - placed.trimmed_at < self._versions:
-            return
+        """Drop what nobody needs."""
         placed.trimmed_at = placed.frontier
         now = self._store.line(placed.partition)
         if now is None or now.pointer.epoch > self.epoch:

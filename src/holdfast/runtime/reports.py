@@ -27,6 +27,8 @@ class Heard:
     """Of the operators that failed, the first by batch."""
     kept_bytes: int = 0
     """What outboxes hold on all nodes."""
+    kept_from: dict[PartitionId, BatchId] = field(default_factory=dict)
+    """From which batch on they do."""
     _troubles: dict[PartitionId, RestoreFailed | StateMissing] = field(default_factory=dict)
 
     @property
@@ -67,6 +69,7 @@ def hear_reports(reports: Sequence[NodeReport], placement: Mapping[PartitionId, 
         for partition, frontier in report.frontiers.items():
             if placement.get(partition) == report.node:
                 heard.frontiers[partition] = max(frontier, heard.frontiers.get(partition, frontier))
+        heard.kept_from.update(report.kept_from)
         heard.measures += report.measures.items()
         heard.blocks += report.blocks
         heard._hear(report)
