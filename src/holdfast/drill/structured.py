@@ -9,6 +9,7 @@ SQL says.
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
 import time
@@ -79,7 +80,9 @@ def drive_structured_streaming(job: DriverJob, events: EventPipe, orders: IO[str
     began = float(orders.readline())
     partitions = scenario.application().topology().partitions()
     heads = {name: [str(one) for one in partitions if one.operator == name] for name in TRAFFIC}
-    told = _Told(running, heads, events, asked.rows)
+    needs = {"O3": {"O1", "O3"}, "O4": {"O2", "O4"}, "O5": {"O1", "O2", "O3", "O4", "O5"}}
+    members = {name: [str(one) for one in partitions if one.operator in needs[name]] for name in TRAFFIC}
+    told = _Told(running, heads, members, events, asked.rows)
     lost = _Losses(spark, [str(one) for one in partitions], events)
     over = threading.Event()
     watching = threading.Thread(target=_watch, args=(told, lost, over), daemon=True)
@@ -127,8 +130,17 @@ def _warm_up(place: Path, spark: Any, given: list[dict[str, pa.Table]]) -> None:
 class _Told:
     """Turns what Spark says of its micro-batches into outputs of our batches."""
 
-    def __init__(self, running: StructuredStreaming, heads: dict[str, list[str]], events: EventPipe, rows: int) -> None:
-        self._running, self._heads, self._events = running, heads, events
+    def __init__(
+        self,
+        running: StructuredStreaming,
+        heads: dict[str, list[str]],
+        members: dict[str, list[str]],
+        events: EventPipe,
+        rows: int,
+    ) -> None:
+        self._running, self._heads, self._members, self._events = running, heads, members, events
+        self._lost_at: dict[str, float] = {}
+        self._looked: dict[str, int | None] = {}
         self._rows = {"O1": rows, "O2": rows // LOCATIONS_PER_INCIDENT}
         self._seen: set[tuple[str, int]] = set()
         self._taken: dict[str, dict[int, int]] = {name: {} for name in heads}
@@ -137,6 +149,10 @@ class _Told:
     def look(self) -> None:
         """Publish the batches that each output's query has completed since the last look."""
         for name, partitions in self._heads.items():
+            newest = self._running.last_batch(name)
+            if newest == self._looked.get(name):
+                continue  # asking for all of them costs, and takes from what is measured
+            self._looked[name] = newest
             for one in self._running.batches(name):
                 batch = int(one["batchId"])
                 if (name, batch) in self._seen or "triggerExecution" not in one["durationMs"]:
@@ -148,10 +164,19 @@ class _Told:
                 through = self._through(name)
                 started = datetime.fromisoformat(one["timestamp"].replace("Z", "+00:00")).timestamp()
                 at = started + one["durationMs"]["triggerExecution"] / 1000
+                if started > self._lost_at.get(name, math.inf):
+                    # The first that was begun after the loss: its tasks and states are placed anew.
+                    del self._lost_at[name]
+                    for partition in self._members[name]:
+                        self._events.say("restored", at, partition=partition, node=None, batch=through)
                 for done in range(self.published[name] + 1, through + 1):
                     for partition in partitions:
                         self._events.say("published", at, partition=partition, batch=done, rows=0, tentative=False)
                 self.published[name] = max(through, self.published[name])
+
+    def lose(self, at: float) -> None:
+        """Hear that executors were lost: every output waits for a micro-batch that is begun after it."""
+        self._lost_at = dict.fromkeys(self._heads, at)
 
     def _through(self, name: str) -> int:
         reads = {"O3": ["O1"], "O4": ["O2"], "O5": ["O1", "O2"]}[name]
@@ -167,8 +192,11 @@ class _Losses:
         self._context, self._partitions, self._events = spark.sparkContext, partitions, events
         self._known = set(executors_of(self._context))
 
-    def look(self) -> None:
-        """Say which executors have gone or come since the last look; a loss takes every partition."""
+    def look(self) -> bool:
+        """Say which executors have gone or come since the last look, and whether some have gone.
+
+        A loss takes every partition.
+        """
         now = set(executors_of(self._context))
         gone, new = self._known - now, now - self._known
         self._known = now
@@ -185,11 +213,13 @@ class _Losses:
                     "after": "lost",
                 }
                 self._events.say("state", **change)
+        return bool(gone)
 
 
 def _watch(told: _Told, lost: _Losses, over: threading.Event) -> None:
     while not over.wait(POLL):
-        lost.look()
+        if lost.look():
+            told.lose(time.time())
         told.look()
 
 

@@ -75,5 +75,7 @@ def planned_drills(seed: int, spacing: float = SPACING) -> list[PlannedDrill]:
             arrivals=(2 * spacing,) * kill,
             batches=batches(20.0, 2 * spacing),
         )
-        found.append(PlannedDrill(f"fig10-{kill}", 10, f"{kill} killed", asked))
+        found.append(PlannedDrill(f"fig10-{kill}", 10, f"Structured Streaming, {kill} killed", asked))
+        asked = replace(asked, strategy=DrillStrategy.INCREMENTAL)
+        found.append(PlannedDrill(f"fig10-holdfast-{kill}", 10, f"Holdfast, {kill} killed", asked))
     return found
