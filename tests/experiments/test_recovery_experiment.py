@@ -41,9 +41,17 @@ def result(unavailability: float, predicted: float | None = None, back: float = 
         "all_back_after": back - 20,
         "level_after": back - 15,
         "queries": [
-            {"id": "A", "down_at": 20.0, "back_at": back, "latency_before": 0.5, "relative_latency": relative},
+            {
+                "id": "A",
+                "priority": 3,
+                "down_at": 20.0,
+                "back_at": back,
+                "latency_before": 0.5,
+                "relative_latency": relative,
+            },
             {
                 "id": "B",
+                "priority": 2,
                 "down_at": None,
                 "back_at": None,
                 "latency_before": 0.5,
@@ -59,11 +67,13 @@ def test_claims_hold_or_do_not() -> None:
         "fig11-blocking": result(1000.0),
         "fig11-operator-centric": result(900.0),
         "fig11-best-case": result(500.0),
-        "fig11-source-replay": result(1100.0),
+        "fig11-source-replay": result(1100.0, back=40.0),
     }
     claims = {claim.paper: claim.holds for claim in find_claims(results)}
-    assert len(claims) == 5
+    assert len(claims) == 6
     assert all(claims.values())
+    best_is_worse = find_claims({**results, "fig11-best-case": result(700.0)})
+    assert [claim.holds for claim in best_is_worse if claim.paper.startswith("best case")] == [False]
     results["fig11-incremental"] = result(950.0, 560.0)
     claims = {claim.paper: claim.holds for claim in find_claims(results)}
     assert claims["within 15 % of the prediction"] is False
@@ -89,3 +99,12 @@ def test_series_and_rows() -> None:
     assert row["median_down_seconds"] == 10.0
     assert row["failed_queries"] == 1
     assert row["live_relative_latency"] == pytest.approx(1.0)
+    # A is late from the failure to its return; B, which did not fail, for four outputs a second apart.
+    assert row["late"] == pytest.approx(3 * 10 + 2 * 4)
+
+
+def test_structured_streaming_beside_holdfast_under_the_same_kills() -> None:
+    results = {"fig10-1": result(100.0, back=50.0), "fig10-holdfast-1": result(100.0, back=25.0)}
+    first, second = find_claims(results)
+    assert (first.holds, first.ours) == (True, "1 killed: worst latency 30 s, 0.5 s before")
+    assert (second.holds, second.ours) == (True, "1 killed: worst latency 5 s beside 30 s")

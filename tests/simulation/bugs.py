@@ -173,20 +173,19 @@ def image_of_old_epoch(patch: Patch) -> None:
         return min((one for one in self._images[partition].values() if one.batch == batch), default=None)
 
     patch.setattr(CheckpointBook, "at", at)
-    patch.setattr(CheckpointBook, "forget_after", lambda self, partition, batch: None)
+    patch.setattr(CheckpointBook, "forget_after", lambda self, partition, batch: [])
 
 
 def needed_images_dropped(patch: Patch) -> None:
     """Images that others follow, and durable ones, are dropped at a global checkpoint."""
 
     def sweep(self: CheckpointBook) -> Any:
-        gone = []
-        for partition, images in self._images.items():
-            for key in [key for key in images if key[0] < self.global_batch]:
-                gone.append((partition, images.pop(key)))
-        return gone
+        return {
+            partition: [images.pop(key) for key in [key for key in images if key[0] < self.global_batch]]
+            for partition, images in self._images.items()
+        }
 
-    patch.setattr(CheckpointBook, "_sweep", sweep)
+    patch.setattr(CheckpointBook, "sweep", sweep)
 
 
 def log_trimmed_early(patch: Patch) -> None:
