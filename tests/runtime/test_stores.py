@@ -12,6 +12,7 @@ from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.blocks import Block, Edge, Header
 from holdfast.runtime.directory_store import DirectoryStore
+from holdfast.runtime.directory_vault import DirectoryVault
 from holdfast.runtime.images import assemble, decode_image, encode_image, take_image
 from holdfast.runtime.run_files import decode_runs, encode_runs
 from holdfast.runtime.stores import FRESH, Addition, MemoryStore, StaleEpoch, VersionStore
@@ -219,3 +220,13 @@ def test_an_image_is_a_base_and_changes() -> None:
     for cut in (0, 10, len(data) // 2, len(data) - 1):
         with pytest.raises(CheckFailed):
             decode_image(data[:cut])
+
+
+def test_what_a_dead_driver_had_not_forgotten_is_swept_away(tmp_path: Path) -> None:
+    vault = DirectoryVault(tmp_path)
+    for name in ("run-1/O1-0/5.1-d", "run-1/O1-0/9.2-d", "run-2/O1-0/5.1-d"):
+        vault.save(name, b"image", epoch=1, durable=True)
+    vault.sweep("run-1", {"run-1/O1-0/9.2-d"})
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == ["run-1/O1-0/9.2-d", "run-2/O1-0/5.1-d"], "other runs' images are not ours"
+    vault.sweep("run-3", set())

@@ -105,6 +105,10 @@ class CheckpointBook:
         """The last batch at which somebody's image is safe."""
         return max((batch for images in self._images.values() for batch, _ in images), default=NOTHING)
 
+    def names(self, run: str) -> set[str]:
+        """Return the names of all images in the book."""
+        return {image_name(run, p, image) for p, images in self._images.items() for image in images.values()}
+
     def knows(self, partition: PartitionId, image: SavedImage) -> bool:
         """Whether an image is in the book."""
         return image.id in self._images[partition]

@@ -5,7 +5,7 @@ Each image is one file, written beside its place, forced to disk and put there a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,6 +47,12 @@ class DirectoryVault:
     def lost(self, name: str) -> str | None:
         """See Vault."""
         return None if (self._directory / name).exists() else f"{name} is not in {self._directory}"
+
+    def sweep(self, run: str, needed: Collection[str]) -> None:
+        """Remove a run's images that are not needed: what a driver that died had not forgotten yet."""
+        for path in (self._directory / run).glob("*/*"):
+            if f"{run}/{path.parent.name}/{path.name}" not in needed:
+                path.unlink(missing_ok=True)
 
     def forget(self, names: Sequence[str]) -> None:
         """See Vault."""

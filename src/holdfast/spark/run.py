@@ -24,6 +24,7 @@ from holdfast.ids import BatchId, OperatorId, PartitionId
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.answers import Measures
 from holdfast.runtime.conductor import Conductor, Observation, Pace
+from holdfast.runtime.directory_vault import DirectoryVault
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import ProgressFile
 from holdfast.runtime.sinks import MemorySink, ParquetSink, Sink, as_sink
@@ -123,6 +124,8 @@ class SparkRun:
             observe=observe,
             tell=tell,
         )
+        # This driver is the run's now: an earlier one is refused, and what it left without a name is of no use.
+        DirectoryVault(Path(around.checkpoints)).sweep(progress.run, self.conductor.machine.book.names(progress.run))
 
     # -- feeding -----------------------------------------------------------------------------------------------------
 
