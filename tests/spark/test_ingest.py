@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from threading import Thread
@@ -244,3 +245,17 @@ def test_rows_of_another_type_are_named(tmp_path: Path) -> None:
     bench.ingestion._queries["left"] = failed  # type: ignore[index,assignment]
     with pytest.raises(BadInput, match="source left is string"):
         bench.ingestion.reading  # noqa: B018
+
+
+@pytest.mark.cluster
+def test_a_source_without_the_checkpoint_it_was_read_with_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would count its micro-batches anew, and what they bring would pass for delivered already."""
+    folder, place = tmp_path / "in", tmp_path / "run"
+    write(folder, 0)
+    run = SparkRun(words(folder), spark, place)
+    drain(Ingestion(words(folder), spark, run, place), run)
+    again = Ingestion(words(folder), spark, run, place)
+    shutil.rmtree(place / "ingest" / "words" / "checkpoint")
+    with pytest.raises(BadInput, match=r"source words: .*checkpoint: Spark's checkpoint of this source is gone"):
+        again.start(available_now=True)
+    run.close()

@@ -99,9 +99,13 @@ def _check_next(source: SourceProgram, batch: BatchId, frontier: BatchId, before
         raise BadInput(
             f"batch {batch} cannot follow batch {frontier}", where=f"source {source.id}", remedy="batches come in order"
         )
-    if before is not None and before.watermark == END_OF_TIME:
+    _check_open(source, before)
+
+
+def _check_open(source: SourceProgram, last: Manifest | None) -> None:
+    if last is not None and last.watermark == END_OF_TIME:
         raise BadInput(
-            f"was closed with batch {frontier}: all windows are, and rows that come now would all be late",
+            f"was closed with batch {last.batch}: all windows are, and rows that come now would all be late",
             where=f"source {source.id}",
             remedy="begin in another directory; a run that is to go on later must not be closed",
         )
@@ -263,6 +267,10 @@ class DirectoryLog:
             self._manifests.pop(old, None)
             (self.directory / f"{old}.manifest").unlink(missing_ok=True)
         self._trimmed = max(self._trimmed, through)
+
+    def check_open(self) -> None:
+        """Refuse a log that is closed: nothing can follow."""
+        _check_open(self._source, self.manifest(self.frontier))
 
     def _need(self, batch: BatchId) -> Manifest:
         manifest = self.manifest(batch)

@@ -130,6 +130,7 @@ class Ingestion:
                 .option("checkpointLocation", str(self._directory / name / "checkpoint"))
                 .foreachBatch(partial(self._arrived, name))
             )
+            self._logs[name].check_open()
             self._check_query(name)
             self._queries[name] = (writer.trigger(availableNow=True) if available_now else writer).start()
             self._link(self._directory / name, "query.json", json.dumps({"id": self._queries[name].id}).encode())
