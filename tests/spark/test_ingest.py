@@ -143,7 +143,7 @@ class Bench:
             name: DirectoryLog(source, "two", directory / "sources" / name)
             for name, source in self.program.sources.items()
         }
-        self.frontier = BatchId(-1)
+        self.live_frontier = BatchId(-1)
         options = {**options, "most_behind": most_behind}
         self.ingestion = Ingestion(two_streams(), None, self, directory, **options)  # type: ignore[arg-type]
 
@@ -215,7 +215,7 @@ def test_a_source_waits_when_too_much_is_waiting(tmp_path: Path) -> None:
     third.start()
     bench.arrive("right", 0, [7.0])  # another source does not wait for it
     assert bench.ingestion.waiting["left"] == 2
-    bench.frontier = BatchId(0)
+    bench.live_frontier = BatchId(0)
     third.join(30)
     assert bench.ingestion.waiting["left"] == 2, "the third is in"
     bench.ingestion.stop()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-
-from holdfast.cli.main import cli
 
 APPLICATION = """
 from holdfast import Application, count, tumbling
@@ -37,10 +36,13 @@ def test_a_run_goes_on_where_it_stood_until_it_is_closed(tmp_path: Path) -> None
     file.write_text(APPLICATION.format(folder=str(folder)))
     place = str(tmp_path / "run")
 
+    command = [sys.executable, "-m", "holdfast.cli.main", "run", str(file), "--nodes", "2", "--directory", place]
+
     def run(*options: str) -> dict[str, object]:
-        command = ["run", str(file), "--nodes", "2", "--directory", place, "--available-now", "--json", *options]
-        done = CliRunner().invoke(cli, command)
-        assert done.exit_code == 0, done.output
+        done = subprocess.run(
+            [*command, "--available-now", "--json", *options], check=False, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
         found: dict[str, object] = json.loads(done.stdout)
         return found
 
@@ -52,8 +54,9 @@ def test_a_run_goes_on_where_it_stood_until_it_is_closed(tmp_path: Path) -> None
     assert closed["rows"] == {"counts": 6}, "each word of each minute, once, and none of it late"
     assert sum(one["late_rows"] for one in closed["partitions"]) == 0  # type: ignore[attr-defined]
     write(folder, 3)
-    refused = CliRunner().invoke(cli, ["run", str(file), "--nodes", "2", "--directory", place, "--available-now"])
-    assert refused.exit_code == 2
-    assert "was closed with batch" in refused.output
-    events = [json.loads(line)["event"] for line in (tmp_path / "run" / "run" / "events.jsonl").open()]
+    refused = subprocess.run([*command, "--available-now"], check=False, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "source words: was closed with batch" in refused.stderr
+    log = tmp_path / "run" / "run" / "events.jsonl"
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
     assert {"node-arrived", "planned", "cycle", "published"} <= set(events)
