@@ -101,5 +101,3 @@ class Custom:
 
 
 Step = Source | Map | Filter | FlatMap | WindowAggregate | TopK | Distinct | WindowJoin | Custom
-
-STATEFUL = (WindowAggregate, TopK, Distinct, WindowJoin, Custom)

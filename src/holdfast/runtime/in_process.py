@@ -34,9 +34,10 @@ from holdfast.runtime.directory_store import DirectoryStore
 from holdfast.runtime.directory_vault import DirectoryVault
 from holdfast.runtime.host import PartitionHost
 from holdfast.runtime.loop_backend import LoopBackend
+from holdfast.runtime.outputs import name_sinks
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import MemoryProgress, ProgressFile
-from holdfast.runtime.sinks import MemorySink, ParquetSink, Sink, as_sink
+from holdfast.runtime.sinks import MemorySink, ParquetSink, Sink
 from holdfast.runtime.sources import DirectoryLog, MemoryLog, SourceLog, log_batch
 from holdfast.runtime.stores import MemoryStore, VersionStore
 from holdfast.runtime.vault import MemoryVault
@@ -89,7 +90,6 @@ class InProcess:
         """
         self.program = Program(app)
         self._directory = None if directory is None else Path(directory)
-        self._sinks = self._named_sinks(dict(sinks or {}))
         self._logs: dict[OperatorId, SourceLog] = {
             name: MemoryLog(source, self.program.name)
             if self._directory is None
@@ -105,7 +105,7 @@ class InProcess:
             self.program,
             self._backend,
             self._logs,
-            self._sinks,
+            name_sinks(self.program, sinks or {}),
             self._late_sink,
             MemoryProgress()
             if self._directory is None
@@ -165,14 +165,7 @@ class InProcess:
 
     def rows(self, operator: str) -> pa.Table:
         """Return all rows an output has given, by batch and then by partition; its sink must be one that can tell."""
-        sink = self._sinks.get(OperatorId(operator))
-        if not isinstance(sink, MemorySink | ParquetSink):
-            raise BadInput(f"{operator!r} has no sink that keeps rows", remedy="leave out its sink, or ask the sink")
-        found = sink.rows()
-        schema = self.program.operators[OperatorId(operator)].schema
-        if found is None:
-            return (schema or pa.schema([])).empty_table()
-        return found
+        return self._conductor.outputs.rows(operator)
 
     def late(self, operator: str, source: str | None = None) -> pa.Table | None:
         """Return the rows an operator kept aside (of one of its inputs); None where there are none."""
@@ -224,14 +217,6 @@ class InProcess:
         return back
 
     # -- inside -----------------------------------------------------------------------------------------------------
-
-    def _named_sinks(self, given: dict[str, object]) -> dict[OperatorId, Sink]:
-        outputs = dict.fromkeys(partition.operator for partition in self.program.outputs)
-        if strange := set(given) - set(outputs):
-            raise BadInput(
-                f"{min(strange)!r} is not an output", field="sinks", remedy=f"there are {', '.join(outputs)}"
-            )
-        return {name: as_sink(given.get(name, self.program.sinks.get(name))) for name in outputs}
 
     def _store(self, node: NodeId) -> VersionStore:
         return MemoryStore() if self._directory is None else DirectoryStore(self._directory / node)

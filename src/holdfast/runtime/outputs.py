@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.errors import HoldfastError
+import pyarrow as pa
+
+from holdfast.errors import BadInput, HoldfastError
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.runtime.answers import Failed, OperatorFailed
 from holdfast.runtime.blocks import LATE, SINK, Block
 from holdfast.runtime.program import Program
-from holdfast.runtime.sinks import OutputKey, Sink
+from holdfast.runtime.sinks import MemorySink, OutputKey, ParquetSink, Sink, as_sink
 
 
 @dataclass(slots=True)
@@ -74,6 +76,23 @@ class Outputs:
                     done.problem = done.problem or error
         return done
 
+    def rows(self, operator: str) -> pa.Table:
+        """Return all rows an output has given, by batch and then by partition; its sink must be one that can tell."""
+        found = self._telling(operator).rows()
+        schema = self._program.operators[OperatorId(operator)].schema
+        return (schema or pa.schema([])).empty_table() if found is None else found
+
+    def count(self, operator: str) -> int:
+        """Return how many rows an output has given; its sink must be one that can tell."""
+        sink = self._telling(operator)
+        return sink.count() if isinstance(sink, ParquetSink) else self.rows(operator).num_rows
+
+    def _telling(self, operator: str) -> MemorySink | ParquetSink:
+        sink = self._sinks.get(OperatorId(operator))
+        if not isinstance(sink, MemorySink | ParquetSink):
+            raise BadInput(f"{operator!r} has no sink that keeps rows", remedy="leave out its sink, or ask the sink")
+        return sink
+
     def sync(self) -> None:
         """Have everything that was published safe from a machine that dies, in sinks that can tell."""
         for sink in (*self._sinks.values(), *self.late.values()):
@@ -103,3 +122,11 @@ class Outputs:
                 problem = f"its sink failed: {type(error).__name__}: {error}"
                 raise OperatorFailed(Failed(head.sender, head.batch, problem)) from error
         return True
+
+
+def name_sinks(program: Program, given: Mapping[str, object]) -> dict[OperatorId, Sink]:
+    """Return the sink of every output: what is given, else what the application names, else one in memory."""
+    outputs = dict.fromkeys(partition.operator for partition in program.outputs)
+    if strange := set(given) - set(outputs):
+        raise BadInput(f"{min(strange)!r} is not an output", field="sinks", remedy=f"there are {', '.join(outputs)}")
+    return {name: as_sink(given.get(name, program.sinks.get(name))) for name in outputs}

@@ -20,14 +20,15 @@ import pyarrow as pa
 
 from holdfast.application import Application, steps
 from holdfast.errors import BadInput
-from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.answers import Measures
 from holdfast.runtime.conductor import Conductor, Observation, Pace
 from holdfast.runtime.directory_vault import DirectoryVault
+from holdfast.runtime.outputs import name_sinks
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import ProgressFile
-from holdfast.runtime.sinks import MemorySink, ParquetSink, Sink, as_sink
+from holdfast.runtime.sinks import ParquetSink
 from holdfast.runtime.sources import DirectoryLog, log_batch
 from holdfast.runtime.times import END_OF_TIME
 from holdfast.spark.backend import SparkBackend
@@ -90,7 +91,6 @@ class SparkRun:
             name: DirectoryLog(source, self.program.name, self._directory / "sources" / name)
             for name, source in self.program.sources.items()
         }
-        self._sinks = _sinks(self.program, sinks or {})
         around = Surroundings(
             _portable(app),
             f"{self.program.name}-{uuid4().hex[:12]}",
@@ -116,7 +116,7 @@ class SparkRun:
             self.program,
             self.backend,
             self._logs,
-            self._sinks,
+            name_sinks(self.program, sinks or {}),
             lambda operator, feed: ParquetSink(self._directory / "late" / operator / feed),
             progress,
             recovery=recovery or _recovery(chosen, self.program),
@@ -196,24 +196,11 @@ class SparkRun:
 
     def count(self, operator: str) -> int:
         """Return how many rows an output has given; its sink must be one that can tell."""
-        sink = self._sinks.get(OperatorId(operator))
-        return sink.count() if isinstance(sink, ParquetSink) else self.rows(operator).num_rows
+        return self.conductor.outputs.count(operator)
 
     def rows(self, operator: str) -> pa.Table:
         """Return all rows an output has given, by batch and then by partition; its sink must be one that can tell."""
-        sink = self._sinks.get(OperatorId(operator))
-        if not isinstance(sink, MemorySink | ParquetSink):
-            raise BadInput(f"{operator!r} has no sink that keeps rows", remedy="leave out its sink, or ask the sink")
-        found = sink.rows()
-        schema = self.program.operators[OperatorId(operator)].schema
-        return (schema or pa.schema([])).empty_table() if found is None else found
-
-
-def _sinks(program: Program, given: Mapping[str, object]) -> dict[OperatorId, Sink]:
-    outputs = dict.fromkeys(partition.operator for partition in program.outputs)
-    if strange := set(given) - set(outputs):
-        raise BadInput(f"{min(strange)!r} is not an output", field="sinks", remedy=f"there are {', '.join(outputs)}")
-    return {name: as_sink(given.get(name, program.sinks.get(name))) for name in outputs}
+        return self.conductor.outputs.rows(operator)
 
 
 def _pace(settings: Settings, wait_seconds: float) -> Pace:
