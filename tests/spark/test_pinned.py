@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.spark.pinned import Executor, PinnedSlots, Work, executors_of
+from holdfast.spark.pinned import Executor, PinnedSlots, Work, executors_of, is_here, own_host
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,3 +75,17 @@ def test_a_task_on_a_wrong_host_says_so_and_does_nothing(spark: SparkSession, ex
 def test_nothing_to_pin_to_is_refused(spark: SparkSession) -> None:
     with pytest.raises(BadInput, match="no executor"):
         PinnedSlots(spark.sparkContext, [])
+
+
+def test_a_process_knows_whether_it_is_on_a_host_by_name_or_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"):
+        monkeypatch.delenv(name, raising=False)
+    assert is_here(socket.gethostname())
+    assert is_here("localhost")
+    assert is_here(own_host())
+    assert not is_here("192.0.2.55"), "an address that nobody has"
+    assert not is_here("no-such-host.invalid")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.5")
+    assert own_host() == "127.0.0.5"
+    assert is_here("127.0.0.5")
+    assert not is_here("127.0.0.6"), "several nodes on one machine: each has an address of its own"
