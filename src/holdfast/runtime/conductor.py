@@ -338,16 +338,10 @@ class Conductor:
             dict(machine.published),
             self.pace.most_batches,
             self.pace.budget_seconds,
-            logged - min(self._loaded(), default=logged),
+            logged - min((task.frontier for task in tasks.values()), default=logged),
             machine.buffering,
             tuple(self._counters.forget),
         )
-
-    def _loaded(self) -> list[BatchId]:
-        """Return where those stand that tell whether there is much load: not those that are on their way back."""
-        machine = self.machine
-        running = machine.in_state([PartitionState.RUNNING]) or machine.in_state([PartitionState.CATCHING_UP])
-        return [machine.partitions[p].frontier for p in running]
 
     def _take(self, cycle: Cycle, reports: Sequence[NodeReport], seconds: float) -> None:
         """Hear what the nodes said: frontiers, outputs, saved states, and what is missing."""

@@ -55,7 +55,10 @@ class Cycle:
     seconds: float = 1e9
     """No batch is begun on a node after so much time at one level."""
     behind: int = 0
-    """How many batches live partitions are behind the log: under load a cycle takes fewer exchanges."""
+    """How many batches the last of the placed partitions is behind the log: under load a cycle takes fewer exchanges.
+
+    Those that are being restored count: cycles of one exchange are short, and a restore takes several.
+    """
     count_kept: bool = False
     """Whether nodes say how much their outboxes hold, and from which batch on."""
     forget: tuple[str, ...] = ()
