@@ -140,24 +140,25 @@ class _Told:
     ) -> None:
         self._running, self._heads, self._members, self._events = running, heads, members, events
         self._lost_at: dict[str, float] = {}
-        self._looked: dict[str, int | None] = {}
+        self._looked: dict[str, str | None] = {}
         self._rows = {"O1": rows, "O2": rows // LOCATIONS_PER_INCIDENT}
-        self._seen: set[tuple[str, int]] = set()
+        self._seen: set[tuple[str, str]] = set()
         self._taken: dict[str, dict[int, int]] = {name: {} for name in heads}
         self.published = dict.fromkeys(heads, -1)
 
     def look(self) -> None:
         """Publish the batches that each output's query has completed since the last look."""
         for name, partitions in self._heads.items():
-            newest = self._running.last_batch(name)
+            newest = self._running.last_trigger(name)
             if newest == self._looked.get(name):
                 continue  # asking for all of them costs, and takes from what is measured
             self._looked[name] = newest
             for one in self._running.batches(name):
-                batch = int(one["batchId"])
-                if (name, batch) in self._seen or "triggerExecution" not in one["durationMs"]:
+                # By the trigger's time: one that found nothing to do has the number of the batch that comes next.
+                trigger = str(one["timestamp"])
+                if (name, trigger) in self._seen or "triggerExecution" not in one["durationMs"]:
                     continue
-                self._seen.add((name, batch))
+                self._seen.add((name, trigger))
                 for number, source in enumerate(one["sources"]):
                     taken = self._taken[name]
                     taken[number] = taken.get(number, 0) + int(source["numInputRows"])

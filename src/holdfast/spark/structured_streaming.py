@@ -138,10 +138,10 @@ class StructuredStreaming:
         """Which queries run."""
         return {name: query.isActive for name, query in self._queries.items()}
 
-    def last_batch(self, output: str) -> int | None:
-        """Return the number of the last micro-batch that Spark has something to say of."""
+    def last_trigger(self, output: str) -> str | None:
+        """Return when the last trigger began that Spark has something to say of."""
         last = self._queries[output].lastProgress
-        return None if last is None else int(last["batchId"])
+        return None if last is None else str(last["timestamp"])
 
     def batches(self, output: str) -> list[dict[str, Any]]:
         """Return what Spark says of a query's last micro-batches."""
