@@ -254,7 +254,10 @@ def draw(planned: list[PlannedDrill], results: dict[str, dict[str, Any]], out: P
             "relative latency",
             out / "fig14.png",
         )
-    for figure, title in ((9, "Source replay after one failure or several"), (10, "Structured Streaming")):
+    for figure, title in (
+        (9, "Source replay after one failure or several"),
+        (10, "Structured Streaming, and Holdfast, under the same kills"),
+    ):
         if figure in by_figure:
             lines = {one.label: latencies(results[one.name]) for one in by_figure[figure]}
             plot_over_time(
