@@ -99,7 +99,8 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
 def tell_outboxes(run: SparkRun, events: EventPipe) -> None:
     """Say from which batch on nodes keep outboxes, now that a checkpoint covers everything."""
     machine = run.conductor.machine
-    kept = {str(name): int(first) for name, first in run.conductor.kept_on_nodes().items()}
+    heard = run.conductor.cycle(ask_outboxes=True)
+    kept = {} if heard is None else {str(name): int(first) for name, first in heard.kept_from.items()}
     events.say("kept", checkpoint=int(machine.book.global_batch), oldest=kept, buffering=machine.buffering)
 
 

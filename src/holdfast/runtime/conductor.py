@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -33,12 +33,12 @@ from holdfast.recovery.strategy import RecoverySettings
 from holdfast.recovery.wiring import Wiring
 from holdfast.runtime.answers import Measures, OperatorFailed
 from holdfast.runtime.backends import Backend, Broken
-from holdfast.runtime.cycle import Cycle, NodeReport, NotSaved, Task
+from holdfast.runtime.cycle import Cycle, NotSaved, Task
 from holdfast.runtime.narrating import effect_fields, effect_line, event_kind
 from holdfast.runtime.outputs import Outputs
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import Progress
-from holdfast.runtime.reports import hear_reports
+from holdfast.runtime.reports import Heard, hear_reports
 from holdfast.runtime.sinks import Sink
 from holdfast.runtime.sources import SourceLog
 from holdfast.runtime.stores import StaleEpoch
@@ -254,17 +254,22 @@ class Conductor:
         self.cycle()
         return True
 
-    def cycle(self) -> None:
-        """Run one cycle, whether or not it would bring anything: nodes say what they have, and what they miss."""
-        cycle = self.next_cycle()
+    def cycle(self, *, ask_outboxes: bool = False) -> Heard | None:
+        """Run one cycle, whether or not it would bring anything: nodes say what they have, and what they miss.
+
+        Returns what they said; None where the cycle broke.
+        """
+        cycle = replace(self.next_cycle(), ask_outboxes=ask_outboxes)
         began = self._clock()
         outcome = self.backend.run(cycle)
         if isinstance(outcome, Broken):
             self._counters.problem = outcome.why
             self._say("cycle-broken", number=cycle.number, epoch=cycle.epoch, why=outcome.why)
             self.hear(CycleFailed(cycle.epoch, outcome.why))
-        else:
-            self._take(cycle, outcome, self._clock() - began)
+            return None
+        heard = hear_reports(outcome, self.machine.placement)
+        self._take(cycle, heard, self._clock() - began)
+        return heard
 
     def hear_nodes(self) -> None:
         """Hear what has become of nodes."""
@@ -298,15 +303,6 @@ class Conductor:
         )
 
     # -- cycles ------------------------------------------------------------------------------------------------------
-
-    def kept_on_nodes(self) -> dict[PartitionId, BatchId]:
-        """Ask the nodes from which batch on they keep the output of their partitions."""
-        cycle = replace(self.next_cycle(), count_kept=True)
-        outcome = self.backend.run(cycle)
-        if isinstance(outcome, Broken):
-            return {}
-        self._take(cycle, outcome, 0.0)
-        return hear_reports(outcome, self.machine.placement).kept_from
 
     def next_cycle(self) -> Cycle:
         """Say to all nodes what holds now."""
@@ -343,10 +339,9 @@ class Conductor:
             tuple(self._counters.forget),
         )
 
-    def _take(self, cycle: Cycle, reports: Sequence[NodeReport], seconds: float) -> None:
-        """Hear what the nodes said: frontiers, outputs, saved states, and what is missing."""
+    def _take(self, cycle: Cycle, heard: Heard, seconds: float) -> None:
+        """Act on what the nodes said: frontiers, outputs, saved states, and what is missing."""
         machine = self.machine
-        heard = hear_reports(reports, machine.placement)
         del self._counters.forget[: len(cycle.forget)]
         if heard.refused is not None:
             raise StaleEpoch(

@@ -60,9 +60,11 @@ class Cycle:
     Those that are being restored count: cycles of one exchange are short, and a restore takes several.
     """
     count_kept: bool = False
-    """Whether nodes say how much their outboxes hold, and from which batch on."""
+    """Whether nodes say how much their outboxes hold."""
     forget: tuple[str, ...] = ()
     """Images to drop."""
+    ask_outboxes: bool = False
+    """Whether nodes trim their outboxes now, and say from which batch on they hold rows: looking costs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class Node:
         if cycle.forget and level == 0:
             self._vault.forget(cycle.forget)
         said += [Missing(p, at) for p, at in self.host.unkept()]
-        if cycle.count_kept:
+        if cycle.ask_outboxes:
             self.host.trim()
         answers = [one for one in said if not isinstance(one, Ready | Done)]
         return NodeReport(
@@ -90,7 +90,7 @@ class Node:
             {p: self.host.frontier(p) for p in self.host.partitions},
             _shares([one for one in said if isinstance(one, Done)], self._cpu_clock() - began),
             self._store.kept_bytes() if cycle.count_kept else 0,
-            {p: self.host.oldest_output(p) for p in self.host.partitions} if cycle.count_kept else {},
+            {p: self.host.oldest_output(p) for p in self.host.partitions} if cycle.ask_outboxes else {},
         )
 
     # -- putting in place ----------------------------------------------------------------------------------------------
