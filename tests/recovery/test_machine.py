@@ -378,9 +378,10 @@ def test_what_is_written_down_is_enough_to_start_again() -> None:
     assert not again.placement
 
 
-def test_a_driver_that_starts_with_too_few_nodes_brings_back_what_fits_and_goes_on() -> None:
+@pytest.mark.parametrize("few", [1, 3])
+def test_a_driver_that_starts_with_too_few_nodes_brings_back_what_fits_and_goes_on(few: int) -> None:
     """Also then those that run keep what those that wait will need, and nobody goes back for them."""
-    driven = Driven(star([1, 2, 3]))
+    driven = Driven(star([1, 2, 3]), RecoverySettings(least_losses=few))
     driven.arrive({"n1": 2 * SIZE})
     assert len(driven.machine.placement) == 2
     assert driven.machine.buffering

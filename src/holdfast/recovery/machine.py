@@ -90,8 +90,8 @@ class Machine:
         self.recovering = False
         self.awaited = 0
         """Nodes that were asked for and have not come."""
-        self.losses = 0
-        """Nodes lost since the last global checkpoint."""
+        self.losses = self.settings.least_losses
+        """Nodes, and states of live ones, lost since the last global checkpoint; at a start everything is."""
         self.paused: set[PartitionId] = set()
         """Queries that are held back."""
         self.wanted: dict[PartitionId, NodeId] = {}
@@ -207,6 +207,7 @@ class Machine:
         mine = self.partitions[event.partition]
         # One cycle may miss several: the first begins an epoch; the others count unless they have started anew in it.
         if mine.start.epoch <= event.epoch <= self.epoch and mine.node == event.node and mine.state in PLACED_STATES:
+            self.losses += 1
             self._lose([event.partition], Cause.STATE_MISSING, f"{event.partition} is not on {event.node}")
 
     def _restore_failed(self, event: RestoreFailed) -> None:
@@ -222,8 +223,10 @@ class Machine:
                     where=f"partition {event.partition}",
                     remedy="bring its durable folder back and start again; nothing was changed",
                 )
+            self.losses += 1
             self._fall_back(event)
         elif mine.state in PLACED_STATES:
+            self.losses += 1
             cause = Cause.RESTORE_FAILED if mine.state is PartitionState.RESTORING else Cause.STATE_MISSING
             self._lose([event.partition], cause, f"{event.partition} cannot be restored: {event.why}")
 
@@ -361,7 +364,7 @@ class Machine:
     def _waits_for_all(self) -> bool:
         if self.settings.strategy is RecoveryStrategy.BLOCKING:
             return True
-        return self.recovering and self.settings.least_losses > 1 and self.losses < self.settings.least_losses
+        return self.recovering and self.losses < self.settings.least_losses
 
     def _start_of(self, partition: PartitionId) -> SavedImage | None:
         """Return what a lost partition starts from: its own last image where that is enough, else the global one."""

@@ -38,7 +38,7 @@ class RecoverySettings:
     keepers: frozenset[PartitionId] = frozenset()
     """Partitions whose outbox reaches back to the checkpoint while all is well: the plan's policy."""
     least_losses: int = 1
-    """Nodes lost since the last global checkpoint from which on recovery is incremental; below, it is blocking."""
+    """Losses since the last global checkpoint from which on recovery is incremental; below, it is blocking."""
     level_lag: int = 2
     """A partition is level with the log when it is at most so many batches behind."""
     buffer_bytes: float = math.inf
