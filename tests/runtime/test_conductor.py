@@ -18,9 +18,11 @@ from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime import run_in_process
 from holdfast.runtime.answers import OperatorFailed
 from holdfast.runtime.blocks import SINK, Block, Edge, Header
-from holdfast.runtime.conductor import Conductor, Observation, Pace
+from holdfast.runtime.conductor import Conductor
 from holdfast.runtime.loop_backend import LoopBackend
+from holdfast.runtime.narrating import Observation
 from holdfast.runtime.outputs import Outputs
+from holdfast.runtime.pace import Pace
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import MemoryProgress, ProgressShelf
 from holdfast.runtime.sinks import MemorySink, OutputKey, Sink

@@ -15,7 +15,7 @@ import click
 from holdfast.cli.output import print_table
 
 if TYPE_CHECKING:
-    from holdfast.runtime.conductor import Observation
+    from holdfast.runtime.narrating import Observation
     from holdfast.spark.run import SparkRun
 
 

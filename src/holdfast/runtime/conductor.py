@@ -7,7 +7,6 @@ it. Between two cycles is the only moment at which placement changes.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -34,8 +33,9 @@ from holdfast.recovery.wiring import Wiring
 from holdfast.runtime.answers import Measures, OperatorFailed
 from holdfast.runtime.backends import Backend, Broken
 from holdfast.runtime.cycle import Cycle, NotSaved, Task
-from holdfast.runtime.narrating import effect_fields, effect_line, event_kind
+from holdfast.runtime.narrating import Observation, effect_fields, effect_line, event_kind
 from holdfast.runtime.outputs import Outputs
+from holdfast.runtime.pace import Pace, Patience
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import Progress
 from holdfast.runtime.reports import Heard, hear_reports
@@ -46,40 +46,8 @@ from holdfast.runtime.stores import StaleEpoch
 _AT_WORK = LIVE_STATES - {PartitionState.PAUSED}
 LEAST_COST = 1e-6
 """Of a partition, in cores."""
-TELL_SECONDS = 15.0
-"""How often it is told that partitions wait for nodes."""
 IDLE_SECONDS = 0.1
 """How long a run waits that has nothing to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """Something that those who watch a run may want to know."""
-
-    at: float
-    kind: str
-    fields: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How a run goes about its batches and checkpoints."""
-
-    checkpoint_batches: int = 10
-    """Batches between checkpoints; the earlier of both counts."""
-    checkpoint_seconds: float = math.inf
-    durable_every: int = 4
-    """Every so many checkpoints are durable: whole, and on storage that outlives the nodes."""
-    most_batches: int = 8
-    """Batches that a partition takes in one cycle at most."""
-    budget_seconds: float = 2.0
-    """On a node and at one level, no further batch is begun after so much time: live queries wait no longer."""
-    most_tries: int = 20
-    """Cycles in a row that may bring nothing before the run gives up."""
-    wait_seconds: float = 120.0
-    """How long a run that can do nothing waits for nodes."""
-    measure_costs: bool = False
-    """Whether plans use measured CPU, in cores, in the place of the topology's costs."""
 
 
 @dataclass(slots=True)
@@ -87,16 +55,6 @@ class _Counters:
     """What only the loop itself needs."""
 
     cycles: int = 0
-    quiet: int = 0
-    """Cycles in a row that brought nothing."""
-    tries: int = 0
-    """Those of them that should have."""
-    quiet_for: float = 0.0
-    """Seconds that they took."""
-    idle: float = 0.0
-    """Seconds without a cycle."""
-    told_at: float = 0.0
-    """How many of them had passed when it was last told what is waited for."""
     marks: int = 0
     marked_at: float = 0.0
     forget: list[str] = field(default_factory=list)
@@ -136,6 +94,7 @@ class Conductor:
         """How often partitions went back, or were lost, after the start."""
         self._began = clock()
         self._counters = _Counters(marked_at=self._began)
+        self._patience = Patience(self.pace)
         # The first epoch of a driver is in the log before anything else: an earlier driver is refused from here on.
         self.machine.epoch = Epoch(progress.epoch + 1)
         there: Mapping[str, int] = {} if progress.machine is None else progress.machine.get("published", {})
@@ -207,11 +166,11 @@ class Conductor:
 
     def run(self) -> None:
         """Process everything in the logs; an operator that fails ends the run, and nothing before it is lost."""
-        counters = self._counters
-        counters.quiet, counters.quiet_for, counters.tries, counters.idle, counters.told_at = 0, 0.0, 0, 0.0, 0.0
+        patience = self._patience
+        patience.moved()
         self.hear_nodes()
         while not self.caught_up:
-            if not self.advance() and counters.idle > self.pace.wait_seconds:
+            if not self.advance() and patience.waits_in_vain:
                 raise self._stuck(waited=True)
 
     def advance(self) -> bool:
@@ -220,28 +179,22 @@ class Conductor:
         Live partitions go on whatever others wait for: whoever feeds a stream calls this again and again. Cycles that
         keep bringing nothing end the run, and so does a time in which nothing at all is alive.
         """
-        counters, before = self._counters, self._standing()
+        patience, before = self._patience, self._standing()
         could, began = self._can_go_on(), self._clock()
         if not self.step():
             self.backend.wait(IDLE_SECONDS)
-            counters.idle += max(IDLE_SECONDS, self._clock() - began)
-            if counters.idle - counters.told_at > TELL_SECONDS:
-                counters.told_at = counters.idle
-                self.hear(Timer(counters.idle))
-            if not self.machine.in_state(PLACED_STATES) and counters.idle > self.pace.wait_seconds:
+            if patience.idled(max(IDLE_SECONDS, self._clock() - began)):
+                self.hear(Timer(patience.idle))
+            if patience.waits_in_vain and not self.machine.in_state(PLACED_STATES):
                 raise self._stuck(waited=True)
             return False
-        counters.idle = counters.told_at = 0.0
         if self._standing() != before:
-            counters.quiet, counters.quiet_for, counters.tries = 0, 0.0, 0
+            patience.moved()
             return True
-        counters.quiet += 1
-        # What is being restored or saved takes its time, in the background: that is no reason to give up soon.
-        counters.tries += could
-        self.backend.wait(min(0.5, 0.01 * 2 ** min(10, counters.quiet)))
-        counters.quiet_for += max(0.01, self._clock() - began)
+        pause = patience.stood(could=could)
+        self.backend.wait(pause)
         restoring = bool(self.machine.in_state([PartitionState.RESTORING]))
-        if counters.tries > self.pace.most_tries or (restoring and counters.quiet_for > self.pace.wait_seconds):
+        if patience.gets_nowhere(max(pause, self._clock() - began), restoring=restoring):
             raise self._stuck(waited=False)
         return True
 

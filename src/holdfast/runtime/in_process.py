@@ -29,12 +29,14 @@ from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime.answers import Measures
-from holdfast.runtime.conductor import Conductor, Observation, Pace
+from holdfast.runtime.conductor import Conductor
 from holdfast.runtime.directory_store import DirectoryStore
 from holdfast.runtime.directory_vault import DirectoryVault
 from holdfast.runtime.host import PartitionHost
 from holdfast.runtime.loop_backend import LoopBackend
+from holdfast.runtime.narrating import Observation
 from holdfast.runtime.outputs import name_sinks
+from holdfast.runtime.pace import Pace
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import MemoryProgress, ProgressFile
 from holdfast.runtime.sinks import MemorySink, ParquetSink, Sink

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.recovery.effects import (
@@ -18,6 +20,15 @@ from holdfast.recovery.effects import (
 from holdfast.recovery.events import Event
 from holdfast.recovery.machine import Machine
 from holdfast.recovery.states import LIVE_STATES, PartitionState
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Something that those who watch a run may want to know."""
+
+    at: float
+    kind: str
+    fields: Mapping[str, Any]
 
 
 def event_kind(event: Event) -> str:

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from holdfast.errors import HoldfastError
 from holdfast.ids import NodeId, OperatorId
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
-from holdfast.runtime.conductor import Conductor, Observation, Pace
+from holdfast.runtime.conductor import Conductor
+from holdfast.runtime.narrating import Observation
+from holdfast.runtime.pace import Pace
 from holdfast.runtime.sources import MemoryLog, log_batch
 from holdfast.simulation.recovery_applications import (
     Recipe,

@@ -23,9 +23,11 @@ from holdfast.errors import BadInput
 from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.answers import Measures
-from holdfast.runtime.conductor import Conductor, Observation, Pace
+from holdfast.runtime.conductor import Conductor
 from holdfast.runtime.directory_vault import DirectoryVault
+from holdfast.runtime.narrating import Observation
 from holdfast.runtime.outputs import name_sinks
+from holdfast.runtime.pace import Pace
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import ProgressFile
 from holdfast.runtime.sinks import ParquetSink

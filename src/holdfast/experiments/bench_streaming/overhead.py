@@ -22,7 +22,8 @@ from holdfast.experiments.bench_streaming.cpu import cpu_seconds
 from holdfast.experiments.bench_streaming.spread import Spread, median_with_interval
 from holdfast.experiments.bench_streaming.workloads import Workload
 from holdfast.recovery.strategy import RecoverySettings
-from holdfast.runtime.conductor import Observation, Pace
+from holdfast.runtime.narrating import Observation
+from holdfast.runtime.pace import Pace
 from holdfast.runtime.program import Program
 from holdfast.spark.run import SparkRun
 

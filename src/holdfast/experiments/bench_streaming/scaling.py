@@ -20,7 +20,8 @@ from holdfast.application import Application, tumbling
 from holdfast.examples.draws import moments, of_batch
 from holdfast.experiments.bench_streaming.spread import Spread, median_with_interval
 from holdfast.runtime.answers import Measures
-from holdfast.runtime.conductor import Observation, Pace
+from holdfast.runtime.narrating import Observation
+from holdfast.runtime.pace import Pace
 from holdfast.spark.run import SparkRun
 
 if TYPE_CHECKING:
