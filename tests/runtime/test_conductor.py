@@ -243,4 +243,4 @@ def test_costs_are_measured_and_a_new_driver_plans_with_them() -> None:
     assert set(costs) == {str(p) for p in bench.program.partitions}
     assert max(costs.values()) > 1e-5
     again = Bench(shelf=shelf, pace=Pace(measure_costs=True), capacity=1.0)
-    assert again.conductor.machine._costs == {PartitionId.parse(name): cost for name, cost in costs.items()}
+    assert again.conductor.machine.costs == {PartitionId.parse(name): cost for name, cost in costs.items()}

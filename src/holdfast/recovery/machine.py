@@ -10,8 +10,8 @@ One path for every failure (a node, several at once or one after the other, a si
 5. on every arriving node the next plan, for what is left;
 6. the next global checkpoint with nothing lost ends it: outboxes shrink to the plan's policy.
 
-A driver that starts again is the same path with every partition lost. What a cycle needs to know (who runs where, from
-where, how far back to keep, at which batches to save) is read off the machine between events.
+A driver that starts again is the same path with every partition lost. What is known, and what a cycle needs to know
+(who runs where, from where, how far back to keep, at which batches to save), is in `standing`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.errors import CheckFailed
-from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
-from holdfast.recovery.assignments import Assignment, Start, batch_of
+from holdfast.ids import Epoch, NodeId, PartitionId
+from holdfast.recovery.assignments import batch_of
 from holdfast.recovery.buffers import paused_next
-from holdfast.recovery.checkpoints import NO_EPOCH, NOTHING, CheckpointBook, SavedImage
+from holdfast.recovery.checkpoints import NOTHING, SavedImage
 from holdfast.recovery.effects import (
     CancelCycle,
     Changed,
@@ -53,111 +53,17 @@ from holdfast.recovery.events import (
     StateMissing,
     Timer,
 )
-from holdfast.recovery.layout import Layout, lay_out, with_costs
+from holdfast.recovery.layout import lay_out, with_costs
 from holdfast.recovery.rollback import must_go_back
-from holdfast.recovery.states import LIVE_STATES, PLACED_STATES, Cause, PartitionState, Story
-from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
-from holdfast.recovery.wiring import Wiring
+from holdfast.recovery.standing import Standing
+from holdfast.recovery.states import LIVE_STATES, PLACED_STATES, Cause, PartitionState
+from holdfast.recovery.strategy import RecoveryStrategy
 
 
-class Machine:
+class Machine(Standing):
     """See the module."""
 
-    def __init__(
-        self,
-        wiring: Wiring,
-        settings: RecoverySettings | None = None,
-        *,
-        epoch: Epoch = NO_EPOCH,
-        book: CheckpointBook | None = None,
-    ) -> None:
-        """Begin with every partition lost, at the book's global checkpoint: a start is a recovery of everything."""
-        self.wiring = wiring
-        self.settings = settings or RecoverySettings()
-        self.epoch = epoch
-        self.book = book or CheckpointBook(wiring.order)
-        at = self.book.global_batch
-        self.nodes: dict[NodeId, float] = {}
-        """The nodes there are, with their capacity."""
-        self.partitions = {
-            p: Assignment(Story(p), Start(epoch, at, ()), None, at, BatchId(at + 1)) for p in wiring.order
-        }
-        self.published: dict[PartitionId, BatchId] = dict.fromkeys(wiring.outputs, at)
-        """The last batch of each output partition that is out."""
-        self.logged = at
-        self.buffering = False
-        """Whether every outbox is kept to the checkpoint."""
-        self.recovering = False
-        self.awaited = 0
-        """Nodes that were asked for and have not come."""
-        self.losses = self.settings.least_losses
-        """Nodes, and states of live ones, lost since the last global checkpoint; at a start everything is."""
-        self.paused: set[PartitionId] = set()
-        """Queries that are held back."""
-        self.wanted: dict[PartitionId, NodeId] = {}
-        """Where people want lost partitions to go; it holds where the plan's bounds allow it."""
-        self.last_layout: Layout | None = None
-        self._effects: list[Effect] = []
-        self._costs: dict[PartitionId, float] = {}
-
-    # -- what a cycle needs to know ------------------------------------------------------------------------------------
-
-    def in_state(self, states: Iterable[PartitionState]) -> list[PartitionId]:
-        """Return the partitions in these states, senders first."""
-        wanted = frozenset(states)
-        return [p for p in self.wiring.order if self.partitions[p].state in wanted]
-
-    @property
-    def lost(self) -> list[PartitionId]:
-        """The partitions that run nowhere."""
-        return self.in_state([PartitionState.LOST])
-
-    @property
-    def placement(self) -> dict[PartitionId, NodeId]:
-        """Who is where."""
-        return {p: node for p in self.wiring.order if (node := self.partitions[p].node) is not None}
-
-    @property
-    def frontier(self) -> BatchId:
-        """The last batch that every partition has completed."""
-        return min(one.frontier for one in self.partitions.values())
-
-    def available(self, query: PartitionId) -> bool:
-        """Whether a query is whole: none of its partitions is lost or being restored."""
-        return all(self.partitions[p].state in LIVE_STATES for p in self.wiring.members(query))
-
-    def keep_from(self) -> dict[PartitionId, BatchId]:
-        """Return how far back each placed partition's outbox is kept; from now on nothing before it is counted on."""
-        told = {}
-        safe = BatchId(self.book.global_batch + 1)
-        for p in self.in_state(LIVE_STATES):
-            mine = self.partitions[p]
-            # Not beyond where it is known to stand: rows that it kept aside there may not be out yet.
-            needed = [BatchId(mine.frontier + 1)]
-            if p in self.published:
-                needed.append(BatchId(self.published[p] + 1))
-            for consumer in self.wiring.consumers(p):
-                other = self.partitions[consumer]
-                if self.buffering or p in self.settings.keepers:
-                    needed.append(min(safe, BatchId(other.frontier + 1)))
-                elif other.state is not PartitionState.LOST:
-                    needed.append(BatchId(other.frontier + 1))
-            mine.kept_from = max(mine.kept_from, min(needed))
-            told[p] = mine.kept_from
-        return told
-
-    def marks_for(self, partition: PartitionId) -> tuple[BatchId, ...]:
-        """Return the batches at which a partition is to save, those that are safe already left out."""
-        mine = self.partitions[partition]
-        return tuple(
-            mark
-            for mark in self.book.marks
-            if mark >= mine.first_mark and mark >= mine.start.batch and not self.book.has(partition, mark)
-        )
-
-    def with_outbox(self, partition: PartitionId) -> bool:
-        """Whether a partition's images hold its outbox."""
-        return self.buffering or not self.wiring.deterministic(partition)
+    _effects: list[Effect]
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -175,7 +81,7 @@ class Machine:
             CheckpointGivenUp: lambda event: self.book.give_up(event.batch),
             CheckpointStored: self._stored,
             RestoreFailed: self._restore_failed,
-            CostsMeasured: lambda event: self._costs.update(event.costs),
+            CostsMeasured: lambda event: self.costs.update(event.costs),
             Timer: self._timer,
         }
         handlers[type(event)](event)
@@ -335,7 +241,7 @@ class Machine:
         lost = self.lost
         if not lost or not self.nodes:
             return
-        topology = with_costs(self.wiring.topology, self._costs) if self._costs else self.wiring.topology
+        topology = with_costs(self.wiring.topology, self.costs) if self.costs else self.wiring.topology
         layout = lay_out(self.wiring, topology, lost, self.placement, self.nodes, self.settings, self.wanted)
         if self.settings.after_plan is not None:
             self.settings.after_plan(layout)
@@ -466,18 +372,6 @@ class Machine:
         self.paused.clear()
         for p in self.in_state([PartitionState.PAUSED]):
             self._turn(p, Cause.BUFFERS_FREE)
-
-    # -- written down --------------------------------------------------------------------------------------------------
-
-    def written(self) -> dict[str, object]:
-        """Return what a driver that starts again needs, as plain values; it is on disk before any effect is done."""
-        return {
-            "epoch": self.epoch,
-            "book": self.book.written(),
-            "placement": {str(p): node for p, node in self.placement.items()},
-            "buffering": self.buffering,
-            "published": {str(p): batch for p, batch in self.published.items()},
-        }
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
