@@ -21,8 +21,9 @@ from holdfast.runtime import (
     TransactionalSink,
     run_in_process,
 )
+from holdfast.runtime.outputs import as_sink
 from holdfast.runtime.program import Program, SourceProgram
-from holdfast.runtime.sinks import Sink, as_sink
+from holdfast.runtime.sinks import Sink
 from holdfast.runtime.sources import DirectoryLog, MemoryLog, SourceLog
 from holdfast.runtime.stores import StaleEpoch
 from holdfast.runtime.times import END_OF_TIME, NOT_YET
@@ -151,21 +152,6 @@ def test_an_output_is_taken_once_and_a_later_revision_holds(kind: str, tmp_path:
         assert sorted(plain["n"].to_pylist()) == [3, 4], "any Parquet reader sees the same"
 
 
-def test_a_parquet_sink_that_fails_half_way_shows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = ParquetSink(tmp_path)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", full)
-        with pytest.raises(OSError, match="No space"):
-            sink.publish(key(0), table(1), Epoch(1))
-    assert sink.rows() is None
-    assert not list(tmp_path.glob("*.parquet"))
-    assert sink.publish(key(0), table(1), Epoch(1))
-
-
 def test_functions_and_the_console() -> None:
     stored: dict[OutputKey, pa.Table] = {}
     exactly = TransactionalSink(stored.__contains__, lambda rows_out, at: stored.update({at: rows_out}))
@@ -239,13 +225,3 @@ def test_a_log_that_is_read_for_long_keeps_few_manifests_in_memory(
         assert numbers(reader, number) == [[], [0]]
     assert len(reader._manifests) <= 8
     assert reader.frontier == 39
-
-
-def test_a_parquet_sink_counts_without_reading_rows(tmp_path: Path) -> None:
-    sink = ParquetSink(tmp_path)
-    for number in range(3):
-        sink.publish(key(number), table(1, 2), Epoch(1))
-    sink.publish(key(1, revision=1), table(9), Epoch(1))
-    assert sink.count() == 5
-    sink.sync()
-    assert not sink._unsynced

@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.examples import EXAMPLES
 from holdfast.runtime import run_in_process
-from holdfast.runtime.sinks import ParquetSink
+from holdfast.runtime.parquet_sink import ParquetSink
 from holdfast.spark.pinned import executors_of
 from holdfast.spark.run import SparkRun
 from spark.messy_inputs import messy

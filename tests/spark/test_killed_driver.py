@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.examples.registry import EXAMPLES
 from holdfast.runtime import run_in_process
-from holdfast.runtime.sinks import ParquetSink
+from holdfast.runtime.parquet_sink import ParquetSink
 
 pytestmark = pytest.mark.cluster
 

@@ -14,7 +14,8 @@ import pytest
 
 from holdfast import Application, average, sliding, tumbling
 from holdfast.errors import BadInput
-from holdfast.runtime import run_in_process
+from holdfast.ids import Epoch
+from holdfast.runtime import OutputKey, ParquetSink, run_in_process
 from holdfast.runtime.answers import OperatorFailed
 from holdfast.spark.needs import check_spark
 from holdfast.spark.pinned import executors_of
@@ -112,6 +113,39 @@ def test_a_killed_node_changes_nothing(
     for name in OUTPUTS:
         assert as_rows(run.rows(name)) == expected[name]
     run.close()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_rows_of_files_are_written_by_nodes_where_these_reach_the_directory(
+    shared: bool,
+    spark: SparkSession,
+    tmp_path: Path,
+    expected: dict[str, list[dict[str, object]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sinks = {name: str(tmp_path / "out" / name) for name in OUTPUTS}
+    through_the_driver = []
+    publish, stage_for = ParquetSink.publish, ParquetSink.stage_for
+
+    def counted(self: ParquetSink, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
+        through_the_driver.append(key)
+        return publish(self, key, rows, epoch)
+
+    monkeypatch.setattr(ParquetSink, "publish", counted)
+    if not shared:
+        monkeypatch.setattr(ParquetSink, "stage_for", lambda self, start: stage_for(self, start) + "-elsewhere")
+    run = SparkRun(traffic(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=7)
+    for batch in batches(20):
+        run.log(batch)
+    run.log({}, last=True)
+    run.run()
+    run.close()
+    for name in OUTPUTS:
+        assert as_rows(run.rows(name)) == expected[name]
+        assert not list(Path(sinks[name]).glob("_holdfast/staged/*")), "nothing is left behind"
+    assert {key.query.operator for key in through_the_driver if key.query.operator in OUTPUTS} == (
+        set() if shared else set(OUTPUTS)
+    )
 
 
 def test_another_driver_goes_on_where_the_first_stood(

@@ -99,5 +99,17 @@ def run(arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+def submit(file: str) -> None:
+    """Run the application in this file as `holdfast run` does, with the options that follow the file's name.
+
+    For the end of a file that spark-submit is given: the session, its master and its settings are spark-submit's.
+
+    Example:
+        if __name__ == "__main__":
+            submit(__file__)
+    """
+    main(["run", file, *sys.argv[1:]])
+
+
 if __name__ == "__main__":
     main()

@@ -13,9 +13,7 @@ from holdfast.cli.output import json_option, print_json, print_table
 
 if TYPE_CHECKING:
     from holdfast.application import Application
-    from holdfast.cli.run_display import RunDisplay
     from holdfast.spark.cluster import EmbeddedCluster
-    from holdfast.spark.run import SparkRun
 
 
 @click.command()
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where logs, checkpoints and outputs go. Default: as spark.holdfast.directory says, else a new folder.",
+    help="Where logs, checkpoints and outputs go. Default: as spark.holdfast.directory says, else a new one.",
 )
 @click.option(
     "--checkpoint-every", type=click.IntRange(1), help="Batches per checkpoint. Default: as spark.holdfast.* says."
@@ -61,28 +59,33 @@ def run(
     names, else to Parquet under DIRECTORY/out. Started again with the same directory, a run goes on where it stood;
     each output row comes out once.
 
+    A file that ends with submit(__file__) (from holdfast.cli.main) runs by spark-submit too, with the same options.
+
     \b
     Examples:
       holdfast run traffic --batches 20
       holdfast run my_app.py --directory /data/my-app --master spark://10.0.0.1:7077
+      spark-submit --master spark://10.0.0.1:7077 my_app.py --directory /data/my-app
     """
-    import tempfile
-
     from holdfast.cli.run_display import RunDisplay
     from holdfast.spark.cluster import EmbeddedCluster
+    from holdfast.spark.ingest import Ingestion
+    from holdfast.spark.reading import finish, read_sources
     from holdfast.spark.run import SparkRun
-    from holdfast.spark.session import start_session
+    from holdfast.spark.session import is_submitted, start_session, submitted_session
 
     app, given = _find(application, batches, rows, seed)
-    named = directory or _settings(conf).get("spark.holdfast.directory")
-    place = Path(named or tempfile.mkdtemp(prefix=f"holdfast-{app.name}-"))
     began = time.monotonic()
     with ExitStack() as held:
-        cluster = None if master else held.enter_context(EmbeddedCluster(nodes))
-        spark = start_session(
-            f"holdfast {app.name}", cluster.master_url if cluster else str(master), settings=_settings(conf)
-        )
+        cluster = None if master or is_submitted() else held.enter_context(EmbeddedCluster(nodes))
+        if is_submitted():
+            spark = submitted_session(f"holdfast {app.name}", master, settings=_settings(conf))
+        else:
+            spark = start_session(
+                f"holdfast {app.name}", cluster.master_url if cluster else str(master), settings=_settings(conf)
+            )
         held.callback(spark.stop)
+        place = _place(directory, spark, app.name)
         topology = app.topology()
         outputs = dict.fromkeys(topology.partition(index).operator for index in topology.outputs)
         sinks: dict[str, object] = {name: str(place / "out" / name) for name in outputs if app.sinks.get(name) is None}
@@ -107,9 +110,20 @@ def run(
                 while running.live_frontier < number:
                     running.advance()
                 display.batch(running, batches - 1)
-            _end(running, display, close=close)
+            finish(running, close=close)
+            display.batch(running, None)
         else:
-            _read(app, spark, running, place, display, available_now=available_now, close=close)
+            ingestion = Ingestion(app, spark, running, place / "run")
+            try:
+                read_sources(
+                    ingestion,
+                    running,
+                    available_now=available_now,
+                    close=close,
+                    progressed=lambda: display.batch(running, None),
+                )
+            except KeyboardInterrupt:
+                display.tell("stopped; the next run goes on from here")
         counts = {str(name): running.count(name) for name in sinks}
         result = {
             "application": app.name,
@@ -138,6 +152,24 @@ def _settings(conf: tuple[str, ...]) -> dict[str, str]:
             raise BadInput(f"{one!r} is not a setting", field="--conf", remedy="write spark.some.key=value")
         found[key] = value
     return found
+
+
+def _place(directory: Path | None, spark: Any, name: str) -> Path:
+    """Return the run's folder: as named, else as the session says, else a new one where all nodes are here."""
+    import tempfile
+
+    from holdfast.errors import BadInput
+    from holdfast.spark.session import is_loopback
+    from holdfast.spark.settings import Settings
+
+    named = directory or Settings.read(spark).directory
+    if named is None and not is_loopback(spark.sparkContext.master):
+        raise BadInput(
+            "other machines would not reach a new folder on this one",
+            field="--directory",
+            remedy="name a folder on storage that every node reaches, or set spark.holdfast.directory",
+        )
+    return Path(named or tempfile.mkdtemp(prefix=f"holdfast-{name}-"))
 
 
 def _replacements(cluster: EmbeddedCluster, wanted: int) -> Any:
@@ -179,47 +211,3 @@ def _find(application: str, batches: int, rows: int, seed: int) -> tuple[Applica
             f"cannot be loaded: {type(error).__name__}: {error}", where=application, remedy="mend the file"
         ) from None
     return load_application(names, application), None
-
-
-def _read(
-    app: Application,
-    spark: Any,
-    running: SparkRun,
-    place: Path,
-    display: RunDisplay,
-    *,
-    available_now: bool,
-    close: bool,
-) -> None:
-    """Read the sources and process what comes, until they end or the user stops; live queries wait for nobody."""
-    from holdfast.spark.ingest import Ingestion
-
-    ingestion = Ingestion(app, spark, running, place / "run")
-    ingestion.start(available_now=available_now)
-    most = 2 * running.conductor.pace.most_batches
-    shown = running.live_frontier
-    try:
-        while True:
-            reading, made = ingestion.reading, False
-            # Several batches where much has come: a cycle then takes them together, with fewer exchanges.
-            while running.logged - running.live_frontier < most and ingestion.make_batch() is not None:
-                made = True
-            worked = running.advance()
-            if running.live_frontier != shown:
-                shown = running.live_frontier
-                display.batch(running, None)
-            if not reading and not made and not worked:
-                break
-        _end(running, display, close=close)
-    except KeyboardInterrupt:
-        display.tell("stopped; the next run goes on from here")
-    finally:
-        ingestion.stop()
-
-
-def _end(running: SparkRun, display: RunDisplay, *, close: bool) -> None:
-    """Process the rest, also of those that waited for nodes; with `close`, let every window out."""
-    if close and not running.closed:
-        running.log({}, last=True)
-    running.run()
-    display.batch(running, None)

@@ -306,7 +306,9 @@ class Conductor:
             self.measures[partition] = self.measures[partition].plus(measures)
         for answer in heard.not_saved:
             self._not_saved(answer)
-        done = self.outputs.publish(heard.blocks, machine.published, machine.book.durable_batch, machine.epoch)
+        done = self.outputs.publish(
+            heard.blocks, machine.published, machine.book.durable_batch, machine.epoch, heard.staged
+        )
         for query, batch, many in done.out:
             self._say("published", partition=str(query), batch=batch, rows=many)
         self.hear(

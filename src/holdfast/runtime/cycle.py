@@ -13,6 +13,7 @@ from holdfast.recovery.assignments import Start
 from holdfast.recovery.checkpoints import SavedImage
 from holdfast.runtime.answers import Answer, Measures
 from holdfast.runtime.blocks import Block
+from holdfast.runtime.parquet_sink import Staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +112,5 @@ class NodeReport:
     kept_bytes: int = 0
     kept_from: Mapping[PartitionId, BatchId] = field(default_factory=dict)
     """The first batch of whose output rows are here, of each partition; where it was asked for."""
+    staged: Mapping[tuple[PartitionId, BatchId], Staged] = field(default_factory=dict)
+    """Outputs whose rows the node has written for their sink; their blocks come without."""

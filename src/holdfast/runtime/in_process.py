@@ -37,9 +37,10 @@ from holdfast.runtime.loop_backend import LoopBackend
 from holdfast.runtime.narrating import Observation
 from holdfast.runtime.outputs import name_sinks
 from holdfast.runtime.pace import Pace
+from holdfast.runtime.parquet_sink import ParquetSink
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import MemoryProgress, ProgressFile
-from holdfast.runtime.sinks import MemorySink, ParquetSink, Sink
+from holdfast.runtime.sinks import MemorySink, Sink
 from holdfast.runtime.sources import DirectoryLog, MemoryLog, SourceLog, log_batch
 from holdfast.runtime.stores import MemoryStore, VersionStore
 from holdfast.runtime.vault import MemoryVault

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -12,8 +13,9 @@ from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.runtime.answers import Failed, OperatorFailed
 from holdfast.runtime.blocks import LATE, SINK, Block
+from holdfast.runtime.parquet_sink import ParquetSink, Staged
 from holdfast.runtime.program import Program
-from holdfast.runtime.sinks import MemorySink, OutputKey, ParquetSink, Sink, as_sink
+from holdfast.runtime.sinks import FunctionSink, MemorySink, OutputKey, Sink
 
 
 @dataclass(slots=True)
@@ -50,9 +52,17 @@ class Outputs:
         return self._program.operators[partition.operator].deterministic
 
     def publish(
-        self, blocks: Sequence[Block], before: Mapping[PartitionId, BatchId], durable: BatchId, epoch: Epoch
+        self,
+        blocks: Sequence[Block],
+        before: Mapping[PartitionId, BatchId],
+        durable: BatchId,
+        epoch: Epoch,
+        staged: Mapping[tuple[PartitionId, BatchId], Staged] | None = None,
     ) -> Published:
-        """Give blocks to their sinks, each partition's batch after batch; a sink that fails stops its partition."""
+        """Give blocks to their sinks, each partition's batch after batch; a sink that fails stops its partition.
+
+        `staged`: outputs whose rows nodes have written; their blocks came without.
+        """
         done = Published()
         broken: set[PartitionId] = set()
         for block in sorted(blocks, key=lambda one: (one.header.batch, one.header.sender)):
@@ -67,10 +77,12 @@ class Outputs:
                 # Barriers come for batches without rows: a batch that is not the next one came without those before.
                 if head.batch != done.reached.get(head.sender, before[head.sender]) + 1:
                     continue
+                written = (staged or {}).get((head.sender, head.batch))
                 try:
-                    if self._publish(block, durable, epoch):
+                    if self._publish(block, written, durable, epoch):
                         done.reached[head.sender] = head.batch
-                        done.out.append((head.sender, head.batch, block.row_count))
+                        many = block.row_count if written is None else written.rows
+                        done.out.append((head.sender, head.batch, many))
                 except HoldfastError as error:
                     broken.add(head.sender)
                     done.problem = done.problem or error
@@ -106,21 +118,24 @@ class Outputs:
         if block.rows is not None:
             self.late[place].publish(OutputKey(block.header.sender, block.header.batch), block.rows, epoch)
 
-    def _publish(self, block: Block, durable: BatchId, epoch: Epoch) -> bool:
+    def _publish(self, block: Block, staged: Staged | None, durable: BatchId, epoch: Epoch) -> bool:
         """Give one block to its sink; say whether it is out."""
         head = block.header
         if not self.sure(head.sender) and head.batch > durable:
             # A replay could give other rows: they go out once a checkpoint covers them that outlives everything.
             self.held[head.sender] = max(head.batch, self.held.get(head.sender, NOTHING))
             return False
-        if block.rows is not None:
-            try:
-                self._sinks[head.sender.operator].publish(OutputKey(head.sender, head.batch), block.rows, epoch)
-            except HoldfastError:
-                raise
-            except Exception as error:
-                problem = f"its sink failed: {type(error).__name__}: {error}"
-                raise OperatorFailed(Failed(head.sender, head.batch, problem)) from error
+        key, sink = OutputKey(head.sender, head.batch), self._sinks[head.sender.operator]
+        try:
+            if staged is not None and isinstance(sink, ParquetSink):
+                sink.adopt(key, staged, epoch)
+            elif block.rows is not None:
+                sink.publish(key, block.rows, epoch)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            problem = f"its sink failed: {type(error).__name__}: {error}"
+            raise OperatorFailed(Failed(head.sender, head.batch, problem)) from error
         return True
 
 
@@ -130,3 +145,16 @@ def name_sinks(program: Program, given: Mapping[str, object]) -> dict[OperatorId
     if strange := set(given) - set(outputs):
         raise BadInput(f"{min(strange)!r} is not an output", field="sinks", remedy=f"there are {', '.join(outputs)}")
     return {name: as_sink(given.get(name, program.sinks.get(name))) for name in outputs}
+
+
+def as_sink(given: object) -> Sink:
+    """Take what an application names as a sink: a sink, a directory for Parquet, or a function."""
+    if given is None:
+        return MemorySink()
+    if hasattr(given, "publish"):
+        return given
+    if isinstance(given, str | Path):
+        return ParquetSink(given)
+    if callable(given):
+        return FunctionSink(given)
+    raise BadInput(f"{given!r} is not a sink", remedy="give a sink, a directory for Parquet files, or a function")

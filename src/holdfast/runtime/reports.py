@@ -10,6 +10,7 @@ from holdfast.recovery.events import RestoreFailed, StateMissing
 from holdfast.runtime.answers import Failed, Measures, Missing, Refused
 from holdfast.runtime.blocks import Block
 from holdfast.runtime.cycle import Lost, NodeReport, NotSaved, Stored
+from holdfast.runtime.parquet_sink import Staged
 
 
 @dataclass(slots=True)
@@ -20,6 +21,8 @@ class Heard:
     """How far partitions are, where they should be: what a node says of others' partitions does not count."""
     measures: list[tuple[PartitionId, Measures]] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
+    staged: dict[tuple[PartitionId, BatchId], Staged] = field(default_factory=dict)
+    """Outputs whose rows nodes have written."""
     stored: list[Stored] = field(default_factory=list)
     not_saved: list[NotSaved] = field(default_factory=list)
     refused: Refused | None = None
@@ -72,6 +75,7 @@ def hear_reports(reports: Sequence[NodeReport], placement: Mapping[PartitionId, 
         heard.kept_from.update(report.kept_from)
         heard.measures += report.measures.items()
         heard.blocks += report.blocks
+        heard.staged.update(report.staged)
         heard._hear(report)
     heard.kept_bytes = sum(kept.values())
     return heard

@@ -11,19 +11,20 @@ import os
 import pickle
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import HoldfastError, one_line
-from holdfast.ids import BatchId, NodeId
+from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId
 from holdfast.runtime.answers import Failed
 from holdfast.runtime.blocks import LATE, SINK, Block, decode_blocks, encode_blocks
 from holdfast.runtime.cycle import Cycle, NodeReport
 from holdfast.runtime.directory_store import DirectoryStore
 from holdfast.runtime.node import Node
+from holdfast.runtime.parquet_sink import Staged, stage
 from holdfast.runtime.program import Program
 from holdfast.runtime.sources import DirectoryLog
 from holdfast.spark.agents import AgentReport, agent_settings, ensure_agent, node_spool
@@ -48,6 +49,8 @@ class Surroundings:
     run: str
     """Names the run, over all its drivers: agents that outlive one are found by it."""
     settings: Settings
+    staging: Mapping[OperatorId, str] = field(default_factory=dict)
+    """Where nodes write the rows of outputs whose sinks take files: what is there, the driver only names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ def run_level(around: Surroundings, job: Job, level: int, slot: int, given: list
         return [(DRIVER, pickle.dumps((NodeReport(name, cycle.epoch, failed), b"", agent)))]
     outside: list[Block] = []
     sent: dict[int, list[Block]] = {}
+    staged: dict[tuple[PartitionId, BatchId], Staged] = {}
     for block in report.blocks:
         receiver, number = block.header.receiver, block.header.sequence
         first = worker.sent.get(number, level)
@@ -109,11 +113,26 @@ def run_level(around: Surroundings, job: Job, level: int, slot: int, given: list
         # A level that Spark runs again says all of it again: what it said before is lost.
         worker.sent[number] = level
         if receiver.operator in (SINK, LATE):
-            outside.append(block)
+            outside.append(_written(around, cycle.number, block, staged))
         elif (task := cycle.tasks.get(receiver)) is not None and task.node in slots:
             sent.setdefault(slots[task.node], []).append(block)
-    said = pickle.dumps((replace(report, blocks=()), _together(outside), agent))
+    said = pickle.dumps((replace(report, blocks=(), staged=staged), _together(outside), agent))
     return [*((target, _together(blocks)) for target, blocks in sent.items()), (DRIVER, said)]
+
+
+def _written(
+    around: Surroundings, cycle: int, block: Block, staged: dict[tuple[PartitionId, BatchId], Staged]
+) -> Block:
+    """Write an output's rows where its sink takes files, if that can be done here; return what is left to send."""
+    head = block.header
+    folder = around.staging.get(head.sender.operator)
+    if folder is None or block.rows is None or head.receiver.operator != SINK:
+        return block
+    one = stage(folder, cycle, block.rows)
+    if one is None:
+        return block
+    staged[head.sender, head.batch] = one
+    return Block(head)
 
 
 def _together(blocks: list[Block]) -> bytes:

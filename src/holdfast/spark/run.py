@@ -28,9 +28,9 @@ from holdfast.runtime.directory_vault import DirectoryVault
 from holdfast.runtime.narrating import Observation
 from holdfast.runtime.outputs import name_sinks
 from holdfast.runtime.pace import Pace
+from holdfast.runtime.parquet_sink import ParquetSink
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import ProgressFile
-from holdfast.runtime.sinks import ParquetSink
 from holdfast.runtime.sources import DirectoryLog, log_batch
 from holdfast.runtime.times import END_OF_TIME
 from holdfast.spark.backend import SparkBackend
@@ -93,13 +93,22 @@ class SparkRun:
             name: DirectoryLog(source, self.program.name, self._directory / "sources" / name)
             for name, source in self.program.sources.items()
         }
+        start = f"{self.program.name}-{uuid4().hex[:12]}"
+        named = name_sinks(self.program, sinks or {})
+        # Where a replay could give other rows, outputs wait for a checkpoint, and are sent again meanwhile.
+        self._files = {
+            name: sink
+            for name, sink in named.items()
+            if isinstance(sink, ParquetSink) and self.program.operators[name].deterministic
+        }
         around = Surroundings(
             _portable(app),
-            f"{self.program.name}-{uuid4().hex[:12]}",
+            start,
             str(self._directory / "sources"),
             chosen.store_durable or str(self._directory / "checkpoints"),
             progress.run,
             chosen,
+            {name: sink.stage_for(start) for name, sink in self._files.items()},
         )
         self._keep_alive = KeepAlive(secret_file=chosen.store_secret_file, seconds=chosen.keepalive_seconds)
         self.backend = SparkBackend(
@@ -118,7 +127,7 @@ class SparkRun:
             self.program,
             self.backend,
             self._logs,
-            name_sinks(self.program, sinks or {}),
+            named,
             lambda operator, feed: ParquetSink(self._directory / "late" / operator / feed),
             progress,
             recovery=recovery or _recovery(chosen, self.program),
@@ -128,6 +137,8 @@ class SparkRun:
         )
         # This driver is the run's now: an earlier one is refused, and what it left without a name is of no use.
         DirectoryVault(Path(around.checkpoints)).sweep(progress.run, self.conductor.machine.book.names(progress.run))
+        for sink in self._files.values():
+            sink.sweep()
 
     # -- feeding -----------------------------------------------------------------------------------------------------
 
@@ -183,6 +194,8 @@ class SparkRun:
         """Let go of the executors; logs, checkpoints and outputs stay."""
         self.backend.close()
         self._keep_alive.close()
+        for sink in self._files.values():
+            sink.close()
 
     # -- what came of it ---------------------------------------------------------------------------------------------
 

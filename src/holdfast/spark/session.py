@@ -13,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.errors import BadInput
 from holdfast.spark.java import find_java_home
 from holdfast.spark.needs import session_settings
 
@@ -51,7 +52,7 @@ def interrupts_held() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
-def _is_loopback(master: str) -> bool:
+def is_loopback(master: str) -> bool:
     """Whether a master is on this machine's loopback, or in the driver's own process."""
     host = master.partition("://")[2].rpartition(":")[0]
     return master.startswith("local") or host == "localhost" or host.startswith("127.")
@@ -66,7 +67,7 @@ def start_session(
     no page. With another one it listens where that reaches it, by Spark's own rules.
     """
     os.environ["JAVA_HOME"] = str(find_java_home())
-    local = _is_loopback(master)
+    local = is_loopback(master)
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -96,4 +97,29 @@ def start_session(
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in wanted.items():
         builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit started this process, and waits for its session."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def submitted_session(name: str, master: str | None, *, settings: dict[str, str] | None = None) -> SparkSession:
+    """Return the session that spark-submit prepared, with what Holdfast needs where nobody has set it."""
+    if master is not None:
+        raise BadInput(
+            "spark-submit names the master", field="--master", remedy="give it before the file: spark-submit --master …"
+        )
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    SparkContext._ensure_initialized()
+    conf = SparkConf()  # with what spark-submit was told, and spark-defaults.conf
+    builder = SparkSession.builder.appName(conf.get("spark.app.name", name))
+    for key, value in {**session_settings(), **(settings or {})}.items():
+        if key in (settings or {}) or not conf.contains(key):
+            builder = builder.config(key, value)
     return builder.getOrCreate()

@@ -1,0 +1,147 @@
+"""Parquet sinks: whole files or none, each once, also where nodes write the rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset
+import pytest
+
+from holdfast import Application, tumbling
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
+from holdfast.recovery.checkpoints import NOTHING
+from holdfast.runtime import MemorySink, OutputKey, ParquetSink
+from holdfast.runtime.answers import OperatorFailed
+from holdfast.runtime.blocks import SINK, Block, Edge, Header
+from holdfast.runtime.outputs import Outputs
+from holdfast.runtime.parquet_sink import Staged, stage
+from holdfast.runtime.program import Program
+from holdfast.runtime.stores import StaleEpoch
+
+S = PartitionId.parse("s[0]")
+
+
+def key(batch: int, revision: int = 0) -> OutputKey:
+    return OutputKey(S, BatchId(batch), revision)
+
+
+def table(*numbers: int) -> pa.Table:
+    return pa.table({"n": list(numbers)})
+
+
+def staged(folder: str, cycle: int, *numbers: int) -> Staged:
+    found = stage(folder, cycle, table(*numbers))
+    assert found is not None
+    return found
+
+
+def numbers(sink: ParquetSink) -> list[int]:
+    found = sink.rows()
+    return [] if found is None else found["n"].to_pylist()
+
+
+def test_a_parquet_sink_that_fails_half_way_shows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = ParquetSink(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            sink.publish(key(0), table(1), Epoch(1))
+    assert sink.rows() is None
+    assert not list(tmp_path.glob("*.parquet"))
+    assert sink.publish(key(0), table(1), Epoch(1))
+
+
+def test_a_parquet_sink_counts_without_reading_rows(tmp_path: Path) -> None:
+    sink = ParquetSink(tmp_path)
+    for number in range(3):
+        sink.publish(key(number), table(1, 2), Epoch(1))
+    sink.publish(key(1, revision=1), table(9), Epoch(1))
+    assert sink.count() == 5
+    sink.sync()
+    assert not sink._unsynced
+
+
+# -- rows that nodes write ------------------------------------------------------------------------------------------
+
+
+def test_what_a_node_wrote_counts_once_it_is_adopted(tmp_path: Path) -> None:
+    sink = ParquetSink(tmp_path)
+    folder = sink.stage_for("first")
+    one = staged(folder, 0, 1, 2)
+    assert numbers(sink) == []
+    assert pyarrow.dataset.dataset(tmp_path, format="parquet").to_table().num_rows == 0, "readers do not see it either"
+    assert sink.adopt(key(0), one, Epoch(1))
+    assert not sink.adopt(key(0), staged(folder, 1, 9, 9), Epoch(1)), "it was here already"
+    assert sink.adopt(key(0, 1), staged(folder, 1, 4), Epoch(2)), "a later revision holds"
+    assert numbers(sink) == [4]
+    assert sink.count() == 1
+    with pytest.raises(StaleEpoch):
+        sink.adopt(key(1), staged(folder, 2, 5), Epoch(1))
+    plain = pyarrow.dataset.dataset(tmp_path, format="parquet").to_table()
+    assert plain["n"].to_pylist() == [4]
+
+
+def test_what_nothing_names_is_swept_away(tmp_path: Path) -> None:
+    earlier = ParquetSink(tmp_path)
+    staged(earlier.stage_for("first"), 7, 1)
+    sink = ParquetSink(tmp_path)
+    folder = sink.stage_for("second")
+    staged(folder, 2, 1)  # of an attempt that came to nothing
+    last, next_one = staged(folder, 3, 2), staged(folder, 3, 3)
+    sink.adopt(key(0), last, Epoch(2))
+    sink.sync()
+    assert [path.name for path in Path(folder).iterdir()] == [Path(next_one.path).name], (
+        "this cycle's may still be named"
+    )
+    assert Path(folder).parent.joinpath("first").exists(), "an earlier driver may not be over yet"
+    sink.sweep()
+    assert [path.name for path in Path(folder).parent.iterdir()] == ["second"]
+    sink.adopt(key(1), next_one, Epoch(2))
+    sink.close()
+    assert not list(Path(folder).parent.iterdir())
+    assert numbers(sink) == [2, 3]
+
+
+def test_where_a_node_cannot_write_it_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stage(str(tmp_path / "not shared"), 0, table(1)) is None
+    folder = ParquetSink(tmp_path).stage_for("first")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        assert stage(folder, 0, table(1)) is None
+    odd = pa.table({"n": pa.array([{}], pa.struct([]))})
+    assert stage(folder, 0, odd) is None, "Parquet has no such type"
+    assert not list(Path(folder).iterdir())
+
+
+def test_blocks_without_rows_are_out_with_what_nodes_wrote(tmp_path: Path) -> None:
+    app = Application("x")
+    source = app.source("s", schema={"n": "int64", "at": "double"}, event_time="at")
+    source.window(tumbling(1)).count(id="c").output()
+    program, query, sink = Program(app), PartitionId(OperatorId("c"), 0), ParquetSink(tmp_path)
+    outputs = Outputs(program, {OperatorId("c"): sink}, lambda operator, feed: MemorySink())
+    folder = sink.stage_for("first")
+
+    def block(batch: int) -> Block:
+        edge = Edge(query.operator, SINK)
+        return Block(Header(edge, query, PartitionId(SINK, 0), BatchId(batch), Epoch(1), 0))
+
+    written = {(query, BatchId(0)): staged(folder, 0, 1, 2), (query, BatchId(2)): staged(folder, 0, 3)}
+    done = outputs.publish([block(0), block(1), block(2)], {query: BatchId(-1)}, NOTHING, Epoch(1), written)
+    assert done.out == [(query, 0, 2), (query, 1, 0), (query, 2, 1)], "a batch without rows is out too"
+    assert numbers(sink) == [1, 2, 3]
+    gone = {(query, BatchId(3)): Staged(f"{folder}/3-gone.parquet", 3, 1)}
+    done = outputs.publish([block(3)], done.reached, NOTHING, Epoch(1), gone)
+    assert isinstance(done.problem, OperatorFailed)
+    assert not done.reached, "it is not out, and comes again"
+    assert "operator c: partition c[0], batch 3: its sink failed: FileNotFoundError" in str(done.problem)
