@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,80 +36,58 @@ if __name__ == "__main__":
 
 def write(folder: Path, number: int) -> None:
     rows = [{"word": word, "at": f"2026-01-01T00:{number:02d}:00"} for word in "aab"]
-    (folder / f"{number:03d}.json").write_text("\n".join(json.dumps(row) for row in rows))
+    path = folder / f"{number:03d}.json"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    os.utime(path, (1_700_000_000 + number,) * 2)  # Spark reads files by age: of one age, in any order
 
 
 @pytest.mark.cluster
-def test_a_run_goes_on_where_it_stood_until_it_is_closed(tmp_path: Path) -> None:
-    folder, file = tmp_path / "in", tmp_path / "words.py"
-    folder.mkdir()
-    file.write_text(APPLICATION.format(folder=str(folder)))
-    place = str(tmp_path / "run")
-
-    command = [sys.executable, "-m", "holdfast.cli.main", "run", str(file), "--nodes", "2", "--directory", place]
-
-    def run(*options: str) -> dict[str, object]:
-        done = subprocess.run(
-            [*command, "--available-now", "--json", *options], check=False, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        found: dict[str, object] = json.loads(done.stdout)
-        return found
-
-    write(folder, 0)
-    write(folder, 1)
-    assert run()["rows"] == {"counts": 2}, "the second minute's window is still open"
-    write(folder, 2)
-    closed = run("--close")
-    assert closed["rows"] == {"counts": 6}, "each word of each minute, once, and none of it late"
-    assert sum(one["late_rows"] for one in closed["partitions"]) == 0  # type: ignore[attr-defined]
-    write(folder, 3)
-    refused = subprocess.run([*command, "--available-now"], check=False, capture_output=True, text=True)
-    assert refused.returncode == 2
-    assert "source words: was closed with batch" in refused.stderr
-    log = tmp_path / "run" / "run" / "events.jsonl"
-    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
-    assert {"node-arrived", "planned", "cycle", "published"} <= set(events)
-
-
-@pytest.mark.cluster
-def test_the_same_file_runs_by_spark_submit_with_its_master_and_its_settings(tmp_path: Path) -> None:
+def test_a_file_runs_by_spark_submit_and_by_holdfast_run_and_goes_on_until_it_is_closed(tmp_path: Path) -> None:
     import pyspark
 
-    folder, file = tmp_path / "in", tmp_path / "words.py"
+    folder, file, place = tmp_path / "in", tmp_path / "words.py", tmp_path / "run"
     folder.mkdir()
     file.write_text(APPLICATION.format(folder=str(folder)))
-    for number in range(3):
-        write(folder, number)
     surroundings = os.environ | {
         "JAVA_HOME": str(find_java_home()),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
 
-    def submit(*arguments: str) -> subprocess.CompletedProcess[str]:
-        script = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-        return subprocess.run(
-            [str(script), *arguments], check=False, capture_output=True, text=True, env=surroundings, cwd=tmp_path
-        )
+    def call(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, check=False, capture_output=True, text=True, env=surroundings, cwd=tmp_path)
+
+    def result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+        assert done.returncode == 0, done.stdout + done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        assert sum(one["late_rows"] for one in found["partitions"]) == 0
+        return found
+
+    def events() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (place / "run" / "events.jsonl").read_text().splitlines()]
 
     with EmbeddedCluster(2) as cluster:
+        write(folder, 0)
+        write(folder, 1)
         settings = {
             "spark.executor.memory": "512m",
-            "spark.executor.cores": "1",
-            "spark.holdfast.directory": str(tmp_path / "run"),
-            "spark.holdfast.checkpoint.batches": "2",
+            "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.holdfast.directory": str(place),
+            "spark.holdfast.checkpoint.batches": "1",
         }
         given = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
-        done = submit("--master", cluster.master_url, *given, str(file), "--available-now", "--close", "--json")
-        assert done.returncode == 0, done.stderr
-        result = json.loads(done.stdout)
-        assert result["rows"] == {"counts": 6}
-        assert result["directory"] == str(tmp_path / "run")
-        log = tmp_path / "run" / "run" / "events.jsonl"
-        events = [json.loads(line) for line in log.read_text().splitlines()]
-        assert any(one["event"] == "node-arrived" for one in events), "it ran on the cluster's nodes"
-        assert any(one["event"] == "checkpoint" for one in events)
-        wrong = submit("--master", cluster.master_url, "--conf", "spark.speculation=true", *given, str(file))
-        assert wrong.returncode == 2
-        assert "spark.speculation: true does not do" in wrong.stderr
+        script = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+        first = result(call(script, "--master", cluster.master_url, *given, str(file), "--available-now", "--json"))
+        assert first["directory"] == str(place), "spark-submit's settings hold"
+        assert first["rows"] == {"counts": 2}, "the second minute's window is still open"
+        assert {"node-arrived", "planned", "cycle", "published", "checkpoint"} <= {one["event"] for one in events()}
+
+        run = [sys.executable, "-m", "holdfast.cli.main", "run", str(file), "--master", cluster.master_url]
+        on = ["--directory", str(place), "--available-now"]
+        write(folder, 2)
+        closed = result(call(*run, *on, "--close", "--json"))
+        assert closed["rows"] == {"counts": 6}, "each word of each minute, once, and none of it late"
+        write(folder, 3)
+        refused = call(*run, *on)
+        assert refused.returncode == 2
+        assert "source words: was closed with batch" in refused.stderr

@@ -1,14 +1,17 @@
-"""What a session holds back while its JVM starts."""
+"""Sessions: what is held back while a JVM starts, and what is asked of one that somebody else prepared."""
 
 from __future__ import annotations
 
 import logging
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
-from holdfast.spark.session import _not_from_py4j, interrupts_held
+from holdfast.cli.run import run_folder
+from holdfast.errors import BadInput
+from holdfast.spark.session import _not_from_py4j, interrupts_held, submitted_session
 
 
 def test_an_interrupt_waits_for_the_end_of_the_block() -> None:
@@ -54,3 +57,17 @@ def test_only_what_py4j_logs_is_dropped() -> None:
 
     assert not _not_from_py4j(record("/site-packages/py4j/java_gateway.py"))
     assert _not_from_py4j(record("/site-packages/pyspark/core/context.py"))
+
+
+def test_spark_submit_names_the_master_and_nobody_else() -> None:
+    with pytest.raises(BadInput, match=r"--master: spark-submit names the master.*before the file"):
+        submitted_session("x", "spark://127.0.0.1:7077")
+
+
+def test_a_cluster_beyond_this_machine_needs_a_directory() -> None:
+    with pytest.raises(BadInput, match=r"--directory: other machines would not reach.*spark\.holdfast\.directory"):
+        run_folder("x", "spark://10.0.0.1:7077", None)
+    assert run_folder("x", "spark://10.0.0.1:7077", "/data/x") == Path("/data/x")
+    here = run_folder("x", "spark://127.0.0.1:7077", None)
+    assert here.is_dir(), "here a new folder does"
+    here.rmdir()

@@ -73,6 +73,7 @@ def run(
     from holdfast.spark.reading import finish, read_sources
     from holdfast.spark.run import SparkRun
     from holdfast.spark.session import is_submitted, start_session, submitted_session
+    from holdfast.spark.settings import Settings
 
     app, given = _find(application, batches, rows, seed)
     began = time.monotonic()
@@ -85,7 +86,7 @@ def run(
                 f"holdfast {app.name}", cluster.master_url if cluster else str(master), settings=_settings(conf)
             )
         held.callback(spark.stop)
-        place = _place(directory, spark, app.name)
+        place = run_folder(app.name, spark.sparkContext.master, directory or Settings.read(spark).directory)
         topology = app.topology()
         outputs = dict.fromkeys(topology.partition(index).operator for index in topology.outputs)
         sinks: dict[str, object] = {name: str(place / "out" / name) for name in outputs if app.sinks.get(name) is None}
@@ -154,16 +155,14 @@ def _settings(conf: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def _place(directory: Path | None, spark: Any, name: str) -> Path:
-    """Return the run's folder: as named, else as the session says, else a new one where all nodes are here."""
+def run_folder(name: str, master: str, named: Path | str | None) -> Path:
+    """Return a run's folder: as named, else a new one where all nodes are on this machine."""
     import tempfile
 
     from holdfast.errors import BadInput
     from holdfast.spark.session import is_loopback
-    from holdfast.spark.settings import Settings
 
-    named = directory or Settings.read(spark).directory
-    if named is None and not is_loopback(spark.sparkContext.master):
+    if named is None and not is_loopback(master):
         raise BadInput(
             "other machines would not reach a new folder on this one",
             field="--directory",
