@@ -18,8 +18,7 @@ from pathlib import Path
 from random import Random
 
 from holdfast.examples.registry import EXAMPLES
-from holdfast.runtime import run_in_process
-from holdfast.runtime.sinks import ParquetSink
+from holdfast.runtime import ParquetSink, run_in_process
 from holdfast.spark.cluster import EmbeddedCluster
 
 SECONDS = 600.0

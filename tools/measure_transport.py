@@ -148,7 +148,7 @@ def serve_flight(pipe: Connection, _: str) -> None:
     schema = pa.schema([("b", pa.binary())])
     batch = pa.record_batch([pa.array([bytes(CHUNK)])], schema)
 
-    class Server(flight.FlightServerBase):
+    class Server(flight.FlightServerBase):  # type: ignore[misc]
         def do_put(self, context, descriptor, reader, writer):  # type: ignore[no-untyped-def]
             """Read and forget."""
             for _chunk in reader:

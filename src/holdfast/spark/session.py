@@ -28,6 +28,11 @@ def _not_from_py4j(record: logging.LogRecord) -> bool:
     return Path(record.pathname).parent.name != "py4j"
 
 
+def _quiet_py4j() -> None:
+    logging.getLogger().addFilter(_not_from_py4j)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+
+
 @contextmanager
 def interrupts_held() -> Iterator[None]:
     """Keep Ctrl-C until the block is done, then raise it.
@@ -74,8 +79,7 @@ def start_session(
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    logging.getLogger().addFilter(_not_from_py4j)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    _quiet_py4j()
     address = os.environ.get("SPARK_LOCAL_IP")
     log_settings = Path(str(files("holdfast.spark").joinpath("log4j2.properties"))).as_uri()
     small_jvm = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
@@ -115,7 +119,7 @@ def submitted_session(name: str, master: str | None, *, settings: dict[str, str]
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    _quiet_py4j()
     SparkContext._ensure_initialized()
     conf = SparkConf()  # with what spark-submit was told, and spark-defaults.conf
     builder = SparkSession.builder.appName(conf.get("spark.app.name", name))
