@@ -42,7 +42,7 @@ def main() -> int:
                 return 1
             tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options.tests]
             done = subprocess.run(tests, check=False, capture_output=True, text=True, env=surroundings, cwd=ROOT)
-            print(f"Spark {version}: {done.stdout.strip().splitlines()[-1]}", flush=True)
+            print(f"Spark {version}: {(done.stdout.strip().splitlines() or [done.stderr[-400:]])[-1]}", flush=True)
             if done.returncode:
                 failed.append(version)
                 print(done.stdout[-4000:])

@@ -25,6 +25,11 @@ _OPERATOR = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 _PARTITION = re.compile(r"([A-Za-z0-9_-]{1,100})\[(0|[1-9][0-9]{0,8})\]", re.ASCII)
 
 
+def folder_name(text: str) -> str:
+    """Return what people would know a text by, as the name of one folder wherever it may come to stand."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:LONGEST_ID]
+
+
 def is_operator_id(text: object) -> bool:
     """Say whether this may name an operator."""
     return isinstance(text, str) and _OPERATOR.fullmatch(text) is not None

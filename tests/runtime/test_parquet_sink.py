@@ -12,7 +12,6 @@ from holdfast import Application, tumbling
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.runtime import MemorySink, OutputKey, ParquetSink
-from holdfast.runtime.answers import OperatorFailed
 from holdfast.runtime.blocks import SINK, Block, Edge, Header
 from holdfast.runtime.outputs import Outputs
 from holdfast.runtime.parquet_sink import Staged, stage
@@ -32,7 +31,7 @@ def table(*numbers: int) -> pa.Table:
 
 def staged(folder: str, cycle: int, *numbers: int) -> Staged:
     found = stage(folder, cycle, table(*numbers))
-    assert found is not None
+    assert isinstance(found, Staged)
     return found
 
 
@@ -102,7 +101,7 @@ def test_what_nothing_names_is_swept_away(tmp_path: Path) -> None:
     sink.sweep()
     assert [path.name for path in Path(folder).parent.iterdir()] == ["second"]
     sink.adopt(key(1), next_one, Epoch(2))
-    sink.close()
+    sink.end_staging(folder)
     assert not list(Path(folder).parent.iterdir())
     assert numbers(sink) == [2, 3]
 
@@ -110,7 +109,7 @@ def test_what_nothing_names_is_swept_away(tmp_path: Path) -> None:
 def test_where_a_node_cannot_write_it_says_so_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert stage(str(tmp_path / "not shared"), 0, table(1)) is None
+    assert "FileNotFoundError" in str(stage(str(tmp_path / "not shared"), 0, table(1)))
     folder = ParquetSink(tmp_path).stage_for("first")
 
     def full(*_: object) -> None:
@@ -118,10 +117,36 @@ def test_where_a_node_cannot_write_it_says_so_and_leaves_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
-        assert stage(folder, 0, table(1)) is None
+        assert "No space left" in str(stage(folder, 0, table(1)))
     odd = pa.table({"n": pa.array([{}], pa.struct([]))})
-    assert stage(folder, 0, odd) is None, "Parquet has no such type"
+    assert "Parquet" in str(stage(folder, 0, odd)), "Parquet has no such type"
     assert not list(Path(folder).iterdir())
+
+
+def test_tidying_never_ends_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = ParquetSink(tmp_path)
+    folder = sink.stage_for("first")
+    (Path(folder) / "of somebody else.staged").touch()
+    staged(folder, 0, 1)
+    sink.adopt(key(0), staged(folder, 5, 2), Epoch(1))
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refused)
+        sink.sync()
+    sink.sync()
+    assert [path.name for path in Path(folder).iterdir()] == ["of somebody else.staged"]
+
+
+def test_an_earlier_revision_stays_where_the_later_one_was_swept_away(tmp_path: Path) -> None:
+    sink = ParquetSink(tmp_path)
+    folder = sink.stage_for("first")
+    sink.adopt(key(0), staged(folder, 0, 1), Epoch(1))
+    with pytest.raises(FileNotFoundError):
+        sink.adopt(key(0, 1), Staged(f"{folder}/1-gone.staged", 1, 1), Epoch(1))
+    assert numbers(sink) == [1]
 
 
 def test_blocks_without_rows_are_out_with_what_nodes_wrote(tmp_path: Path) -> None:
@@ -140,8 +165,6 @@ def test_blocks_without_rows_are_out_with_what_nodes_wrote(tmp_path: Path) -> No
     done = outputs.publish([block(0), block(1), block(2)], {query: BatchId(-1)}, NOTHING, Epoch(1), written)
     assert done.out == [(query, 0, 2), (query, 1, 0), (query, 2, 1)], "a batch without rows is out too"
     assert numbers(sink) == [1, 2, 3]
-    gone = {(query, BatchId(3)): Staged(f"{folder}/3-gone.parquet", 3, 1)}
-    done = outputs.publish([block(3)], done.reached, NOTHING, Epoch(1), gone)
-    assert isinstance(done.problem, OperatorFailed)
-    assert not done.reached, "it is not out, and comes again"
-    assert "operator c: partition c[0], batch 3: its sink failed: FileNotFoundError" in str(done.problem)
+    gone = {(query, BatchId(3)): Staged(f"{folder}/3-gone.staged", 3, 1)}
+    swept = outputs.publish([block(3), block(4)], done.reached, NOTHING, Epoch(1), gone)
+    assert (swept.out, swept.reached, swept.problem) == ([], {}, None), "it is not out, and comes again"

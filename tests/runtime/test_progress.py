@@ -99,3 +99,11 @@ def test_another_application_is_refused(tmp_path: Path) -> None:
     ProgressFile(path, "one").write(Epoch(1), {}, {})
     with pytest.raises(BadInput, match="belongs to application"):
         ProgressFile(path, "two")
+
+
+@pytest.mark.parametrize("name", ["/home/me/x", "../../x", "..", "straße 7", "a/b", "x" * 300])
+def test_a_run_is_named_so_that_it_is_one_folder_wherever_it_stands(name: str, tmp_path: Path) -> None:
+    run = ProgressFile(tmp_path / "progress.json", name).run
+    assert Path(run).name == run
+    assert (tmp_path / run).parent == tmp_path
+    (tmp_path / run).mkdir()

@@ -105,7 +105,8 @@ def test_in_process(name: str, spark: SparkSession, answers: dict[str, Expected]
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_on_four_nodes(name: str, spark: SparkSession, answers: dict[str, Expected], tmp_path: Path) -> None:
     wanted = expected(spark, name, answers)
-    run = SparkRun(EXAMPLES[name].application(), spark, tmp_path / "run", checkpoint_every=6)
+    files: dict[str, object] = {output: str(tmp_path / "out" / output) for output in wanted.rows}
+    run = SparkRun(EXAMPLES[name].application(), spark, tmp_path / "run", sinks=files, checkpoint_every=6)
     for batch in wanted.batches:
         run.log(batch)
     run.log({}, last=True)

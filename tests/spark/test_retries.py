@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark import cloudpickle
 
@@ -78,7 +79,10 @@ def test_retries_and_cancelled_cycles_change_nothing(
     given = list(example.batches(SEED, BATCHES, ROWS))
     draw = Random(SEED)
     seen: Counter[str] = Counter()
-    run = SparkRun(example.application(), spark, tmp_path / "run", checkpoint_every=5)
+    expected = run_in_process(example.application(), given, close=False)
+    outputs = dict.fromkeys(partition.operator for partition in expected.program.outputs)
+    sinks: dict[str, object] = {name: str(tmp_path / "out" / name) for name in outputs}
+    run = SparkRun(example.application(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=5)
     watched: Callable[..., str | None] = run.backend._broken_by
 
     def now_and_then(nodes: Any) -> str | None:
@@ -94,9 +98,14 @@ def test_retries_and_cancelled_cycles_change_nothing(
         if number % 3 == 2:
             run.run()
     run.run()
-    expected = run_in_process(example.application(), given, close=False)
-    for name in dict.fromkeys(partition.operator for partition in expected.program.outputs):
+    run.close()
+    for name in outputs:
         assert as_rows(run.rows(name)) == as_rows(expected.rows(name)), name
+        plain = pq.read_table(tmp_path / "out" / name)
+        assert as_rows(plain) == as_rows(expected.rows(name)), (
+            "other readers see nothing of attempts that did not count"
+        )
+        assert not list((tmp_path / "out" / name).glob("_holdfast/staged/*"))
     assert seen["cancelled"] > 0, "cycles were cancelled"
     kinds = {
         Random(f"{SEED} {cycle} {level} {slot}").choice(KINDS)
@@ -105,7 +114,6 @@ def test_retries_and_cancelled_cycles_change_nothing(
         for slot in range(3)
     }
     assert kinds == set(KINDS), "every kind of fault was drawn"
-    run.close()
 
 
 def test_an_old_epoch_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -114,10 +122,11 @@ def test_an_old_epoch_is_refused(spark: SparkSession, tmp_path: Path) -> None:
 
     example = EXAMPLES["word-count"]
     given = list(example.batches(SEED, 4, 50))
-    old = SparkRun(example.application(), spark, tmp_path / "run", checkpoint_every=100)
+    sinks: dict[str, object] = {"counts": str(tmp_path / "out")}
+    old = SparkRun(example.application(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=100)
     old.log(given[0])
     old.run()
-    new = SparkRun(example.application(), spark, tmp_path / "run", checkpoint_every=100)
+    new = SparkRun(example.application(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=100)
     new.log(given[1])
     new.run()
     with pytest.raises(StaleEpoch):

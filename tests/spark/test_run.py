@@ -95,7 +95,8 @@ def test_a_killed_node_changes_nothing(
     spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path, expected: dict[str, list[dict[str, object]]]
 ) -> None:
     node = cluster.add_node()
-    run = SparkRun(traffic(), spark, tmp_path / "run", checkpoint_every=5)
+    sinks = {name: str(tmp_path / "out" / name) for name in OUTPUTS}
+    run = SparkRun(traffic(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=5)
     # The new node must take part before it dies.
     deadline = time.monotonic() + 120
     while node.host not in {one.host for one in executors_of(spark.sparkContext)}:
@@ -124,7 +125,7 @@ def test_rows_of_files_are_written_by_nodes_where_these_reach_the_directory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sinks = {name: str(tmp_path / "out" / name) for name in OUTPUTS}
-    through_the_driver = []
+    through_the_driver, told = [], []
     publish, stage_for = ParquetSink.publish, ParquetSink.stage_for
 
     def counted(self: ParquetSink, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
@@ -134,15 +135,17 @@ def test_rows_of_files_are_written_by_nodes_where_these_reach_the_directory(
     monkeypatch.setattr(ParquetSink, "publish", counted)
     if not shared:
         monkeypatch.setattr(ParquetSink, "stage_for", lambda self, start: stage_for(self, start) + "-elsewhere")
-    run = SparkRun(traffic(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=7)
+    run = SparkRun(traffic(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=7, tell=told.append)
     for batch in batches(20):
         run.log(batch)
     run.log({}, last=True)
     run.run()
     run.close()
+    said = [line.partition(":")[0] for line in told if "nodes cannot write its files" in line]
+    assert sorted(said) == ([] if shared else sorted(OUTPUTS)), "each is told of once"
     for name in OUTPUTS:
         assert as_rows(run.rows(name)) == expected[name]
-        assert not list(Path(sinks[name]).glob("_holdfast/staged/*")), "nothing is left behind"
+        assert not list(Path(sinks[name]).glob("_holdfast/staged/*/*")), "nothing is left behind"
     assert {key.query.operator for key in through_the_driver if key.query.operator in OUTPUTS} == (
         set() if shared else set(OUTPUTS)
     )

@@ -72,7 +72,7 @@ def run(
     from holdfast.spark.ingest import Ingestion
     from holdfast.spark.reading import finish, read_sources
     from holdfast.spark.run import SparkRun
-    from holdfast.spark.session import is_submitted, start_session, submitted_session
+    from holdfast.spark.session import is_submitted, start_session, stop_session, submitted_session
     from holdfast.spark.settings import Settings
 
     app, given = _find(application, batches, rows, seed)
@@ -85,7 +85,7 @@ def run(
             spark = start_session(
                 f"holdfast {app.name}", cluster.master_url if cluster else str(master), settings=_settings(conf)
             )
-        held.callback(spark.stop)
+        held.callback(stop_session, spark)
         place = run_folder(app.name, spark.sparkContext.master, directory or Settings.read(spark).directory)
         topology = app.topology()
         outputs = dict.fromkeys(topology.partition(index).operator for index in topology.outputs)
@@ -160,9 +160,9 @@ def run_folder(name: str, master: str, named: Path | str | None) -> Path:
     import tempfile
 
     from holdfast.errors import BadInput
-    from holdfast.spark.session import is_loopback
+    from holdfast.spark.session import is_loopback_master
 
-    if named is None and not is_loopback(master):
+    if named is None and not is_loopback_master(master):
         raise BadInput(
             "other machines would not reach a new folder on this one",
             field="--directory",

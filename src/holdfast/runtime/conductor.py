@@ -59,6 +59,8 @@ class _Counters:
     marked_at: float = 0.0
     forget: list[str] = field(default_factory=list)
     problem: str | None = None
+    not_staged: set[OperatorId] = field(default_factory=set)
+    """Outputs of which people have been told that nodes cannot write their files."""
 
 
 class Conductor:
@@ -309,6 +311,11 @@ class Conductor:
         done = self.outputs.publish(
             heard.blocks, machine.published, machine.book.durable_batch, machine.epoch, heard.staged
         )
+        for output, why in heard.not_staged.items():
+            if output not in self._counters.not_staged:
+                self._counters.not_staged.add(output)
+                self._tell(f"{output}: nodes cannot write its files, so its rows pass through the driver: {why}")
+                self._say("not-staged", output=output, problem=why)
         for query, batch, many in done.out:
             self._say("published", partition=str(query), batch=batch, rows=many)
         self.hear(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.assignments import Start
 from holdfast.recovery.checkpoints import SavedImage
 from holdfast.runtime.answers import Answer, Measures
@@ -114,3 +114,5 @@ class NodeReport:
     """The first batch of whose output rows are here, of each partition; where it was asked for."""
     staged: Mapping[tuple[PartitionId, BatchId], Staged] = field(default_factory=dict)
     """Outputs whose rows the node has written for their sink; their blocks come without."""
+    not_staged: Mapping[OperatorId, str] = field(default_factory=dict)
+    """Outputs whose rows it should have written and could not, and why; their blocks have them."""

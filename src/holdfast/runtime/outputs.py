@@ -134,6 +134,8 @@ class Outputs:
         except HoldfastError:
             raise
         except Exception as error:
+            if staged is not None and isinstance(error, FileNotFoundError):
+                return False  # another driver swept it away: the rows come again, by the driver, and meet its epoch
             problem = f"its sink failed: {type(error).__name__}: {error}"
             raise OperatorFailed(Failed(head.sender, head.batch, problem)) from error
         return True

@@ -22,10 +22,14 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.errors import one_line
 from holdfast.ids import Epoch, PartitionId
 from holdfast.runtime.durable_files import sync_folder
 from holdfast.runtime.sinks import OutputKey
 from holdfast.runtime.stores import StaleEpoch
+
+_STAGED = ".staged"
+"""How names of rows end that do not count yet: no reader takes them for Parquet files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +41,18 @@ class Staged:
     rows: int
 
 
-def stage(folder: str, cycle: int, rows: pa.Table) -> Staged | None:
-    """Write rows where a sink's driver said; None: they cannot be written there, from here.
+def stage(folder: str, cycle: int, rows: pa.Table) -> Staged | str:
+    """Write rows where a sink's driver said; or say why they cannot be written there, from here.
 
     The folder is of one driver, which made it: where it is not seen, the directory is not shared.
     """
-    path = f"{folder}/{cycle}-{uuid4().hex}.parquet"
+    path = f"{folder}/{cycle}-{uuid4().hex}{_STAGED}"
     try:
         _write_table(path, rows)
-    except (OSError, pa.ArrowException):
-        return None
+    except (
+        Exception
+    ) as error:  # whatever it is: the driver can still take the rows, and says what is wrong if it cannot
+        return one_line(f"{type(error).__name__}: {error}")
     return Staged(path, cycle, rows.num_rows)
 
 
@@ -62,7 +68,7 @@ class ParquetSink:
         self._attempts = itertools.count()
         self._made: set[PartitionId] = set()
         self._unsynced: set[PartitionId] = set()
-        self._staging: Path | None = None
+        self._staging: str | None = None
         self._cycle = -1
         """The last cycle whose staged rows have come: files of earlier ones are of no use any more."""
 
@@ -99,6 +105,7 @@ class ParquetSink:
         name = f"{query.operator}-{query.index:05d}-{key.batch:010d}-r{key.revision}.parquet"
         beside = write()
         try:
+            os.stat(beside)  # what a node wrote may have been swept away since
             if held is not None:
                 # A reader sees the old revision or the new one, for a moment neither, never both.
                 (self._directory / held["file"]).unlink(missing_ok=True)
@@ -116,21 +123,22 @@ class ParquetSink:
 
     def stage_for(self, start: str) -> str:
         """Make the folder in which the nodes of this start of a driver write rows; return it."""
-        self._staging = self._directory.absolute() / "_holdfast" / "staged" / start
-        self._staging.mkdir(parents=True, exist_ok=True)
-        return str(self._staging)
+        self._staging, self._cycle = str(self._staged_in() / start), -1
+        os.makedirs(self._staging, exist_ok=True)
+        return self._staging
 
     def sweep(self) -> None:
         """Remove what earlier drivers' nodes have written and nothing names; they must be over."""
-        if self._staging is not None:
-            for other in self._staging.parent.iterdir():
-                if other != self._staging:
-                    shutil.rmtree(other, ignore_errors=True)
+        for other in self._staged_in().glob("*"):
+            if str(other) != self._staging:
+                shutil.rmtree(other, ignore_errors=True)
 
-    def close(self) -> None:
-        """Remove what nodes have written and nothing names: no more will come."""
-        if self._staging is not None:
-            shutil.rmtree(self._staging, ignore_errors=True)
+    def end_staging(self, folder: str) -> None:
+        """Remove what nodes have written into a folder and nothing names: no more will come."""
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _staged_in(self) -> Path:
+        return self._directory.absolute() / "_holdfast" / "staged"
 
     def sync(self) -> None:
         """Have the names of what was published on the disk; until then a machine that dies may come back without.
@@ -142,10 +150,10 @@ class ParquetSink:
         if self._unsynced:
             sync_folder(self._directory)
         self._unsynced.clear()
-        if self._staging is not None:
-            for path in self._staging.glob("*.parquet"):
+        for path in [] if self._staging is None else Path(self._staging).glob(f"*{_STAGED}"):
+            with contextlib.suppress(OSError, ValueError):  # this is only tidying
                 if int(path.name.partition("-")[0]) < self._cycle:
-                    path.unlink(missing_ok=True)
+                    path.unlink()
 
     def _attempt(self) -> str:
         return f"{os.getpid():x}-{next(self._attempts):x}"

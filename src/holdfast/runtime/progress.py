@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from holdfast.errors import BadInput, CheckFailed
-from holdfast.ids import Epoch
+from holdfast.ids import Epoch, folder_name
 from holdfast.runtime.durable_files import replace_durably
 from holdfast.runtime.stores import StaleEpoch
 
@@ -89,7 +89,7 @@ class ProgressFile:
         """Open or begin it; one of another application is refused. Another writer is waited for with some patience."""
         self._path, self._application, self._patience = path, application, patience
         fields = self._read()
-        self.run: str = f"{application}-{uuid4().hex[:12]}" if fields is None else fields["run"]
+        self.run: str = f"{folder_name(application)}-{uuid4().hex[:12]}" if fields is None else fields["run"]
         self.epoch = NO_EPOCH if fields is None else Epoch(fields["epoch"])
         self.machine: Mapping[str, Any] | None = None if fields is None else fields["machine"]
         self.measures: Mapping[str, Any] = {} if fields is None else fields.get("measures", {})

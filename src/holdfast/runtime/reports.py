@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.ids import BatchId, NodeId, PartitionId
+from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId
 from holdfast.recovery.events import RestoreFailed, StateMissing
 from holdfast.runtime.answers import Failed, Measures, Missing, Refused
 from holdfast.runtime.blocks import Block
@@ -23,6 +23,8 @@ class Heard:
     blocks: list[Block] = field(default_factory=list)
     staged: dict[tuple[PartitionId, BatchId], Staged] = field(default_factory=dict)
     """Outputs whose rows nodes have written."""
+    not_staged: dict[OperatorId, str] = field(default_factory=dict)
+    """Outputs whose rows nodes could not write, and why."""
     stored: list[Stored] = field(default_factory=list)
     not_saved: list[NotSaved] = field(default_factory=list)
     refused: Refused | None = None
@@ -76,6 +78,7 @@ def hear_reports(reports: Sequence[NodeReport], placement: Mapping[PartitionId, 
         heard.measures += report.measures.items()
         heard.blocks += report.blocks
         heard.staged.update(report.staged)
+        heard.not_staged.update(report.not_staged)
         heard._hear(report)
     heard.kept_bytes = sum(kept.values())
     return heard

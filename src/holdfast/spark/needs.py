@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import BadInput
-from holdfast.spark.settings import conf_of, seconds_of
+from holdfast.spark.settings import seconds_of
 
 TESTED = ("4.0", "4.1", "4.2", "4.3")
 """Versions of Spark that were tried: the last runs the whole suite, docs/settings.md says what the others ran."""
@@ -84,7 +84,8 @@ def check_spark(spark: Any) -> list[str]:
             remedy="use a classic session: SparkSession.builder.master(…).getOrCreate() on the driver",
         )
     hint = check_version(str(spark.version))
-    return [*([] if hint is None else [hint]), *check_settings(conf_of(spark))]
+    # The context's: a session says what it was asked for, also where that came too late to count.
+    return [*([] if hint is None else [hint]), *check_settings(dict(spark.sparkContext.getConf().getAll()))]
 
 
 def check_settings(conf: Mapping[str, str]) -> list[str]:

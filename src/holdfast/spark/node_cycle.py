@@ -105,6 +105,7 @@ def run_level(around: Surroundings, job: Job, level: int, slot: int, given: list
     outside: list[Block] = []
     sent: dict[int, list[Block]] = {}
     staged: dict[tuple[PartitionId, BatchId], Staged] = {}
+    not_staged: dict[OperatorId, str] = {}
     for block in report.blocks:
         receiver, number = block.header.receiver, block.header.sequence
         first = worker.sent.get(number, level)
@@ -113,15 +114,19 @@ def run_level(around: Surroundings, job: Job, level: int, slot: int, given: list
         # A level that Spark runs again says all of it again: what it said before is lost.
         worker.sent[number] = level
         if receiver.operator in (SINK, LATE):
-            outside.append(_written(around, cycle.number, block, staged))
+            outside.append(_written(around, cycle.number, block, staged, not_staged))
         elif (task := cycle.tasks.get(receiver)) is not None and task.node in slots:
             sent.setdefault(slots[task.node], []).append(block)
-    said = pickle.dumps((replace(report, blocks=(), staged=staged), _together(outside), agent))
+    said = pickle.dumps((replace(report, blocks=(), staged=staged, not_staged=not_staged), _together(outside), agent))
     return [*((target, _together(blocks)) for target, blocks in sent.items()), (DRIVER, said)]
 
 
 def _written(
-    around: Surroundings, cycle: int, block: Block, staged: dict[tuple[PartitionId, BatchId], Staged]
+    around: Surroundings,
+    cycle: int,
+    block: Block,
+    staged: dict[tuple[PartitionId, BatchId], Staged],
+    not_staged: dict[OperatorId, str],
 ) -> Block:
     """Write an output's rows where its sink takes files, if that can be done here; return what is left to send."""
     head = block.header
@@ -129,7 +134,8 @@ def _written(
     if folder is None or block.rows is None or head.receiver.operator != SINK:
         return block
     one = stage(folder, cycle, block.rows)
-    if one is None:
+    if isinstance(one, str):
+        not_staged[head.sender.operator] = f"on {own_host()}: {one}"
         return block
     staged[head.sender, head.batch] = one
     return Block(head)

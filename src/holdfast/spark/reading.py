@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from holdfast.spark.ingest import Ingestion
 from holdfast.spark.run import SparkRun
@@ -21,25 +22,32 @@ def read_sources(
     Live queries wait for nobody: those that are lost come back beside them as nodes arrive. `close` lets every window
     out at the end, after which nothing can follow. `progressed` is called when live queries have gone on.
     """
-    ingestion.start(available_now=available_now)
-    most = 2 * running.conductor.pace.most_batches
-    shown = running.live_frontier
     try:
-        while True:
-            reading, made = ingestion.reading, False
-            # Several batches where much has come: a cycle then takes them together, with fewer exchanges.
-            while running.logged - running.live_frontier < most and ingestion.make_batch() is not None:
-                made = True
-            worked = running.advance()
-            if running.live_frontier != shown:
-                shown = running.live_frontier
-                progressed()
-            if not reading and not made and not worked:
-                break
+        ingestion.start(available_now=available_now)
+        _read(ingestion, running, progressed)
         finish(running, close=close)
         progressed()
-    finally:
-        ingestion.stop()
+    except BaseException:
+        with suppress(Exception):  # Ctrl-C may have ended Spark's JVM as well: what is on its way says more
+            ingestion.stop()
+        raise
+    ingestion.stop()
+
+
+def _read(ingestion: Ingestion, running: SparkRun, progressed: Callable[[], object]) -> None:
+    most = 2 * running.conductor.pace.most_batches
+    shown = running.live_frontier
+    while True:
+        reading, made = ingestion.reading, False
+        # Several batches where much has come: a cycle then takes them together, with fewer exchanges.
+        while running.logged - running.live_frontier < most and ingestion.make_batch() is not None:
+            made = True
+        worked = running.advance()
+        if running.live_frontier != shown:
+            shown = running.live_frontier
+            progressed()
+        if not reading and not made and not worked:
+            return
 
 
 def finish(running: SparkRun, *, close: bool = False) -> None:

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 from uuid import uuid4
 
 import pyarrow as pa
 
 from holdfast.application import Application, steps
 from holdfast.errors import BadInput
-from holdfast.ids import BatchId, PartitionId
+from holdfast.ids import BatchId, OperatorId, PartitionId, folder_name
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.answers import Measures
 from holdfast.runtime.conductor import Conductor
@@ -31,6 +31,7 @@ from holdfast.runtime.pace import Pace
 from holdfast.runtime.parquet_sink import ParquetSink
 from holdfast.runtime.program import Program
 from holdfast.runtime.progress import ProgressFile
+from holdfast.runtime.sinks import Sink
 from holdfast.runtime.sources import DirectoryLog, log_batch
 from holdfast.runtime.times import END_OF_TIME
 from holdfast.spark.backend import SparkBackend
@@ -93,13 +94,12 @@ class SparkRun:
             name: DirectoryLog(source, self.program.name, self._directory / "sources" / name)
             for name, source in self.program.sources.items()
         }
-        start = f"{self.program.name}-{uuid4().hex[:12]}"
+        start = f"{folder_name(self.program.name)}-{uuid4().hex[:12]}"
         named = name_sinks(self.program, sinks or {})
-        # Where a replay could give other rows, outputs wait for a checkpoint, and are sent again meanwhile.
-        self._files = {
-            name: sink
+        self._staging = {
+            name: (sink, sink.stage_for(start))
             for name, sink in named.items()
-            if isinstance(sink, ParquetSink) and self.program.operators[name].deterministic
+            if _takes_files(sink, self.program, name)
         }
         around = Surroundings(
             _portable(app),
@@ -108,7 +108,7 @@ class SparkRun:
             chosen.store_durable or str(self._directory / "checkpoints"),
             progress.run,
             chosen,
-            {name: sink.stage_for(start) for name, sink in self._files.items()},
+            {name: folder for name, (_, folder) in self._staging.items()},
         )
         self._keep_alive = KeepAlive(secret_file=chosen.store_secret_file, seconds=chosen.keepalive_seconds)
         self.backend = SparkBackend(
@@ -137,7 +137,7 @@ class SparkRun:
         )
         # This driver is the run's now: an earlier one is refused, and what it left without a name is of no use.
         DirectoryVault(Path(around.checkpoints)).sweep(progress.run, self.conductor.machine.book.names(progress.run))
-        for sink in self._files.values():
+        for sink, _ in self._staging.values():
             sink.sweep()
 
     # -- feeding -----------------------------------------------------------------------------------------------------
@@ -194,8 +194,8 @@ class SparkRun:
         """Let go of the executors; logs, checkpoints and outputs stay."""
         self.backend.close()
         self._keep_alive.close()
-        for sink in self._files.values():
-            sink.close()
+        for sink, folder in self._staging.values():
+            sink.end_staging(folder)
 
     # -- what came of it ---------------------------------------------------------------------------------------------
 
@@ -216,6 +216,16 @@ class SparkRun:
     def rows(self, operator: str) -> pa.Table:
         """Return all rows an output has given, by batch and then by partition; its sink must be one that can tell."""
         return self.conductor.outputs.rows(operator)
+
+
+def _takes_files(sink: Sink, program: Program, output: OperatorId) -> TypeGuard[ParquetSink]:
+    """Say whether nodes may write an output's files.
+
+    Not where `publish` is the user's own; nor where a replay could give other rows: these wait for a checkpoint, and
+    are sent in every cycle until then.
+    """
+    ours = isinstance(sink, ParquetSink) and type(sink).publish is ParquetSink.publish
+    return ours and program.operators[output].deterministic
 
 
 def _pace(settings: Settings, wait_seconds: float) -> Pace:

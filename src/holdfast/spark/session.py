@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,7 +57,7 @@ def interrupts_held() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
-def is_loopback(master: str) -> bool:
+def is_loopback_master(master: str) -> bool:
     """Whether a master is on this machine's loopback, or in the driver's own process."""
     host = master.partition("://")[2].rpartition(":")[0]
     return master.startswith("local") or host == "localhost" or host.startswith("127.")
@@ -72,7 +72,7 @@ def start_session(
     no page. With another one it listens where that reaches it, by Spark's own rules.
     """
     os.environ["JAVA_HOME"] = str(find_java_home())
-    local = is_loopback(master)
+    local = is_loopback_master(master)
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -127,3 +127,11 @@ def submitted_session(name: str, master: str | None, *, settings: dict[str, str]
         if key in (settings or {}) or not conf.contains(key):
             builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop a session, also where Ctrl-C has ended its JVM already, as under spark-submit."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, OSError):
+        spark.stop()
