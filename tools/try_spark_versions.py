@@ -27,7 +27,7 @@ def main() -> int:
     failed = []
     for version in options.versions:
         with tempfile.TemporaryDirectory(prefix=f"holdfast-spark-{version}-") as folder:
-            fetch = [sys.executable, "-m", "pip", "install", "--quiet", "--target", folder, f"pyspark=={version}"]
+            fetch = [sys.executable, "-m", "pip", "install", "-qq", "--target", folder, f"pyspark=={version}"]
             subprocess.run(fetch, check=True)
             surroundings = os.environ | {"PYTHONPATH": folder}
             seen = subprocess.run(
@@ -40,7 +40,9 @@ def main() -> int:
             if seen != version:
                 print(f"{version}: {seen} was found in its place")
                 return 1
-            tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options.tests]
+            # Older ones leave sockets for the collector to close, and Python warns of it.
+            calm = ["-p", "no:cacheprovider", "-o", "filterwarnings=default"]
+            tests = [sys.executable, "-m", "pytest", "-q", *calm, *options.tests]
             done = subprocess.run(tests, check=False, capture_output=True, text=True, env=surroundings, cwd=ROOT)
             print(f"Spark {version}: {(done.stdout.strip().splitlines() or [done.stderr[-400:]])[-1]}", flush=True)
             if done.returncode:
