@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,12 +15,13 @@ import pytest
 
 from holdfast import Application, average, sliding, tumbling
 from holdfast.errors import BadInput
-from holdfast.ids import Epoch
-from holdfast.runtime import OutputKey, ParquetSink, run_in_process
+from holdfast.ids import Epoch, OperatorId
+from holdfast.runtime import MemorySink, OutputKey, ParquetSink, run_in_process
 from holdfast.runtime.answers import OperatorFailed
+from holdfast.runtime.program import Program
 from holdfast.spark.needs import check_spark
 from holdfast.spark.pinned import executors_of
-from holdfast.spark.run import SparkRun
+from holdfast.spark.run import SparkRun, takes_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -259,3 +261,31 @@ def test_what_cannot_run_is_refused(spark: SparkSession, tmp_path: Path) -> None
     holds.source("s", schema={"a": "int64"}).map(session.createDataFrame).output()
     with pytest.raises(BadInput, match="cannot be sent"):
         SparkRun(holds, spark, tmp_path / "held")
+
+
+def test_a_sink_with_a_publish_of_its_own_gets_its_rows() -> None:
+    class Masked(ParquetSink):
+        def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
+            return super().publish(key, rows.drop_columns(["speed"]), epoch)
+
+    program = Program(traffic())
+    assert takes_files(ParquetSink("x"), program, OperatorId("speeds"))
+    assert not takes_files(Masked("x"), program, OperatorId("speeds")), "its own publish would be passed over"
+    assert not takes_files(MemorySink(), program, OperatorId("speeds"))
+    unsure = Program(uncertain())
+    output = unsure.outputs[0].operator
+    assert not takes_files(ParquetSink("x"), unsure, output), "its rows wait for a checkpoint"
+
+
+def test_settings_are_those_of_the_context_not_what_a_session_was_asked_for_too_late() -> None:
+    asked = SimpleNamespace(
+        version="4.3.0",
+        conf={"spark.speculation": "false"},
+        sparkContext=SimpleNamespace(
+            getConf=lambda: SimpleNamespace(
+                getAll=lambda: [("spark.master", "spark://127.0.0.1:7077"), ("spark.speculation", "true")]
+            )
+        ),
+    )
+    with pytest.raises(BadInput, match=r"spark\.speculation: true does not do"):
+        check_spark(asked)

@@ -97,9 +97,7 @@ class SparkRun:
         start = f"{folder_name(self.program.name)}-{uuid4().hex[:12]}"
         named = name_sinks(self.program, sinks or {})
         self._staging = {
-            name: (sink, sink.stage_for(start))
-            for name, sink in named.items()
-            if _takes_files(sink, self.program, name)
+            name: (sink, sink.stage_for(start)) for name, sink in named.items() if takes_files(sink, self.program, name)
         }
         around = Surroundings(
             _portable(app),
@@ -218,7 +216,7 @@ class SparkRun:
         return self.conductor.outputs.rows(operator)
 
 
-def _takes_files(sink: Sink, program: Program, output: OperatorId) -> TypeGuard[ParquetSink]:
+def takes_files(sink: Sink, program: Program, output: OperatorId) -> TypeGuard[ParquetSink]:
     """Say whether nodes may write an output's files.
 
     Not where `publish` is the user's own; nor where a replay could give other rows: these wait for a checkpoint, and
