@@ -68,6 +68,6 @@ def test_a_cluster_beyond_this_machine_needs_a_directory() -> None:
     with pytest.raises(BadInput, match=r"--directory: other machines would not reach.*spark\.holdfast\.directory"):
         run_folder("x", "spark://10.0.0.1:7077", None)
     assert run_folder("x", "spark://10.0.0.1:7077", "/data/x") == Path("/data/x")
-    here = run_folder("x", "spark://127.0.0.1:7077", None)
+    here = run_folder("a/b", "spark://127.0.0.1:7077", None)
     assert here.is_dir(), "here a new folder does"
     here.rmdir()

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where logs, checkpoints and outputs go. Default: as spark.holdfast.directory says, else a new one.",
+    help="Where logs, checkpoints and outputs go; every node must reach it. Default: as spark.holdfast.directory says, "
+    "else a new folder, where all nodes are on this machine.",
 )
 @click.option(
     "--checkpoint-every", type=click.IntRange(1), help="Batches per checkpoint. Default: as spark.holdfast.* says."
@@ -78,13 +79,15 @@ def run(
     app, given = _find(application, batches, rows, seed)
     began = time.monotonic()
     with ExitStack() as held:
-        cluster = None if master or is_submitted() else held.enter_context(EmbeddedCluster(nodes))
+        name, settings = f"holdfast {app.name}", _settings(conf)
+        cluster = None
         if is_submitted():
-            spark = submitted_session(f"holdfast {app.name}", master, settings=_settings(conf))
+            spark = submitted_session(name, master, settings=settings)
+        elif master is not None:
+            spark = start_session(name, master, settings=settings)
         else:
-            spark = start_session(
-                f"holdfast {app.name}", cluster.master_url if cluster else str(master), settings=_settings(conf)
-            )
+            cluster = held.enter_context(EmbeddedCluster(nodes))
+            spark = start_session(name, cluster.master_url, settings=settings)
         held.callback(stop_session, spark)
         place = run_folder(app.name, spark.sparkContext.master, directory or Settings.read(spark).directory)
         topology = app.topology()
@@ -160,6 +163,7 @@ def run_folder(name: str, master: str, named: Path | str | None) -> Path:
     import tempfile
 
     from holdfast.errors import BadInput
+    from holdfast.ids import folder_name
     from holdfast.spark.session import is_loopback_master
 
     if named is None and not is_loopback_master(master):
@@ -168,7 +172,7 @@ def run_folder(name: str, master: str, named: Path | str | None) -> Path:
             field="--directory",
             remedy="name a folder on storage that every node reaches, or set spark.holdfast.directory",
         )
-    return Path(named or tempfile.mkdtemp(prefix=f"holdfast-{name}-"))
+    return Path(named or tempfile.mkdtemp(prefix=f"holdfast-{folder_name(name)}-"))
 
 
 def _replacements(cluster: EmbeddedCluster, wanted: int) -> Any:

@@ -49,9 +49,8 @@ def stage(folder: str, cycle: int, rows: pa.Table) -> Staged | str:
     path = f"{folder}/{cycle}-{uuid4().hex}{_STAGED}"
     try:
         _write_table(path, rows)
-    except (
-        Exception
-    ) as error:  # whatever it is: the driver can still take the rows, and says what is wrong if it cannot
+    except Exception as error:
+        # Whatever it is, the driver can still take the rows; where it cannot write them either, it names the output.
         return one_line(f"{type(error).__name__}: {error}")
     return Staged(path, cycle, rows.num_rows)
 
