@@ -95,7 +95,7 @@ def test_too_few_peers_hold_up_checkpoints_and_not_the_stream() -> None:
     vault = StubbornVault()
     bench = Bench(vault)
     bench.feed(GIVEN[:10])
-    assert bench.conductor.frontier == 9, "the stream goes on"
+    assert bench.conductor.outlook.frontier == 9, "the stream goes on"
     assert bench.conductor.machine.book.global_batch == -1
     assert any("1 peer answers, 2 are needed" in line and "O3[0]" in line for line in bench.told), bench.told
     assert all(log.blocks(0, 1) for log in bench.logs.values()), "and its logs are kept"  # type: ignore[arg-type]
@@ -147,7 +147,7 @@ def test_a_sink_that_fails_half_way_is_named_and_loses_nothing() -> None:
     assert "partition O3[1], batch 5" in str(caught.value)
     sink.broken = False
     bench.conductor.run()
-    bench.feed(GIVEN[bench.conductor.logged + 1 :])
+    bench.feed(GIVEN[bench.conductor.outlook.logged + 1 :])
     bench.check()
 
 
@@ -160,13 +160,13 @@ def test_what_is_alive_goes_on_while_others_wait_for_nodes() -> None:
     machine = bench.conductor.machine
     for number in range(6, 14):
         log_batch(bench.program, bench.logs, GIVEN[number])
-        while bench.conductor.live_frontier < number:
+        while bench.conductor.outlook.live_frontier < number:
             bench.conductor.advance()
     alive = {p for p in bench.program.outputs if machine.available(p)}
     assert alive
     assert all(machine.published[p] == 13 for p in alive)
     assert machine.lost
-    assert bench.conductor.frontier < 13
+    assert bench.conductor.outlook.frontier < 13
     for _ in range(200):
         assert not bench.conductor.advance(), "there is nothing to do, and that does not end the run"
     assert any("partitions wait for 2 nodes" in line for line in bench.told), bench.told

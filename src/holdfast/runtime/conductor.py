@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
-from holdfast.recovery.checkpoints import NOTHING, CheckpointBook, image_name
+from holdfast.recovery.checkpoints import CheckpointBook, image_name
 from holdfast.recovery.effects import Effect, Fence, Forget, GlobalCheckpoint, Keep, Place, RequestNodes, RollBack
 from holdfast.recovery.events import (
     CheckpointGivenUp,
@@ -27,13 +27,14 @@ from holdfast.recovery.events import (
     Timer,
 )
 from holdfast.recovery.machine import Machine
-from holdfast.recovery.states import LIVE_STATES, PLACED_STATES, PartitionState
+from holdfast.recovery.states import PLACED_STATES, PartitionState
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.recovery.wiring import Wiring
 from holdfast.runtime.answers import Measures, OperatorFailed
 from holdfast.runtime.backends import Backend, Broken
 from holdfast.runtime.cycle import Cycle, NotSaved, Task
 from holdfast.runtime.narrating import Observation, effect_fields, effect_line, event_kind
+from holdfast.runtime.outlook import Outlook
 from holdfast.runtime.outputs import Outputs
 from holdfast.runtime.pace import Pace, Patience
 from holdfast.runtime.program import Program
@@ -43,7 +44,6 @@ from holdfast.runtime.sinks import Sink
 from holdfast.runtime.sources import SourceLog
 from holdfast.runtime.stores import StaleEpoch
 
-_AT_WORK = LIVE_STATES - {PartitionState.PAUSED}
 LEAST_COST = 1e-6
 """Of a partition, in cores."""
 IDLE_SECONDS = 0.1
@@ -90,6 +90,7 @@ class Conductor:
         wiring = Wiring(program.topology, {name: one.deterministic for name, one in program.operators.items()})
         book = None if progress.machine is None else CheckpointBook.read(wiring.order, progress.machine["book"])
         self.machine = Machine(wiring, recovery, epoch=progress.epoch, book=book)
+        self.outlook = Outlook(program, self.machine, logs, self.outputs)
         self.measures: dict[PartitionId, Measures] = dict.fromkeys(program.partitions, Measures())
         """What every partition has taken in this run."""
         self.rollbacks = 0
@@ -111,59 +112,6 @@ class Conductor:
             self.machine.handle(CostsMeasured(costs))
         self._write()
 
-    # -- what there is to do -----------------------------------------------------------------------------------------
-
-    @property
-    def logged(self) -> BatchId:
-        """The last batch that every source has logged."""
-        return min(log.frontier for log in self._logs.values())
-
-    @property
-    def frontier(self) -> BatchId:
-        """The last batch that every partition has completed."""
-        return self.machine.frontier
-
-    @property
-    def live_frontier(self) -> BatchId:
-        """The last batch that every live partition has completed; where none is live, every partition."""
-        live = self.machine.in_state(LIVE_STATES)
-        return min((self.machine.partitions[p].frontier for p in live), default=self.frontier)
-
-    @property
-    def caught_up(self) -> bool:
-        """Whether everything logged is processed, and out where it can be."""
-        machine, logged = self.machine, self.logged
-        if any(one.state not in LIVE_STATES for one in machine.partitions.values()) or machine.frontier < logged:
-            return False
-        durable = machine.book.durable_batch
-        return all(
-            machine.published[p]
-            >= (logged if self.outputs.sure(p) else min(durable, self.outputs.held.get(p, NOTHING)))
-            for p in self.program.outputs
-        )
-
-    def _can_work(self) -> bool:
-        """Whether a cycle would bring anything: a partition can go on, is on its way, or has something to save."""
-        machine = self.machine
-        return self._can_go_on() or any(
-            one.state is PartitionState.RESTORING
-            or (one.state in _AT_WORK and any(mark <= one.frontier for mark in machine.marks_for(partition)))
-            for partition, one in machine.partitions.items()
-        )
-
-    def _can_go_on(self) -> bool:
-        """Whether a live partition has something to process, or to publish."""
-        machine, logged = self.machine, self.logged
-        for partition, one in machine.partitions.items():
-            senders = [machine.partitions[p].frontier for p in machine.wiring.senders(partition)]
-            if one.state in _AT_WORK and one.frontier < min(senders, default=logged):
-                return True
-        return not self.caught_up and any(
-            machine.published[p] < machine.partitions[p].frontier
-            for p in self.program.outputs
-            if machine.partitions[p].state in LIVE_STATES
-        )
-
     # -- running -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -171,7 +119,7 @@ class Conductor:
         patience = self._patience
         patience.moved()
         self.hear_nodes()
-        while not self.caught_up:
+        while not self.outlook.caught_up:
             if not self.advance() and patience.waits_in_vain:
                 raise self._stuck(waited=True)
 
@@ -181,8 +129,8 @@ class Conductor:
         Live partitions go on whatever others wait for: whoever feeds a stream calls this again and again. Cycles that
         keep bringing nothing end the run, and so does a time in which nothing at all is alive.
         """
-        patience, before = self._patience, self._standing()
-        could, began = self._can_go_on(), self._clock()
+        patience, before = self._patience, self.outlook.standing
+        could, began = self.outlook.can_go_on, self._clock()
         if not self.step():
             self.backend.wait(IDLE_SECONDS)
             if patience.idled(max(IDLE_SECONDS, self._clock() - began)):
@@ -190,7 +138,7 @@ class Conductor:
             if patience.waits_in_vain and not self.machine.in_state(PLACED_STATES):
                 raise self._stuck(waited=True)
             return False
-        if self._standing() != before:
+        if self.outlook.standing != before:
             patience.moved()
             return True
         pause = patience.stood(could=could)
@@ -203,7 +151,7 @@ class Conductor:
     def step(self) -> bool:
         """Hear what has happened, and run one cycle if it would bring anything; say whether one was run."""
         self.hear_nodes()
-        if not self._can_work():
+        if not self.outlook.can_work:
             return False
         self._mark()
         self.cycle()
@@ -232,16 +180,6 @@ class Conductor:
             self._say(event_kind(event), nodes=list(getattr(event, "nodes", ())))
             self.hear(event)
 
-    def _standing(self) -> object:
-        machine = self.machine
-        return (
-            machine.epoch,
-            machine.book.global_batch,
-            sum(one.frontier for one in machine.partitions.values()),
-            sum(machine.published.values()),
-            [one.state for one in machine.partitions.values()],
-        )
-
     def _stuck(self, waited: bool) -> CheckFailed:
         lost = self.machine.lost
         problem = self._counters.problem or "no failure"
@@ -252,7 +190,7 @@ class Conductor:
                 remedy="see that the cluster has free workers; the run goes on from here when started again",
             )
         return CheckFailed(
-            f"cycle after cycle brings nothing, at batch {self.frontier} ({problem})",
+            f"cycle after cycle brings nothing, at batch {self.outlook.frontier} ({problem})",
             where=f"application {self.program.name}",
             remedy="look at the executors' logs, and start the run again: it goes on from here",
         )
@@ -261,7 +199,7 @@ class Conductor:
 
     def next_cycle(self) -> Cycle:
         """Say to all nodes what holds now."""
-        machine, logged = self.machine, self.logged
+        machine, logged = self.machine, self.outlook.logged
         self._counters.cycles += 1
         keep = machine.keep_from()
         tasks = {}
@@ -321,7 +259,7 @@ class Conductor:
         self.hear(
             CycleDone(
                 cycle.epoch,
-                self.logged,
+                self.outlook.logged,
                 # Where late rows are not written, a partition is not known to be further: they come again.
                 {p: batch for p, batch in heard.frontiers.items() if p not in done.not_aside},
                 frozenset(heard.frontiers),
@@ -333,7 +271,7 @@ class Conductor:
             "cycle",
             number=cycle.number,
             epoch=cycle.epoch,
-            through=self.logged,
+            through=self.outlook.logged,
             frontier=machine.frontier,
             seconds=seconds,
             rows=heard.rows,
@@ -381,10 +319,10 @@ class Conductor:
         tries = 0
         while machine.book.durable_batch < target:
             self.hear(CheckpointMarked(target, durable=True))
-            before = self._standing()
+            before = self.outlook.standing
             if not self.step():
                 self.backend.wait(0.05)
-            tries = 0 if self._standing() != before else tries + 1
+            tries = 0 if self.outlook.standing != before else tries + 1
             self.backend.wait(min(0.2, 0.002 * tries))
             if tries > 50 * self.pace.most_tries:
                 raise self._stuck(waited=False)

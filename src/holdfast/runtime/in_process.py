@@ -126,7 +126,7 @@ class InProcess:
     @property
     def frontier(self) -> BatchId:
         """The last batch logged by every source."""
-        return self._conductor.logged
+        return self._conductor.outlook.logged
 
     @property
     def epoch(self) -> Epoch:

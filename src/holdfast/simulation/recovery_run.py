@@ -298,7 +298,7 @@ class _Run:
             return True
         if not ran:
             self.clock.now += self.draw.uniform(5, 40)
-        self.checks.after_step(self.driver.machine, ran and self.cluster.clean, self.driver.logged)
+        self.checks.after_step(self.driver.machine, ran and self.cluster.clean, self.driver.outlook.logged)
         return ran
 
     def _let_old_go_on(self) -> None:
@@ -331,7 +331,7 @@ class _Run:
 
     def _come_to_rest(self, when: str) -> None:
         stuck, steps = 0, 0
-        while not self.driver.caught_up:
+        while not self.driver.outlook.caught_up:
             before = _standing(self.driver)
             ran = self._step()
             steps += 1
@@ -345,11 +345,11 @@ class _Run:
                 self.cluster.join({self.cluster.new_name("x"): self.cluster.new_store()}, self.scene.capacity)
                 stuck = 0
             elif stuck > 12 or steps > MOST_STEPS:
-                behind = tuple(p for p, one in machine.partitions.items() if one.frontier < self.driver.logged)
+                behind = tuple(p for p, one in machine.partitions.items() if one.frontier < self.driver.outlook.logged)
                 self._found(Violation(f"{when}: nothing moves any more (ran {ran})", behind or self.program.outputs))
 
     def _look(self) -> None:
-        self.checks.after_step(self.driver.machine, False, self.driver.logged)
+        self.checks.after_step(self.driver.machine, False, self.driver.outlook.logged)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -143,17 +143,17 @@ class SparkRun:
     @property
     def logged(self) -> BatchId:
         """The last batch that every source has logged."""
-        return self.conductor.logged
+        return self.conductor.outlook.logged
 
     @property
     def frontier(self) -> BatchId:
         """The last batch that every partition has completed."""
-        return self.conductor.frontier
+        return self.conductor.outlook.frontier
 
     @property
     def live_frontier(self) -> BatchId:
         """The last batch that every live partition has completed."""
-        return self.conductor.live_frontier
+        return self.conductor.outlook.live_frontier
 
     @property
     def closed(self) -> bool:
@@ -164,7 +164,7 @@ class SparkRun:
     @property
     def caught_up(self) -> bool:
         """Whether everything logged is processed, and out where it can be."""
-        return self.conductor.caught_up
+        return self.conductor.outlook.caught_up
 
     def log(self, batch: Mapping[str, pa.Table], *, last: bool = False, number: BatchId | None = None) -> BatchId:
         """Put one batch into the source logs; sources that are not named have no rows in it. Returns its number."""
