@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.durable_files import replace_durably
 from holdfast.errors import BadInput
 from holdfast.lab import has_lab, lab_module
 
@@ -95,9 +96,4 @@ def write_text(path: str, text: str) -> None:
             given.write_text(text, encoding="utf-8")
             return
         target = Path(os.path.realpath(given))  # a link stays a link: what it leads to is written
-        draft = target.with_name(f".{target.name}.draft")
-        try:
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
+        replace_durably(target, text.encode())

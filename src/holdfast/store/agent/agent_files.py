@@ -15,13 +15,12 @@ Runs wherever an agent is started, watched or told something; each file is writt
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from holdfast.durable_files import replace_atomically
 from holdfast.errors import BadInput
 from holdfast.store.agent.spool import make_folders
 
@@ -134,9 +133,7 @@ def agent_ready(spool: Path) -> bool:
 
 def write_note(path: Path, plain: dict[str, Any]) -> None:
     """Write plain values to a file of the spool, at once or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
-    part.write_text(json.dumps(plain))
-    part.rename(path)
+    replace_atomically(path, json.dumps(plain).encode())
 
 
 def read_note(path: Path) -> Any:

@@ -13,12 +13,12 @@ import shutil
 import time
 from pathlib import Path
 
+from holdfast.durable_files import replacing_durably
 from holdfast.erasure.fragment import StateId
 from holdfast.ids import Epoch
 from holdfast.store.agent.snapshot_files import check_image
 from holdfast.store.agent.snapshot_names import state_of
 from holdfast.store.peer.disk import Disk
-from holdfast.store.peer.publishing import published
 from holdfast.store.wire.failures import Corrupt, NoRoom, StaleEpoch
 
 ABANDONED_SECONDS = 3600.0
@@ -42,7 +42,7 @@ class DurableFolder:
             self._enter(state_of(name), epoch)
             if target.exists():
                 return
-            with published(target) as file, snapshot.open("rb") as source:
+            with replacing_durably(target) as file, snapshot.open("rb") as source:
                 shutil.copyfileobj(source, file, 1 << 20)
         except OSError as error:
             raise NoRoom(

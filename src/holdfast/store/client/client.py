@@ -26,8 +26,8 @@ from holdfast.store.client.retrieving import HEDGE_SECONDS, Retrieval, RetrieveR
 from holdfast.store.client.saving import STALL_SECONDS, save_fragments
 from holdfast.store.client.scatter import Outcome, scatter
 from holdfast.store.client.states import Contents, Loaded, LoadedFile, Part, Saved, Version, chain_to
+from holdfast.store.client.target_files import target_file
 from holdfast.store.client.tuning import CodingTuner, SaveMeasurement, TuningGoals, coding_to_survive
-from holdfast.store.peer.publishing import published
 from holdfast.store.peer.survey import Survey, everyone, locate, survey_state
 from holdfast.store.ring.ids import state_key
 from holdfast.store.ring.messages import Contact
@@ -228,7 +228,7 @@ class PeerStore:
         def read(survey: Survey, chain: list[StateHeader]) -> LoadedFile:
             lost: list[str] = []
             used, decoding = 0, 0.0
-            with published(path) as file:
+            with target_file(path) as file:
                 for header in chain:
                     stripes, report = self._stripes(survey, header)
                     for stripe in stripes:

@@ -17,10 +17,10 @@ from holdfast.erasure.fragment import FragmentHeader, StateHeader, StateId
 from holdfast.erasure.layout import Coding
 from holdfast.ids import BatchId, Epoch
 from holdfast.store.client.states import Contents, Loaded, LoadedFile, Part, Saved, Version, chain_to
+from holdfast.store.client.target_files import target_file
 from holdfast.store.peer.disk import Disk
 from holdfast.store.peer.fragment_files import FragmentFiles
 from holdfast.store.peer.limits import Limits
-from holdfast.store.peer.publishing import published
 from holdfast.store.wire.failures import StaleEpoch, StateMissing
 
 ONE = Coding(1, 0)
@@ -61,7 +61,7 @@ class MemoryStore:
     def load_into(self, state: StateId, path: Path, version: BatchId | None = None) -> LoadedFile:
         """Write base and deltas into a file."""
         loaded = self.load(state, version)
-        with published(path) as file:
+        with target_file(path) as file:
             file.writelines(part.contents for part in loaded.parts)
         sizes = tuple(len(part.contents) for part in loaded.parts)
         return LoadedFile(state, loaded.version, path, sizes, loaded.used)
@@ -127,7 +127,7 @@ class FolderStore:
         """Read base and deltas into a file, a stripe at a time."""
         began = time.monotonic()
         chain = chain_to(self._headers(state), state, version)
-        with published(path) as file:
+        with target_file(path) as file:
             for header in chain:
                 file.writelines(self._stripes(header))
         sizes = tuple(one.state_bytes for one in chain)

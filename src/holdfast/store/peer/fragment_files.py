@@ -34,7 +34,7 @@ from holdfast.erasure.fragment import LONGEST_HEADER, FragmentHeader, StateId, o
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch
 from holdfast.store.peer.arrival import Arrival, Berth
-from holdfast.store.peer.disk import Disk, write_atomically
+from holdfast.store.peer.disk import Disk
 from holdfast.store.peer.limits import Limits
 from holdfast.store.peer.memory_tier import MemoryTier
 from holdfast.store.wire.failures import BadRequest, Corrupt, NoRoom, StaleEpoch, StateMissing
@@ -90,7 +90,7 @@ class FragmentFiles:
             if epoch <= standing:
                 return standing
             fences = {**self._fences, namespace: epoch}
-            write_atomically(self._disk, self.folder / "fences.json", json.dumps(fences).encode())
+            self._disk.replace(self.folder / "fences.json", json.dumps(fences).encode())
             self._fences = fences
             return epoch
 

@@ -22,11 +22,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast.durable_files import replace_durably
 from holdfast.erasure.fragment import StateId
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId
 from holdfast.store.client.states import StateStore
-from holdfast.store.peer.disk import Disk, write_atomically
 from holdfast.store.peer.fragment_files import FragmentFiles
 from holdfast.store.peer.limits import Limits
 from holdfast.store.peer.operations import Operations
@@ -305,7 +305,7 @@ def _peer_name(folder: Path) -> str:
             pass
         raise Corrupt("the peer's name cannot be read", where=str(path), remedy="remove this file: it gets a new name")
     name = secrets.token_hex(16)
-    write_atomically(Disk(), path, json.dumps({"holdfast": 1, "name": name}).encode())
+    replace_durably(path, json.dumps({"holdfast": 1, "name": name}).encode())
     return name
 
 
