@@ -22,7 +22,7 @@ from holdfast.errors import BadInput
 from holdfast.ids import Epoch
 from holdfast.store.agent.agent_files import AgentSettings, enter_ring
 from holdfast.store.agent.durable_folder import DurableFolder
-from holdfast.store.agent.snapshot_files import check_image, mapped_data, write_image
+from holdfast.store.agent.snapshot_files import check_snapshot, mapped_data, write_snapshot
 from holdfast.store.agent.snapshot_names import key_of, name_of, state_of
 from holdfast.store.agent.spool import SaveAnswer, Spool, agent_address
 from holdfast.store.client.tuning import coding_to_survive
@@ -94,32 +94,32 @@ def test_what_is_no_name_is_refused(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 5_000_000])
 def test_an_image_file_holds_its_bytes_aligned(size: int, tmp_path: Path) -> None:
     data = contents("x", size)
-    path = write_image(tmp_path, "run/O1-0/3.2", pa.py_buffer(data), epoch=2, durable=True)
-    head = check_image(path, "run/O1-0/3.2")
+    path = write_snapshot(tmp_path, "run/O1-0/3.2", pa.py_buffer(data), epoch=2, durable=True)
+    head = check_snapshot(path, "run/O1-0/3.2")
     assert (head.epoch, head.durable, head.bytes, head.start % 64) == (2, True, size, 0)
     assert bytes(memoryview(mapped_data(path))) == data
 
 
 def test_every_flipped_bit_and_every_cut_is_found(tmp_path: Path) -> None:
-    whole = write_image(tmp_path, "run/O1-0/3.2", contents("x", 300), epoch=2, durable=False).read_bytes()
+    whole = write_snapshot(tmp_path, "run/O1-0/3.2", contents("x", 300), epoch=2, durable=False).read_bytes()
     bad = tmp_path / "bad"
     padding = range(whole.index(b"}") + 1, len(whole) - 300)
     for at in range(len(whole)):
         if at not in padding:
             bad.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
             with pytest.raises(Corrupt):
-                check_image(bad, "run/O1-0/3.2")
+                check_snapshot(bad, "run/O1-0/3.2")
         bad.write_bytes(whole[:at])
         with pytest.raises(Corrupt):
-            check_image(bad, "run/O1-0/3.2")
+            check_snapshot(bad, "run/O1-0/3.2")
     bad.write_bytes(whole)
     with pytest.raises(Corrupt, match="holds"):
-        check_image(bad, "run/O1-0/4.2")
+        check_snapshot(bad, "run/O1-0/4.2")
 
 
 def test_a_durable_folder_refuses_epochs_that_are_over(tmp_path: Path) -> None:
     folder = DurableFolder(tmp_path / "durable")
-    snapshot = write_image(tmp_path, "run/O1-0/3.2", b"x", epoch=2, durable=True)
+    snapshot = write_snapshot(tmp_path, "run/O1-0/3.2", b"x", epoch=2, durable=True)
     folder.save("run/O1-0/3.2", snapshot, Epoch(2))
     folder.save("run/O1-0/3.2", snapshot, Epoch(3))
     with pytest.raises(StaleEpoch):

@@ -61,13 +61,13 @@ def replication(topologies: int, proven: int, processes: int, out: Path, as_json
             points += found
             bar.advance(task)
     curves = summaries(points)
-    said = claims(queries, curves)
+    compared = claims(queries, curves)
     document = {
         "experiment": "replication",
         "paper": "001, Fig. 13 and 14 a-d",
         "topologies": topologies,
         "settings": [{"panel": one.panel, "setting": one.label, **dict(one.recipe)} for one in SETTINGS],
-        "claims": [asdict(one) for one in said],
+        "claims": [asdict(one) for one in compared],
         "queries": [asdict(one) for one in queries],
         "random": [asdict(one) for one in curves],
     }
@@ -79,7 +79,7 @@ def replication(topologies: int, proven: int, processes: int, out: Path, as_json
     if as_json:
         print_json(document)
     else:
-        _print(queries, curves, said)
+        _print(queries, curves, compared)
         click.echo(f"written to {out}/: result.json, fig13.csv, fig14.csv, fig14-means.csv, fig13.png, fig14.png")
 
 
@@ -126,7 +126,7 @@ def _plot(queries: list[QueryPoint], curves: list[Summary], topologies: int, out
     plot_random(panels, topologies, out / "fig14.png")
 
 
-def _print(queries: list[QueryPoint], curves: list[Summary], said: list[Claim]) -> None:
+def _print(queries: list[QueryPoint], curves: list[Summary], compared: list[Claim]) -> None:
     print_table(
         "Fig. 13: fidelity by budget",
         ("query", "replicas", "dp", "structure-aware", "as printed", "greedy"),
@@ -158,5 +158,5 @@ def _print(queries: list[QueryPoint], curves: list[Summary], said: list[Claim]) 
     print_table(
         "The paper's claims beside ours",
         ("figure", "paper", "ours", "agrees"),
-        [(one.figure, one.paper, one.ours, one.agrees) for one in said],
+        [(one.figure, one.paper, one.ours, one.agrees) for one in compared],
     )

@@ -124,8 +124,8 @@ class AgentsOnLoopback:
         for number in numbers:
             about = self.spools[number].folder / "agent.json"
             while True:
-                said = json.loads(about.read_bytes()) if about.exists() else {}
-                if said.get("ready") and said["pid"] == self.pid(number):
+                status = json.loads(about.read_bytes()) if about.exists() else {}
+                if status.get("ready") and status["pid"] == self.pid(number):
                     break
                 self._check(number, deadline)
                 time.sleep(0.01)

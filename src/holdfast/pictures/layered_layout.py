@@ -46,7 +46,7 @@ class Layout:
     """Top and bottom of each row; one, unless it was folded."""
 
 
-def lay_out(
+def compute_layout(
     sizes: Sequence[tuple[float, float]],
     columns: Sequence[int],
     links: Sequence[tuple[int, int]],

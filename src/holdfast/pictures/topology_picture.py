@@ -24,7 +24,7 @@ from matplotlib.path import Path
 from holdfast.errors import BadInput
 from holdfast.pictures import style
 from holdfast.pictures import topology_marks as marks
-from holdfast.pictures.layered_layout import Box, Layout, fold, lay_out, widen
+from holdfast.pictures.layered_layout import Box, Layout, compute_layout, fold, widen
 from holdfast.pictures.topology_groups import (
     FACT,
     HEAD,
@@ -141,7 +141,7 @@ def _layout(topology: Topology, groups: Sequence[Group]) -> Layout:
         gaps.append(min(2.2, room))
     sizes = [(group.width, group.height) for group in groups]
     thick = [0.10 + _LANE * (_lanes(topology, groups, link) - 1) for link in range(len(links))]
-    layout = lay_out(sizes, columns, links, link_heights=thick, column_gap=gaps, row_gap=_ROW_GAP)
+    layout = compute_layout(sizes, columns, links, link_heights=thick, column_gap=gaps, row_gap=_ROW_GAP)
     missing = _NARROWEST * layout.height - layout.width
     if missing > 0 and count > 1:
         # High and narrow: lines would be steep. Widen the gaps, each by at most twice itself.

@@ -55,11 +55,6 @@ class Queries:
         bits = self._bits[:, chosen >> 3] >> (chosen & 7).astype(np.uint8) & np.uint8(1)
         return np.ascontiguousarray(bits.T).astype(bool)
 
-    def share_frequency(self) -> Ints:
-        """Return how many queries each partition is part of."""
-        counts: Ints = np.bitwise_count(self._bits).sum(axis=1, dtype=np.int64)
-        return counts
-
 
 def _membership(topology: Topology) -> NDArray[np.uint8]:
     heads = topology.outputs

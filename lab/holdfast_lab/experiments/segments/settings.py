@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.planning.segments.grid import FrequencyGrid
 from holdfast.planning.segments.model import SegmentModel, model_of
 from holdfast.topology.model import Topology
-from holdfast_lab.random_topologies import fast_recover as paper_004
+from holdfast_lab.random_topologies import fast_recover
 
 PAPER_TOPOLOGIES = 1000
 """Random topologies a point in the paper (100 in the right half of Fig. 4.14)."""
@@ -43,7 +43,7 @@ class Setting:
 
     def topology(self, seed: int) -> Topology:
         """Return one random topology of this setting."""
-        make: Callable[..., Topology] = paper_004.chain if self.shape == "chain" else paper_004.root_tree
+        make: Callable[..., Topology] = fast_recover.chain if self.shape == "chain" else fast_recover.root_tree
         made = make(
             seed,
             operators=self.operators,

@@ -110,8 +110,8 @@ def place_plan(
     best, limit = _best_that_fits(problem, rooms, program_seconds)
     chosen = np.zeros(len(problem.partitions), bool)
     chosen[list(best.node_of)] = True
-    unsure = replace(plan, bound=min(plan.bound, limit))
-    return _named(problem, unsure, nodes, _with_leftover(problem, chosen, best), first, rooms)
+    bounded = replace(plan, bound=min(plan.bound, limit))
+    return _named(problem, bounded, nodes, _with_leftover(problem, chosen, best), first, rooms)
 
 
 def rooms_of(problem: RecoveryProblem, nodes: Sequence[RecoveryNode], bound: float) -> list[int]:

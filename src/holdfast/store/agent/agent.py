@@ -32,7 +32,7 @@ from holdfast.errors import BadInput, HoldfastError
 from holdfast.store.agent.agent_files import AgentSettings, process_began, read_note, read_settings, write_note
 from holdfast.store.agent.durable_folder import DurableFolder
 from holdfast.store.agent.spool import make_folders
-from holdfast.store.agent.spool_service import DeskSettings, ImageStore, SpoolService
+from holdfast.store.agent.spool_service import FragmentStore, SpoolService, SpoolServiceSettings
 from holdfast.store.client.scatter import scatter
 from holdfast.store.peer.limits import Limits
 from holdfast.store.peer.peer import RING, Entrance, Peer, PeerSettings
@@ -62,8 +62,8 @@ class NodeAgent:
         self._peer: Peer | None = None
         durable = None if settings.durable is None else DurableFolder(Path(settings.durable))
         uses_ring = settings.peer or bool(settings.peers)
-        self._desk = SpoolService(
-            spool, self._open_store if uses_ring else None, durable, DeskSettings(settle=settings.settle)
+        self._service = SpoolService(
+            spool, self._open_store if uses_ring else None, durable, SpoolServiceSettings(settle=settings.settle)
         )
         self._contact: str | None = None
         self._faults: dict[str, Any] | None = None
@@ -81,7 +81,7 @@ class NodeAgent:
         finally:
             life.cancel()
             notes.cancel()
-            await asyncio.get_running_loop().run_in_executor(None, self._desk.stop)
+            await asyncio.get_running_loop().run_in_executor(None, self._service.stop)
 
     async def _run_peer(self) -> None:
         settings = self._settings
@@ -102,7 +102,7 @@ class NodeAgent:
                 raise
             # The port it had before has been taken meanwhile.
             if self._peer is not None:
-                self._peer.shelf.close()
+                self._peer.files.close()
             self._peer = Peer(replace(wanted, port=settings.port))
             await self._peer.run(self._ready, self._entrance)
 
@@ -113,7 +113,7 @@ class NodeAgent:
         port = await listener.open(settings.host, settings.port)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
-        self._desk.start()
+        self._service.start()
         self._listens(str(Address(settings.host, port)))
         await self._stop.wait()
         await listener.close()
@@ -123,17 +123,17 @@ class NodeAgent:
         self._listens(contact.address)
         settings, join = self._settings, self._settings.peers
         if settings.wait_for_ring:
-            while (told := read_note(self._spool / "ring.json")) is None:
+            while (entrance := read_note(self._spool / "ring.json")) is None:
                 await asyncio.sleep(0.02)
-            join = tuple(told["join"])
+            join = tuple(entrance["join"])
         first = contact.address in join[:1] or not join
         known = tuple(str(one) for one in (read_note(self._spool / "known.json") or {}).get("peers", ()))
         others = [one for one in dict.fromkeys((*known, *join)) if one != contact.address]
         if first and not known:
             return Entrance()
         # One that was there before must not begin a second ring only because the others are slow to answer.
-        patience = min(FIRST_SECONDS, settings.join_seconds) if first else settings.join_seconds
-        ready = await self._ready_among(others, patience)
+        timeout = min(FIRST_SECONDS, settings.join_seconds) if first else settings.join_seconds
+        ready = await self._ready_among(others, timeout)
         return Entrance(tuple(ready or others), settings.join_seconds if ready else 1.0, or_begin=first)
 
     async def _ready_among(self, peers: list[str], seconds: float) -> list[str]:
@@ -155,7 +155,7 @@ class NodeAgent:
 
     def _ready(self, contact: Contact, others: int) -> None:
         log.info("ready %s with %d others", contact.address, others)
-        self._desk.start()
+        self._service.start()
         if (self._spool / "executor").exists():
             # It may outlive the folder it was imported from: what it will need is imported now.
             threading.Thread(target=import_module, args=("holdfast.store.client.client",), daemon=True).start()
@@ -215,7 +215,7 @@ class NodeAgent:
         draws, share = random.Random(asked["seed"]), float(asked["lose"])
         self._peer.listener.lose = lambda: draws.random() < share
 
-    def _open_store(self) -> ImageStore:
+    def _open_store(self) -> FragmentStore:
         # The client brings the code and its libraries: loaded by the first order, so that agents start fast.
         from holdfast.erasure.layout import Coding
         from holdfast.store.client.client import ClientSettings, PeerStore

@@ -92,9 +92,9 @@ def enter_ring(spool: Path, join: Sequence[str]) -> None:
 
     Told again, an agent that has entered meets those that it does not know.
     """
-    told = {"join": list(join)}
-    if read_note(spool / "ring.json") != told:
-        write_note(spool / "ring.json", told)
+    entrance = {"join": list(join)}
+    if read_note(spool / "ring.json") != entrance:
+        write_note(spool / "ring.json", entrance)
 
 
 def live_with(spool: Path, process: int) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from holdfast.durable_files import replacing_durably
 from holdfast.erasure.fragment import StateId
 from holdfast.ids import Epoch
-from holdfast.store.agent.snapshot_files import check_image
+from holdfast.store.agent.snapshot_files import check_snapshot
 from holdfast.store.agent.snapshot_names import state_of
 from holdfast.store.peer.disk import Disk
 from holdfast.store.wire.failures import Corrupt, NoRoom, StaleEpoch
@@ -60,7 +60,7 @@ class DurableFolder:
         with source, target.open("wb") as file:
             shutil.copyfileobj(source, file, 1 << 20)
         try:
-            check_image(target, name)
+            check_snapshot(target, name)
         except Corrupt as corrupt:
             target.unlink()
             raise Corrupt(f"the durable copy is damaged: {corrupt.what}", where=str(self._place(name))) from None

@@ -39,7 +39,7 @@ _PIECE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class ImageHead:
+class SnapshotHead:
     """What a snapshot's file says about it."""
 
     name: str
@@ -57,7 +57,7 @@ class ImageHead:
         return self.start + self.bytes
 
 
-def write_image(folder: Path, name: str, data: bytes | pa.Buffer, *, epoch: int, durable: bool) -> Path:
+def write_snapshot(folder: Path, name: str, data: bytes | pa.Buffer, *, epoch: int, durable: bool) -> Path:
     """Write a snapshot into a new file of this folder and return it; the caller publishes it by a rename.
 
     Not synced: it need not outlive the machine, and whoever reads it compares the checksum. After an error (the disk is
@@ -83,7 +83,7 @@ def write_image(folder: Path, name: str, data: bytes | pa.Buffer, *, epoch: int,
     return path
 
 
-def read_head(path: Path) -> ImageHead:
+def read_head(path: Path) -> SnapshotHead:
     """Read what a file says of itself; `Corrupt` where it is not a snapshot's file, or is cut off."""
     with path.open("rb") as file:
         head = _parse(path, file.read(_HEAD.size + _LONGEST_JSON))
@@ -93,7 +93,7 @@ def read_head(path: Path) -> ImageHead:
     return head
 
 
-def check_image(path: Path, name: str) -> ImageHead:
+def check_snapshot(path: Path, name: str) -> SnapshotHead:
     """Read a whole file and compare its checksum; `Corrupt` where it is not this snapshot, unharmed."""
     head = read_head(path)
     if head.name != name:
@@ -119,19 +119,19 @@ def mapped_data(path: Path) -> pa.Buffer:
     return whole.slice(head.start, head.bytes)
 
 
-def _parse(path: Path, begin: bytes) -> ImageHead:
+def _parse(path: Path, begin: bytes) -> SnapshotHead:
     try:
         magic, length, about_crc, size, checksum = _HEAD.unpack_from(begin)
         about = begin[_HEAD.size : _HEAD.size + length]
         if magic != MAGIC or length > _LONGEST_JSON or len(about) != length or zlib.crc32(about) != about_crc:
             raise ValueError("not as a snapshot's file begins")
-        said = json.loads(about)
-        name, epoch, durable = str(said["name"]), Epoch(int(said["epoch"])), bool(said["durable"])
+        fields = json.loads(about)
+        name, epoch, durable = str(fields["name"]), Epoch(int(fields["epoch"])), bool(fields["durable"])
         key_of(name)
     except (ValueError, KeyError, TypeError, struct.error) as error:
         raise Corrupt(f"not a snapshot's file: {error}", where=str(path)) from None
     start = _HEAD.size + length
-    return ImageHead(name, epoch, durable, size, checksum, start + -start % ALIGNED)
+    return SnapshotHead(name, epoch, durable, size, checksum, start + -start % ALIGNED)
 
 
 def _checksum(view: memoryview) -> int:

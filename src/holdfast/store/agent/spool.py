@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.store.agent.snapshot_files import mapped_data, write_image
+from holdfast.store.agent.snapshot_files import mapped_data, write_snapshot
 from holdfast.store.agent.snapshot_names import key_of
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.failures import Corrupt
@@ -109,7 +109,7 @@ class Spool:
         self._problems.pop(key, None)
         try:
             self._prepare(name)
-            write_image(self.folder / "parts", name, data, epoch=epoch, durable=durable).rename(order)
+            write_snapshot(self.folder / "parts", name, data, epoch=epoch, durable=durable).rename(order)
         except OSError as error:
             self._problems[key] = SaveAnswer(problem=f"cannot spool {name}: {error.strerror or error}")
 
@@ -179,12 +179,12 @@ class Spool:
             key_of(name)
         self._to_forget += [(list(names), epoch)] if names else []
         while self._to_forget:
-            names_now, said_in = self._to_forget[0]
+            names_now, epoch_of_order = self._to_forget[0]
             order = self.folder / "orders" / f"{secrets.token_hex(8)}.forget"
             try:
                 for run in {name.partition("/")[0] for name in names_now}:
                     self._prepare(run)
-                publish(self.folder, order, json.dumps({"names": names_now, "epoch": said_in}).encode())
+                publish(self.folder, order, json.dumps({"names": names_now, "epoch": epoch_of_order}).encode())
             except OSError as error:
                 log.warning("snapshots stay longer: %s", error)  # they are named again with the next ones
                 return

@@ -26,18 +26,18 @@ from holdfast.erasure.fragment import StateId
 from holdfast.errors import HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch
 from holdfast.store.agent.durable_folder import DurableFolder
-from holdfast.store.agent.snapshot_files import check_image, mapped
+from holdfast.store.agent.snapshot_files import check_snapshot, mapped
 from holdfast.store.agent.snapshot_names import name_of, state_of
 from holdfast.store.agent.spool import SaveAnswer, make_folders, publish, read_answer, read_durable, write_answer
 from holdfast.store.client.states import Contents, LoadedFile, Saved
 from holdfast.store.wire.failures import BadRequest, Corrupt, StaleEpoch, StateMissing
 
-log = logging.getLogger("holdfast.store.desk")
+log = logging.getLogger("holdfast.store.agent.spool_service")
 ONLY_VERSION = BatchId(0)
 """A snapshot never changes: it is the one version of its state."""
 
 
-class ImageStore(Protocol):
+class FragmentStore(Protocol):
     """What the desk needs of the fragment store; `PeerStore` has it."""
 
     def save(self, state: StateId, version: BatchId, epoch: Epoch, contents: Contents) -> Saved:
@@ -62,7 +62,7 @@ class ImageStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class DeskSettings:
+class SpoolServiceSettings:
     """How the desk works; seconds."""
 
     saves_at_once: int = 2
@@ -77,7 +77,7 @@ class DeskSettings:
     """And when for so long no peer could be asked."""
     keep: float = 3600.0
     """Answers, and files being written, that are older go."""
-    keep_images: float = 600.0
+    keep_snapshots: float = 600.0
     """Fetched snapshots that nobody looked at for so long go; they can be fetched again."""
     forget_again: float = 20.0
     """How often peers that did not hear what to forget are told again."""
@@ -99,14 +99,14 @@ class SpoolService:
     def __init__(
         self,
         spool: Path,
-        open_store: Callable[[], ImageStore] | None,
+        open_store: Callable[[], FragmentStore] | None,
         durable: DurableFolder | None,
-        settings: DeskSettings | None = None,
+        settings: SpoolServiceSettings | None = None,
     ) -> None:
         """Serve this spool. The store is opened by the first order that needs it; None: only the durable folder."""
         self._spool, self._open_store, self._durable = spool, open_store, durable
-        self._settings = settings or DeskSettings()
-        self._store: ImageStore | None = None
+        self._settings = settings or SpoolServiceSettings()
+        self._store: FragmentStore | None = None
         self._opening = threading.Lock()
         self._lock = threading.Lock()
         self._busy: set[str] = set()
@@ -116,7 +116,7 @@ class SpoolService:
         self._stopping = threading.Event()
         self._saving = ThreadPoolExecutor(self._settings.saves_at_once, thread_name_prefix="holdfast-save")
         self._fetching = ThreadPoolExecutor(self._settings.fetches_at_once, thread_name_prefix="holdfast-fetch")
-        self._thread = threading.Thread(target=self._run, name="holdfast-desk", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="holdfast-spool", daemon=True)
         make_folders(spool)
 
     def start(self) -> None:
@@ -188,7 +188,7 @@ class SpoolService:
             log.exception("order %s failed", order)
             again = self._settings.retry_most
             if order.endswith((".save", ".durable")):
-                self._say_problem(key, f"{type(error).__name__}: {error}")
+                self._report_problem(key, f"{type(error).__name__}: {error}")
         with self._lock:
             self._busy.discard(key)
             if again is None:
@@ -214,12 +214,12 @@ class SpoolService:
         name = name_of(key)
         try:
             asked = order.stat().st_mtime
-            head = check_image(order, name)
+            head = check_snapshot(order, name)
         except FileNotFoundError:
             return None
         except Corrupt as corrupt:
             # A machine that crashed may leave a file without its contents: whoever wrote it has gone with it.
-            self._say_problem(key, f"{corrupt.what}; save it again")
+            self._report_problem(key, f"{corrupt.what}; save it again")
             order.unlink(missing_ok=True)
             return None
         run = state_of(name).namespace
@@ -234,11 +234,11 @@ class SpoolService:
                     raise BadRequest("no durable folder is set", remedy="name a folder that every node reaches")
                 durable_folder.save(name, order, head.epoch)
         except (StaleEpoch, BadRequest) as never:
-            self._say_problem(key, str(never), refused=head.epoch)
+            self._report_problem(key, str(never), refused=head.epoch)
             order.unlink(missing_ok=True)
             return None
         except (HoldfastError, OSError) as error:
-            self._say_problem(key, str(error))
+            self._report_problem(key, str(error))
             return self._pause(order)
         before = read_answer(self._spool, key)
         durable = head.durable or self._open_store is None or (before is not None and before.durable)
@@ -247,7 +247,7 @@ class SpoolService:
         order.unlink(missing_ok=True)
         return None
 
-    def _say_problem(self, key: str, problem: str, *, refused: Epoch | None = None) -> None:
+    def _report_problem(self, key: str, problem: str, *, refused: Epoch | None = None) -> None:
         """Tell what is wrong; `refused`: this epoch need not ask again."""
         answer = SaveAnswer(problem=one_line(problem), final=refused is not None, epoch=refused or 0)
         try:
@@ -264,7 +264,7 @@ class SpoolService:
             return None
         part = self._spool / "parts" / f"{os.getpid()}-{secrets.token_hex(6)}.part"
         why: list[str] = []
-        sure = True
+        certain = True
         for bring in (self._bring_from_spool, self._bring_from_peers, self._bring_from_folder):
             try:
                 if bring(name, key, part):
@@ -278,11 +278,11 @@ class SpoolService:
                 why.append(str(corrupt))
             except (HoldfastError, OSError) as error:
                 why.append(str(error))
-                sure = False
+                certain = False
             finally:
                 part.unlink(missing_ok=True)
         failing = self._failing_for(order)
-        if failing >= (self._settings.settle if sure else self._settings.unreachable):
+        if failing >= (self._settings.settle if certain else self._settings.unreachable):
             folder = self._folder_of(state_of(name).namespace)
             no_copy = "no durable folder" if folder is None else "no durable copy"
             reason = "; ".join([*why, *([] if folder is not None and folder.has(name) else [no_copy])])
@@ -296,7 +296,7 @@ class SpoolService:
         for kind in ("durable", "save"):
             with contextlib.suppress(FileNotFoundError):
                 os.link(self._spool / "orders" / f"{key}.{kind}", part)
-                check_image(part, name)
+                check_snapshot(part, name)
                 return True
         return False
 
@@ -304,7 +304,7 @@ class SpoolService:
         if self._open_store is None:
             return False
         self._opened().load_into(state_of(name), part)
-        check_image(part, name)
+        check_snapshot(part, name)
         return True
 
     def _bring_from_folder(self, name: str, key: str, part: Path) -> bool:
@@ -315,8 +315,8 @@ class SpoolService:
 
     def _forget(self, order: Path, key: str) -> float | None:
         try:
-            said = json.loads(order.read_bytes())
-            names = [str(name) for name in said["names"]]
+            asked = json.loads(order.read_bytes())
+            names = [str(name) for name in asked["names"]]
             states = {name: state_of(name) for name in names}
         except FileNotFoundError:
             return None
@@ -339,7 +339,7 @@ class SpoolService:
         try:
             for run in {state.namespace for state in states.values()}:
                 here = {name: state.name for name, state in states.items() if state.namespace == run}
-                silent += self._forget_run(run, here, said.get("epoch"))
+                silent += self._forget_run(run, here, asked.get("epoch"))
         except StaleEpoch as stale:
             log.warning("not forgotten: %s", stale)
             order.unlink(missing_ok=True)
@@ -353,15 +353,15 @@ class SpoolService:
         return None
 
     def _forget_run(self, run: str, names: dict[str, str], epoch: int | None) -> list[str]:
-        said_in = Epoch(epoch) if epoch is not None else self._epochs.get(run)
+        epoch_of_order = Epoch(epoch) if epoch is not None else self._epochs.get(run)
         silent: list[str] = []
         if self._open_store is not None:
             store = self._opened()
-            said_in = store.standing_epoch(run) if said_in is None else said_in
-            silent = store.forget(run, sorted(names.values()), said_in)
+            epoch_of_order = store.standing_epoch(run) if epoch_of_order is None else epoch_of_order
+            silent = store.forget(run, sorted(names.values()), epoch_of_order)
         if (folder := self._folder_of(run)) is not None:
             for name in names:
-                folder.forget(name, said_in)
+                folder.forget(name, epoch_of_order)
         return silent
 
     # Everything else
@@ -371,7 +371,7 @@ class SpoolService:
         named = read_durable(self._spool, run)
         return self._durable if named is None else DurableFolder(named)
 
-    def _opened(self) -> ImageStore:
+    def _opened(self) -> FragmentStore:
         with self._opening:
             if self._store is None:
                 assert self._open_store is not None
@@ -381,7 +381,11 @@ class SpoolService:
     def _tidy(self) -> None:
         """Remove what nobody looked at for long, and what tasks that are gone left half-written."""
         now, settings = time.time(), self._settings
-        for folder, keep in (("answers", settings.keep), ("snapshots", settings.keep_images), ("parts", settings.keep)):
+        for folder, keep in (
+            ("answers", settings.keep),
+            ("snapshots", settings.keep_snapshots),
+            ("parts", settings.keep),
+        ):
             for path in (self._spool / folder).iterdir():
                 with contextlib.suppress(FileNotFoundError):
                     if now - path.stat().st_mtime > keep:

@@ -323,7 +323,7 @@ class PeerStore:
     def release(self, state: StateId, before: BatchId, epoch: Epoch) -> None:
         """Tell the peers that older versions may go. Peers that miss it keep them a while longer; that is all."""
         peers = [one.address for one in self.candidates(state)]
-        self._tell(
+        self._send_to_all(
             peers,
             "release",
             {"namespace": state.namespace, "name": state.name, "before": before, "epoch": epoch},
@@ -335,20 +335,20 @@ class PeerStore:
         silent: set[str] = set()
         for first in range(0, len(names), MOST_FORGOTTEN):
             header = {"namespace": namespace, "names": names[first : first + MOST_FORGOTTEN], "epoch": epoch}
-            outcomes = self._tell(peers, "forget", header)
+            outcomes = self._send_to_all(peers, "forget", header)
             silent |= set(peers) - {one.asked for one in outcomes if one.result is not None}
         return sorted(silent)
 
     def fence(self, namespace: str, epoch: Epoch) -> Epoch:
         """Refuse every write of a lower epoch at all peers that answer; return the highest epoch that stands."""
         peers = [one.address for one in everyone(self._pool, self._contacts())]
-        outcomes = self._tell(peers, "fence", {"namespace": namespace, "epoch": epoch})
+        outcomes = self._send_to_all(peers, "fence", {"namespace": namespace, "epoch": epoch})
         return Epoch(max(int(one.result.header["epoch"]) for one in outcomes if one.result is not None))
 
     def standing_epoch(self, namespace: str) -> Epoch:
         """Return the highest epoch any peer has seen for a namespace: what a writer without a driver uses."""
         peers = [one.address for one in everyone(self._pool, self._contacts())]
-        outcomes = self._tell(peers, "fences", {})
+        outcomes = self._send_to_all(peers, "fences", {})
         return Epoch(
             max(int(one.result.header["fences"].get(namespace, 0)) for one in outcomes if one.result is not None)
         )
@@ -388,7 +388,7 @@ class PeerStore:
     def _contacts(self) -> list[str]:
         return list(dict.fromkeys((*self.settings.peers, *self._known)))
 
-    def _tell(self, peers: Sequence[str], operation: str, header: dict[str, Any]) -> list[Outcome[str, Frame]]:
+    def _send_to_all(self, peers: Sequence[str], operation: str, header: dict[str, Any]) -> list[Outcome[str, Frame]]:
         outcomes = scatter(peers, lambda peer: self._pool.request(Address.parse(peer), operation, header), seconds=5.0)
         refused = [one.error for one in outcomes if one.error is not None and not isinstance(one.error, Unreachable)]
         if refused:

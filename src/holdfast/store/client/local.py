@@ -94,7 +94,7 @@ class FolderStore:
 
     def __init__(self, folder: Path, limits: Limits | None = None, disk: Disk | None = None) -> None:
         """Open the folder; several processes must not open the same one for writing."""
-        self._shelf = FragmentFiles(folder, limits, disk)
+        self._files = FragmentFiles(folder, limits, disk)
 
     def save(
         self, state: StateId, version: BatchId, epoch: Epoch, contents: Contents, *, follows: BatchId | None = None
@@ -102,14 +102,14 @@ class FolderStore:
         """Write one fragment, synced before this returns."""
         began = time.monotonic()
         header = describe(contents, state, version, epoch, ONE, follows=follows)
-        arrival = self._shelf.begin(FragmentHeader(header, 0))
+        writer = self._files.begin(FragmentHeader(header, 0))
         try:
             for (block,) in encode_stripes(header, contents):
-                arrival.add(block.prefix)
-                arrival.add(block.payload)
-            arrival.publish()
+                writer.add(block.prefix)
+                writer.add(block.payload)
+            writer.publish()
         finally:
-            arrival.cancel()
+            writer.cancel()
         return Saved(state, version, epoch, len(contents), ONE, 1, time.monotonic() - began)
 
     def versions(self, state: StateId) -> list[Version]:
@@ -135,24 +135,24 @@ class FolderStore:
 
     def release(self, state: StateId, before: BatchId, epoch: Epoch) -> None:
         """Remove old versions."""
-        self._shelf.release(state, before, epoch)
+        self._files.release(state, before, epoch)
 
     def fence(self, namespace: str, epoch: Epoch) -> Epoch:
         """Raise the fence, durably."""
-        return self._shelf.fence(namespace, epoch)
+        return self._files.fence(namespace, epoch)
 
     def close(self) -> None:
         """Let another process have the folder."""
-        self._shelf.close()
+        self._files.close()
 
     def _headers(self, state: StateId) -> list[StateHeader]:
-        return [held.state for held in self._shelf.held(state)]
+        return [held.state for held in self._files.held(state)]
 
     def _stripes(self, header: StateHeader) -> Iterator[Contents]:
         """Yield a state's stripes, each verified; the digest is checked behind the last."""
         decoder = StateDecoder(header)
         for stripe in range(header.layout.stripes):
-            yield decoder.stripe({0: self._shelf.read(FragmentHeader(header, 0), stripe, 1)})
+            yield decoder.stripe({0: self._files.read(FragmentHeader(header, 0), stripe, 1)})
         decoder.finish()
 
 

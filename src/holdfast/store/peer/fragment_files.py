@@ -33,8 +33,8 @@ from holdfast.erasure.faults import DamagedFragment
 from holdfast.erasure.fragment import LONGEST_HEADER, FragmentHeader, StateId, open_block
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch
-from holdfast.store.peer.arrival import Arrival, Berth
 from holdfast.store.peer.disk import Disk
+from holdfast.store.peer.fragment_writer import FragmentTarget, FragmentWriter
 from holdfast.store.peer.limits import Limits
 from holdfast.store.peer.memory_tier import MemoryTier
 from holdfast.store.wire.failures import BadRequest, Corrupt, NoRoom, StaleEpoch, StateMissing
@@ -70,7 +70,7 @@ class FragmentFiles:
         self._memory = MemoryTier(self.limits.memory_bytes)
         self._index: dict[StateId, dict[FragmentHeader, Path]] = {}
         self._stored: Counter[str] = Counter()
-        self._arriving: Counter[str] = Counter()
+        self._incoming_bytes: Counter[str] = Counter()
         self._numbers = itertools.count()
         self._quarantined = self._stale = 0
         self._folders = [folder / name for name in ("incoming", "fragments", "quarantine")]
@@ -111,7 +111,7 @@ class FragmentFiles:
 
     # Writing
 
-    def begin(self, header: FragmentHeader, *, repairing: bool = False) -> Arrival:
+    def begin(self, header: FragmentHeader, *, repairing: bool = False) -> FragmentWriter:
         """Start to take a fragment in; its epoch fences lower ones at once.
 
         Repair brings back what was acknowledged in its time: the fence does not stand in its way.
@@ -125,9 +125,9 @@ class FragmentFiles:
             raise BadRequest(f"a fragment of {size} bytes; the limit is {self.limits.fragment_bytes}")
         with self._lock:
             if header in self._index.get(state.state, ()):
-                return Arrival(header, None)
+                return FragmentWriter(header, None)
             self._make_room(state.state.namespace, size)
-            self._arriving[state.state.namespace] += size
+            self._incoming_bytes[state.state.namespace] += size
         part = self._incoming / f"{os.getpid()}-{next(self._numbers)}.part"
         place = self.place(header)
 
@@ -135,9 +135,9 @@ class FragmentFiles:
             if not repairing:
                 self.check_epoch(state.state.namespace, state.epoch)
 
-        return Arrival(
+        return FragmentWriter(
             header,
-            Berth(
+            FragmentTarget(
                 disk=self._disk,
                 part=part,
                 place=place,
@@ -149,11 +149,11 @@ class FragmentFiles:
         )
 
     def _make_room(self, namespace: str, size: int) -> None:
-        arriving = self._arriving.total()
+        arriving = self._incoming_bytes.total()
         for used, quota, whose in (
             (self._stored.total() + arriving, self.limits.quota_bytes, "the peer's quota"),
             (
-                self._stored[namespace] + self._arriving[namespace],
+                self._stored[namespace] + self._incoming_bytes[namespace],
                 self.limits.namespace_quota_bytes,
                 f"the quota of {namespace!r}",
             ),
@@ -177,7 +177,7 @@ class FragmentFiles:
 
     def _settle(self, header: FragmentHeader) -> None:
         with self._lock:
-            self._arriving[header.state.state.namespace] -= header.state.fragment_length
+            self._incoming_bytes[header.state.state.namespace] -= header.state.fragment_length
 
     # Reading
 

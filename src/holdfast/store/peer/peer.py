@@ -30,8 +30,8 @@ from holdfast.store.client.states import StateStore
 from holdfast.store.peer.fragment_files import FragmentFiles
 from holdfast.store.peer.limits import Limits
 from holdfast.store.peer.operations import Operations
-from holdfast.store.peer.recompute import RestoreDesk
 from holdfast.store.peer.repair import Repairer, RepairSettings
+from holdfast.store.peer.restores import RestoreService
 from holdfast.store.ring.ids import RingId, peer_id, written
 from holdfast.store.ring.leaf_set import leaf_set_size
 from holdfast.store.ring.machine import RingSettings
@@ -109,7 +109,7 @@ class Peer:
                 f"{settings.host} is no address others could use", remedy="give --advertise HOST:PORT as well"
             )
         try:
-            self.shelf = FragmentFiles(settings.data, settings.limits)
+            self.files = FragmentFiles(settings.data, settings.limits)
             self._name = _peer_name(settings.data)
         except OSError as error:
             raise BadInput(
@@ -136,7 +136,7 @@ class Peer:
             self._key,
             settings.limits,
             self._serve,
-            self._hear,
+            self._handle_note,
             serving,
         )
         try:
@@ -152,10 +152,10 @@ class Peer:
         self._membership = Membership(
             contact, settings.ring, self._key, tls=calling, on_found=self._found, on_lost=self._lost
         )
-        self._operations = Operations(self.shelf, self._membership, self, self._threads)
+        self._operations = Operations(self.files, self._membership, self, self._threads)
         ring = self._membership.ring
         self._repairer = Repairer(
-            self.shelf,
+            self.files,
             ConnectionPool(self._key, settings.tls),
             contact,
             lambda: [ring.contact, *ring.leaves.members],
@@ -163,7 +163,7 @@ class Peer:
             settings.repair,
             settings.limits.repair_bandwidth,
         )
-        self._desk = RestoreDesk(
+        self._restores = RestoreService(
             self._open_store, settings.restores or settings.data / "restores", settings.limits.restores
         )
         self._repairer.start()
@@ -221,17 +221,17 @@ class Peer:
     async def _leave(self) -> None:
         log.info("leaving")
         await asyncio.get_running_loop().run_in_executor(None, self._repairer.stop)
-        self._desk.close()
+        self._restores.close()
         await self._membership.leave()
         await self.listener.close()
         self._threads.shutdown(wait=True)
-        self.shelf.close()
+        self.files.close()
 
     async def _serve(self, protocol: FrameProtocol, frame: Frame) -> Answer:
         return await self._operations.serve(protocol, frame)
 
-    def _hear(self, frame: Frame) -> None:
-        self._membership.hear(frame)
+    def _handle_note(self, frame: Frame) -> None:
+        self._membership.handle(frame)
 
     def _covers(self, key: RingId) -> bool:
         """Say whether this peer is among the neighbours of the key's root, where readers look."""
@@ -252,11 +252,11 @@ class Peer:
         """Start a restore."""
         if self._stop.is_set():
             raise Busy("this peer is leaving")
-        return self._desk.order(state, version, file)
+        return self._restores.order(state, version, file)
 
     def restored(self, ticket: str) -> dict[str, Any]:
         """Tell how a restore stands."""
-        return self._desk.look(ticket)
+        return self._restores.look(ticket)
 
     def repair(self, *, scrub: bool) -> dict[str, Any]:
         """Start a round of repair now."""
@@ -272,9 +272,9 @@ class Peer:
             "domain": contact.domain,
             "neighbours": len(self._membership.ring.leaves),
             "uptime": time.monotonic() - self._began,
-            "shelf": asdict(self.shelf.usage()),
+            "fragments": asdict(self.files.usage()),
             "repair": self._repairer.report(),
-            "restores": self._desk.counts(),
+            "restores": self._restores.counts(),
             "refused": dict(self.listener.counts),
             "connections": self.listener.connections,
             "bytes_in": self.listener.incoming.total,

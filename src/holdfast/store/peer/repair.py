@@ -78,7 +78,7 @@ class Repairer:
 
     def __init__(
         self,
-        shelf: FragmentFiles,
+        files: FragmentFiles,
         pool: ConnectionPool,
         me: Contact,
         members: Callable[[], list[Contact]],
@@ -88,7 +88,7 @@ class Repairer:
     ) -> None:
         """Look after keys near `me`; `members` and `covers` tell of the ring as it is now."""
         self.progress = RepairProgress()
-        self._shelf, self._pool, self._me, self._members, self._covers = shelf, pool, me, members, covers
+        self._files, self._pool, self._me, self._members, self._covers = files, pool, me, members, covers
         self._settings = settings
         self._rate = bandwidth
         self._wake = threading.Condition()
@@ -155,13 +155,13 @@ class Repairer:
                 self.progress.rounds += 1
 
     def _round(self, scrub: bool) -> None:
-        pace = _Pace(self._rate, lambda: self._stopping)
+        limit = _RateLimit(self._rate, lambda: self._stopping)
         if scrub:
-            for held in list(self._shelf.all_held()):
-                self._shelf.verify(held)
+            for held in list(self._files.all_held()):
+                self._files.verify(held)
                 self.progress.scrubbed += 1
-                pace.spent(held.state.fragment_length)
-        self._hand_over(pace)
+                limit.spent(held.state.fragment_length)
+        self._hand_over(limit)
         members = self._members()
         by_state: dict[StateId, list[Encoding]] = defaultdict(list)
         for encoding in self._inventory(members).values():
@@ -175,7 +175,7 @@ class Repairer:
             if self._stopping:
                 return
             try:
-                self._rebuild(encoding, members, pace)
+                self._rebuild(encoding, members, limit)
             except HoldfastError as error:
                 self.progress.failed += 1
                 log.warning("not rebuilt: %s", error)
@@ -209,7 +209,7 @@ class Repairer:
     def _read_blocks(self, address: str, fragment: FragmentHeader, first: int, count: int) -> Bytes:
         return read_blocks(self._pool, address, fragment, first, count)
 
-    def _rebuild(self, encoding: Encoding, members: list[Contact], pace: _Pace) -> None:
+    def _rebuild(self, encoding: Encoding, members: list[Contact], limit: _RateLimit) -> None:
         from holdfast.erasure.decoding import StateDecoder  # The code is loaded by those who use it.
 
         header = encoding.header
@@ -237,7 +237,7 @@ class Repairer:
                     pieces: list[Bytes] = [block.prefix, block.payload]
                     senders[index].feed(pieces, 5.0)
                     size += len(block)
-                pace.spent(size + header.coding.data * header.block_bytes)
+                limit.spent(size + header.coding.data * header.block_bytes)
             decoder.finish()
         except BaseException as error:
             fault = error if isinstance(error, HoldfastError) else HoldfastError("repair was interrupted")
@@ -290,9 +290,9 @@ class Repairer:
             except HoldfastError as error:
                 log.info("could not remove a copy at %s: %s", peer, error)
 
-    def _hand_over(self, pace: _Pace) -> None:
+    def _hand_over(self, limit: _RateLimit) -> None:
         """Move own fragments to where readers look, if that is no longer here."""
-        for state in self._shelf.states():
+        for state in self._files.states():
             if self._stopping:
                 return
             if self._covers(state_key(state)):
@@ -301,23 +301,23 @@ class Repairer:
             if any(one.id == self._me.id for one in near):
                 continue
             there = survey_state(self._pool, state, [one.address for one in near])
-            for held in self._shelf.held(state):
+            for held in self._files.held(state):
                 encoding = there.encodings.get(held.state)
                 if encoding is None or held.index not in encoding.holders:
                     taken = {peer for peers in encoding.holders.values() for peer in peers} if encoding else set()
                     free = [one for one in rank(state_key(state), near) if one.address not in taken]
-                    if not free or not self._copy(held, free[0].address, pace):
+                    if not free or not self._copy(held, free[0].address, limit):
                         continue
-                self._shelf.drop(held)
+                self._files.drop(held)
                 self.progress.handed_over += 1
 
-    def _copy(self, held: FragmentHeader, address: str, pace: _Pace) -> bool:
+    def _copy(self, held: FragmentHeader, address: str, limit: _RateLimit) -> bool:
         sender = FragmentSender(self._pool, held, address, 30.0, repairing=True)
         try:
             for stripe in range(held.state.layout.stripes):
-                block = self._shelf.read(held, stripe, 1)
+                block = self._files.read(held, stripe, 1)
                 sender.feed([block], 5.0)
-                pace.spent(len(block))
+                limit.spent(len(block))
         except HoldfastError as error:
             sender.give_up(error)
             return False
@@ -325,7 +325,7 @@ class Repairer:
         return sender.finished(time.monotonic() + 30.0)
 
 
-class _Pace:
+class _RateLimit:
     """Sleeps as the bandwidth demands, in small steps so that stopping is quick."""
 
     def __init__(self, rate: float, stopping: Callable[[], bool]) -> None:

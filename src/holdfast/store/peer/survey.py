@@ -22,7 +22,7 @@ from holdfast.store.wire.connection import ConnectionPool
 from holdfast.store.wire.failures import BadRequest, Corrupt, NotTrusted, Unreachable
 from holdfast.store.wire.messages import Bytes, Frame
 
-PATIENCE_SECONDS = 0.3
+NEWEST_WAIT_SECONDS = 0.3
 """How long to wait for the last peers when what the others hold is enough."""
 FIND_SECONDS = 3.0
 
@@ -81,15 +81,15 @@ def survey_state(pool: ConnectionPool, state: StateId, peers: Sequence[str]) -> 
     began = time.monotonic()
 
     def enough(outcomes: list[Outcome[str, list[FragmentHeader]]]) -> bool:
-        if time.monotonic() - began < PATIENCE_SECONDS:
+        if time.monotonic() - began < NEWEST_WAIT_SECONDS:
             return False
         found = gathered((one.asked, one.result) for one in outcomes)
         if not found:
             return False
         newest = max(found.values(), key=lambda one: (one.header.epoch, one.header.version))
         # Holders of a newer acknowledged version are n peers; fewer than its m can be among those not heard.
-        unheard = len(peers) - len(outcomes)
-        return newest.whole and unheard < newest.header.coding.data
+        unanswered = len(peers) - len(outcomes)
+        return newest.whole and unanswered < newest.header.coding.data
 
     def ask(address: str) -> list[FragmentHeader]:
         answer = pool.request(Address.parse(address), "find", {"namespace": state.namespace, "name": state.name})

@@ -174,17 +174,17 @@ class RingPeer:
                 return effects
             case RouteAck():
                 self._hops.pop((message.origin, message.token, message.hops), None)
-                return self._around.hear(sender, now)
+                return self._around.note_alive(sender, now)
             case Route():
                 return self._on_route(sender, message, now)
             case RouteReply():
                 return self._on_reply(sender, message, now)
             case RowRequest():
                 row = Send(sender.address, RowReply(self.table.row(message.row)))
-                return [*self._around.hear(sender, now), row]
+                return [*self._around.note_alive(sender, now), row]
             case RowReply():
                 self._around.remember(message.contacts)
-                return self._around.hear(sender, now)
+                return self._around.note_alive(sender, now)
             case Leave():
                 return self._around.lose(sender, now, left=True)
 
@@ -218,7 +218,7 @@ class RingPeer:
     def _on_route(self, sender: Contact, route: Route, now: float) -> list[Effect]:
         effects: list[Effect] = [Send(sender.address, RouteAck(route.token, route.origin.id, route.hops))]
         if not (route.joining and sender.id == route.origin.id):
-            effects += self._around.hear(sender, now)
+            effects += self._around.note_alive(sender, now)
         if not self.active:
             if len(self._held) < MOST_HELD:
                 self._held.append((sender.id, route))
@@ -246,7 +246,7 @@ class RingPeer:
 
     def _on_reply(self, sender: Contact, reply: RouteReply, now: float) -> list[Effect]:
         joining = reply.token in self._join_tokens
-        effects = self._around.hear(sender, now) if sender.id != self.id else []
+        effects = self._around.note_alive(sender, now) if sender.id != self.id else []
         if self._lookups.pop(reply.token, None) is None:
             return effects  # a late or second answer
         if not joining:

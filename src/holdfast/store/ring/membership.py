@@ -81,9 +81,9 @@ class Membership:
         """Be the first peer."""
         self._carry_out(self.ring.start(self._clock()))
 
-    async def join(self, addresses: list[str], patience: float) -> None:
-        """Enter the ring through one of these peers, trying again until `patience` is over."""
-        deadline = self._clock() + patience
+    async def join(self, addresses: list[str], timeout: float) -> None:
+        """Enter the ring through one of these peers, trying again for `timeout` seconds."""
+        deadline = self._clock() + timeout
         turn = 0
         while not self.joined.is_set():
             address = addresses[turn % len(addresses)]
@@ -104,7 +104,7 @@ class Membership:
                 return
             if self._clock() >= deadline:
                 raise StateMissing(
-                    f"no peer answered at {', '.join(addresses)} within {patience:g} s",
+                    f"no peer answered at {', '.join(addresses)} within {timeout:g} s",
                     remedy="check the address and the secret, or start without --join to begin a new ring",
                 )
             await asyncio.sleep(0.3)
@@ -136,7 +136,7 @@ class Membership:
         finally:
             self._lookups.pop(token, None)
 
-    def hear(self, frame: Frame) -> None:
+    def handle(self, frame: Frame) -> None:
         """Take a note from another peer; what is not exactly a ring message is refused."""
         text = bytes(frame.body)
         known = self._read.get(text)

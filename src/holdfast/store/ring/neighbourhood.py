@@ -51,18 +51,20 @@ class Neighbourhood:
         self.active = False
         """Whether this peer is part of the ring."""
         self.probes: dict[RingId, Probe] = {}
-        self._heard: dict[RingId, float] = {}
-        self._said: dict[RingId, tuple[Contact, ...]] = {}
+        self._last_message: dict[RingId, float] = {}
+        self._member_lists: dict[RingId, tuple[Contact, ...]] = {}
         self._lost: dict[RingId, tuple[Contact, float]] = {}
 
     def on_keep_alive(self, sender: Contact, message: KeepAlive, now: float) -> list[Effect]:
         """Take a keep-alive in: its sender lives, and those it names may."""
         call = message.call
-        effects = self.hear(sender, now, as_neighbour=call is not _GREETING)
-        if call is not _GREETING and self._said.get(sender.id) != message.members:
+        effects = self.note_alive(sender, now, as_neighbour=call is not _GREETING)
+        if call is not _GREETING and self._member_lists.get(sender.id) != message.members:
             limits = self._limits()
             if limits == NO_LIMITS:
-                self._said[sender.id] = message.members  # nothing was left out: the same list need not be read again
+                self._member_lists[sender.id] = (
+                    message.members
+                )  # nothing was left out: the same list need not be read again
             for contact in self.leaves.fitting(message.members, limits):
                 if contact.id not in self._lost:
                     self.probe(contact, now, effects)
@@ -70,12 +72,12 @@ class Neighbourhood:
             effects.append(Send(sender.address, KeepAlive(Call.ANSWER, self.leaves.members)))
         return effects
 
-    def hear(self, sender: Contact, now: float, *, as_neighbour: bool = False) -> list[Effect]:
+    def note_alive(self, sender: Contact, now: float, *, as_neighbour: bool = False) -> list[Effect]:
         """Note that a peer is alive: it spoke itself.
 
         While joining, only a keep-alive makes a neighbour: it shows that the other has heard of this peer too.
         """
-        self._heard[sender.id] = now
+        self._last_message[sender.id] = now
         if self._lost:
             self._lost.pop(sender.id, None)
         if not self.probes and self.leaves.holds(sender):
@@ -100,7 +102,7 @@ class Neighbourhood:
         message = KeepAlive(Call.PERIODIC, members)
         silent_since = now - self.settings.silence
         for contact in members:
-            if self._heard.get(contact.id, now) < silent_since:
+            if self._last_message.get(contact.id, now) < silent_since:
                 self.probe(contact, now, effects)
             else:
                 effects.append(Send(contact.address, message))
@@ -109,8 +111,8 @@ class Neighbourhood:
     def lose(self, contact: Contact, now: float, *, left: bool = False) -> list[Effect]:
         """Forget a peer that is gone, and look for who takes its place in the leaf set."""
         self.probes.pop(contact.id, None)
-        self._heard.pop(contact.id, None)
-        self._said.pop(contact.id, None)
+        self._last_message.pop(contact.id, None)
+        self._member_lists.pop(contact.id, None)
         self.table.remove(contact.id)
         if len(self._lost) >= MOST_REMEMBERED:
             del self._lost[next(iter(self._lost))]
@@ -180,12 +182,12 @@ class Neighbourhood:
             row = random.choice(filled)
             effects.append(Send(random.choice(self.table.row(row)).address, RowRequest(row)))
         # Only of neighbours it matters when they spoke and what they said.
-        self._heard = {peer: when for peer, when in self._heard.items() if peer in self.leaves}
-        self._said = {peer: members for peer, members in self._said.items() if peer in self.leaves}
+        self._last_message = {peer: when for peer, when in self._last_message.items() if peer in self.leaves}
+        self._member_lists = {peer: members for peer, members in self._member_lists.items() if peer in self.leaves}
         long_ago = now - 2 * self.settings.table_period
         ready = [contact for contact, when in self._lost.values() if when <= long_ago]
         if ready:
-            self._said.clear()  # what neighbours say of a peer lost long ago counts again
+            self._member_lists.clear()  # what neighbours say of a peer lost long ago counts again
             contact = random.choice(ready)
             del self._lost[contact.id]
             self.probe(contact, now, effects)

@@ -22,7 +22,7 @@ Piece = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
-class Berth:
+class FragmentTarget:
     """Where an arriving fragment goes, and whom to tell."""
 
     disk: Disk
@@ -38,24 +38,24 @@ class Berth:
     cancelled: Callable[[], None]
 
 
-class Arrival:
+class FragmentWriter:
     """A fragment on its way in: `add` bytes in order, then `publish`; `cancel` undoes everything."""
 
-    def __init__(self, header: FragmentHeader, berth: Berth | None) -> None:
+    def __init__(self, header: FragmentHeader, target: FragmentTarget | None) -> None:
         """Take bytes in; without a berth the fragment is on the shelf already, and the bytes are only counted."""
         self.header = header
-        self._berth = berth
+        self._target = target
         self._expected = header.state.fragment_length
         self._got = 0
         self._pending = bytearray()
         self._stripe = 0
         self._digest = StateDigest(header.state.state_bytes, header.state.layout.stripe_bytes)
-        self._kept: list[bytes] | None = [] if berth is not None and berth.keep else None
+        self._kept: list[bytes] | None = [] if target is not None and target.keep else None
         self._handle: int | None = None
         self._done = False
-        if berth is not None:
+        if target is not None:
             try:
-                self._handle = berth.disk.open_new(berth.part)
+                self._handle = target.disk.open_new(target.part)
                 self._write(header.pack())
             except OSError as error:
                 self.cancel()
@@ -65,12 +65,12 @@ class Arrival:
     @property
     def here(self) -> bool:
         """The fragment is on the shelf already: nothing needs to be sent."""
-        return self._berth is None
+        return self._target is None
 
     @property
     def done(self) -> bool:
         """Published, cancelled or not needed."""
-        return self._done or self._berth is None
+        return self._done or self._target is None
 
     def add(self, data: Piece) -> None:
         """Take the next bytes behind the header; whole blocks are checked as they come."""
@@ -78,7 +78,7 @@ class Arrival:
         if self._got > self._expected:
             self.cancel()
             raise BadRequest(f"more than the {self._expected} bytes of this fragment were sent")
-        if self._berth is None:
+        if self._target is None:
             return
         try:
             self._check_blocks(data)
@@ -92,13 +92,13 @@ class Arrival:
 
     def publish(self) -> None:
         """Make the fragment durable and visible, in this order; afterwards a crash does not lose it."""
-        berth = self._berth
-        if berth is None:
+        target = self._target
+        if target is None:
             return
         if self._got != self._expected or self._digest.value() != self.header.state.digest:
             self.cancel()
             raise Corrupt(f"{self._got} of {self._expected} bytes came, or they are another state's")
-        disk, place = berth.disk, berth.place
+        disk, place = target.disk, target.place
         assert self._handle is not None
         try:
             disk.sync_file(self._handle)
@@ -106,12 +106,12 @@ class Arrival:
             self._handle = None
             disk.make_folder(place.parent)
             # A newer epoch may have begun since the first byte: the last look is just before publishing.
-            berth.last_look()
+            target.last_look()
             try:
-                disk.rename(berth.part, place)
+                disk.rename(target.part, place)
             except FileNotFoundError:  # the state's last fragment was dropped just now, and the folder with it
                 disk.make_folder(place.parent)
-                disk.rename(berth.part, place)
+                disk.rename(target.part, place)
             disk.sync_folder(place.parent)
         except OSError as error:
             self.cancel()
@@ -120,27 +120,27 @@ class Arrival:
             self.cancel()
             raise
         self._done = True
-        berth.published(b"".join(self._kept) if self._kept is not None else None)
+        target.published(b"".join(self._kept) if self._kept is not None else None)
 
     def cancel(self) -> None:
         """Leave no trace; fine when it is over already."""
-        berth = self._berth
-        if self._done or berth is None:
+        target = self._target
+        if self._done or target is None:
             return
         self._done = True
         if self._handle is not None:
-            berth.disk.close(self._handle)
+            target.disk.close(self._handle)
             self._handle = None
         try:
-            berth.disk.remove(berth.part)
+            target.disk.remove(target.part)
         except OSError as error:
-            log.warning("could not remove %s: %s", berth.part.name, error.strerror)
-        berth.cancelled()
+            log.warning("could not remove %s: %s", target.part.name, error.strerror)
+        target.cancelled()
 
     def _write(self, data: Piece) -> None:
         assert self._handle is not None
-        assert self._berth is not None
-        self._berth.disk.append(self._handle, [data])
+        assert self._target is not None
+        self._target.disk.append(self._handle, [data])
         if self._kept is not None:
             self._kept.append(bytes(data))
 

@@ -42,7 +42,7 @@ class Restore:
     line: str | None = None
 
 
-class RestoreDesk:
+class RestoreService:
     """Takes orders for restores and tells how they stand."""
 
     def __init__(self, open_store: Callable[[], StateStore], folder: Path, at_once: int) -> None:
