@@ -308,7 +308,7 @@ def test_epochs_outlive_a_restart_and_do_not_stop_repair(tmp_path: Path) -> None
     files.fence("app", Epoch(7))
     files.close()
     again = FragmentFiles(tmp_path)
-    with pytest.raises(StaleEpoch, match="epoch 7 has begun"):
+    with pytest.raises(StaleEpoch, match="epoch 7 has started"):
         put(again, fragment(epoch=6))
     writer = again.begin(FragmentHeader.unpack(fragment(epoch=6)), repairing=True)
     body = fragment(epoch=6)[writer.header.state.header_length :]

@@ -15,15 +15,21 @@ if TYPE_CHECKING:
 
 
 @click.command("replication")
-@click.option("--topologies", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Per setting.")
+@click.option(
+    "--topologies",
+    default=100,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    help="Random topologies per setting.",
+)
 @click.option(
     "--proven",
     default=0,
     show_default=True,
     type=click.IntRange(0, 10_000),
-    help="Compare so many topologies per setting with exact plans too; slow.",
+    help="Topologies per setting that are also planned exactly; slow.",
 )
-@click.option("--processes", default=2, show_default=True, type=click.IntRange(1, 256), help="Planned side by side.")
+@click.option("--processes", default=2, show_default=True, type=click.IntRange(1, 256), help="Worker processes.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),

@@ -31,7 +31,7 @@ def read_topology(given: str) -> Topology:
         if not path.exists() and (named := _named_topology(given)) is not None:
             return named
         if path.is_file() and path.stat().st_size > LARGEST_FILE:
-            raise BadInput("is absurdly large", where=given, remedy=f"at most {LARGEST_FILE:,} bytes")
+            raise BadInput("is too large", where=given, remedy=f"use at most {LARGEST_FILE:,} bytes")
         if path.exists() and not path.is_file():
             raise BadInput("is not a file", where=given, remedy="give a topology file or a name")
         return parse(path.read_bytes(), given)

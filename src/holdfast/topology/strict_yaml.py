@@ -58,7 +58,7 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
 def _whole(loader: Any, node: yaml.ScalarNode) -> int:
     text = loader.construct_scalar(node)
     if len(text) > _MOST_DIGITS:
-        raise yaml.constructor.ConstructorError(None, None, "a number with absurdly many digits", node.start_mark)
+        raise yaml.constructor.ConstructorError(None, None, "a number with too many digits", node.start_mark)
     return int(text)
 
 

@@ -1,7 +1,7 @@
-"""What chapter 4 of FastRecover varies, and the values it is held at meanwhile (Table 4.1). Runs anywhere.
+"""The parameters that FastRecover, chapter 4, varies, and their defaults (Table 4.1). Runs anywhere.
 
-The paper counts minutes and kilobytes; here they are seconds and bytes. It does not say how fast its permanent storage
-was, so bandwidth is a parameter like the others and has a sweep of its own.
+The paper counts minutes and kilobytes; here they are seconds and bytes. It does not state how fast its permanent
+storage was, so bandwidth is a parameter like the others and has a sweep of its own.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Setting:
 
 
 CHAIN = Setting("chain", operators=15, tuples_per_minute=3000, overhead=0.4, steps=60, bandwidth=3.5e5)
-"""Table 4.1 for chains. Bandwidth: where NSegments fails as often as Fig. 4.1 says (docs/segments.md)."""
+"""Table 4.1 for chains. Bandwidth: where NSegments fails as often as in Fig. 4.1 (docs/segments.md)."""
 TREE = Setting("tree", operators=15, tuples_per_minute=1000, overhead=0.5, steps=20, bandwidth=2.5e7)
 """Table 4.1 for trees. Bandwidth: about the lowest at which its lowest grid frequency, 2 a minute, is affordable."""
 SLOW_TREE = replace(TREE, steps=60, bandwidth=2.5e5, frequencies=50, max_frequency=0.005)

@@ -2,7 +2,7 @@
 
 Nothing here raises for what a partition, a user's function or a lost file does: those are answers, and the neighbours
 go on. What is kept between cycles is a cache; a worker that is new finds everything in the node's files, the
-snapshot_store and the cycle. A partition's state is put in place alone (two attempts of one task see each other) and
+snapshot store and the cycle. A partition's state is put in place alone (two attempts of one task see each other) and
 only when it has come whole; until then its neighbours do not wait for it.
 """
 
@@ -33,7 +33,7 @@ SMALL_SNAPSHOT = 512
 
 
 class Node:
-    """One node: its host, its files, its way to the snapshot_store, and the sources' logs."""
+    """One node: its host, its files, its snapshot store, and the sources' logs."""
 
     def __init__(
         self,

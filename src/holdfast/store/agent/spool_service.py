@@ -1,9 +1,9 @@
-"""The agent's side of the spool: takes orders, does them in the background, writes answers. Runs in agents, in threads.
+"""The agent's side of the spool: carries out orders in the background and writes answers. Runs in agents, in threads.
 
-Saves are coded and sent from the spooled file, a few at a time, so memory does not grow with what waits; fetches have
-threads of their own, so that a recovery does not wait behind checkpoints. An order's file goes when its answer is
-there: an agent that is killed finds its work again when it starts. Whatever fails is told in one line and tried again,
-except what can never succeed: a write of an epoch that is over.
+Saves are encoded and sent from the spooled file, a few at a time, so memory does not grow with the queue. Fetches have
+threads of their own, so that a recovery does not wait behind checkpoints. An order is removed after its answer was
+written: an agent that is killed resumes its orders when it restarts. A failed order is reported in one line and tried
+again, except a write of a fenced epoch, which can never succeed.
 """
 
 from __future__ import annotations
@@ -34,59 +34,60 @@ from holdfast.store.wire.failures import BadRequest, Corrupt, StaleEpoch, StateM
 
 log = logging.getLogger("holdfast.store.agent.spool_service")
 ONLY_VERSION = BatchId(0)
-"""A snapshot never changes: it is the one version of its state."""
+"""A snapshot is immutable: it is the only version of its state."""
 
 
 class FragmentStore(Protocol):
-    """What the desk needs of the fragment store; `PeerStore` has it."""
+    """The operations of the fragment store that the service uses; `PeerStore` implements them."""
 
     def save(self, state: StateId, version: BatchId, epoch: Epoch, contents: Contents) -> Saved:
-        """Save; return when it is safe."""
+        """Save a state; return when it is acknowledged."""
         ...
 
     def load_into(self, state: StateId, path: Path) -> LoadedFile:
-        """Bring a state into a file."""
+        """Load a state into a file."""
         ...
 
     def forget(self, namespace: str, names: Sequence[str], epoch: Epoch) -> list[str]:
-        """Drop states; return the peers that did not answer."""
+        """Delete states; return the peers that did not respond."""
         ...
 
     def standing_epoch(self, namespace: str) -> Epoch:
-        """Return the highest epoch that wrote there."""
+        """Return the highest epoch that wrote to the namespace."""
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolServiceSettings:
-    """How the desk works; seconds."""
+    """Settings of the spool service; times in seconds."""
 
     saves_at_once: int = 2
     fetches_at_once: int = 4
     look_every: float = 0.03
     heartbeat_every: float = 0.5
     retry_most: float = 5.0
-    """Longest pause before a failed order is tried again."""
+    """Longest delay before a failed order is tried again."""
     settle: float = 5.0
-    """A snapshot is lost when for so long not enough fragments were found: the ring may be mending."""
+    """Time without enough fragments after which a snapshot counts as lost; the ring may be repairing before."""
     unreachable: float = 30.0
-    """And when for so long no peer could be asked."""
+    """Time without any reachable peer after which a snapshot counts as lost."""
     keep: float = 3600.0
-    """Answers, and files being written, that are older go."""
+    """Age at which answers and partly written files are removed."""
     keep_snapshots: float = 600.0
-    """Fetched snapshots that nobody looked at for so long go; they can be fetched again."""
+    """Time since the last use at which fetched snapshots are removed; they can be fetched again."""
     forget_again: float = 20.0
-    """How often peers that did not hear what to forget are told again."""
+    """Time between two attempts to delete states at peers that did not respond."""
     forget_for: float = 1800.0
+    """Time after which these attempts end."""
 
 
 @dataclass(slots=True)
 class _Trouble:
-    """An order that failed: since when, how often, and when it is tried again."""
+    """An order that failed: since when, how many attempts, and when the next one is due."""
 
     since: float
     tries: int = 0
@@ -120,19 +121,19 @@ class SpoolService:
         make_folders(spool)
 
     def start(self) -> None:
-        """Begin: from now on tasks see that someone is here."""
+        """Start; the heartbeat shows tasks that an agent runs."""
         _touch(self._spool / "heartbeat")
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more orders; those under way stay in the spool, and are done again by the next agent."""
+        """Stop taking orders; those in progress stay in the spool, and the next agent carries them out again."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(5.0)
         for threads in (self._saving, self._fetching):
             threads.shutdown(wait=False, cancel_futures=True)
 
-    # Looking for orders
+    # Reading orders
 
     def _run(self) -> None:
         beat = tidied = 0.0
@@ -149,16 +150,16 @@ class SpoolService:
                     self._tidy()
                 if now - copies_tidied >= self._settings.keep and self._durable is not None:
                     copies_tidied = now
-                    self._saving.submit(self._durable.tidy)  # a folder of others' storage may be slow
+                    self._saving.submit(self._durable.tidy)  # remote storage may be slow
                 changed = (self._spool / "orders").stat().st_mtime_ns
                 due = any(one.due <= now for one in list(self._trouble.values()))
-                # A folder's time has ticks: what comes within the same tick is seen by looking once more.
+                # A folder's modification time is coarse: within one tick of it, the folder is read once more.
                 if changed != seen or self._changed or due or time.time_ns() - changed < 100_000_000:
                     seen, self._changed = changed, False
                     self._look(now)
             except Exception:
-                # The desk must not stop while the process lives: say why, and look again.
-                log.exception("looking for orders failed")
+                # The service must not stop while the process runs: it logs the error and reads the orders again.
+                log.exception("reading the spool's orders failed; it is tried again")
 
     def _look(self, now: float) -> None:
         with os.scandir(self._spool / "orders") as entries:
@@ -180,7 +181,7 @@ class SpoolService:
                 del self._trouble[gone]
 
     def _work(self, work: Callable[[Path, str], float | None], order: str, key: str) -> None:
-        """Do one order; a number says that it is to be done again after so many seconds."""
+        """Carry out one order; `work` returns the seconds after which it is tried again, or None when it is done."""
         again: float | None
         try:
             again = None if self._stopping.is_set() else work(self._spool / "orders" / order, key)
@@ -218,7 +219,7 @@ class SpoolService:
         except FileNotFoundError:
             return None
         except Corrupt as corrupt:
-            # A machine that crashed may leave a file without its contents: whoever wrote it has gone with it.
+            # A crash of the machine may leave a truncated file; the task that wrote it is gone too.
             self._report_problem(key, f"{corrupt.what}; save it again")
             order.unlink(missing_ok=True)
             return None
@@ -231,7 +232,7 @@ class SpoolService:
             if head.durable or self._open_store is None:
                 durable_folder = self._folder_of(run)
                 if durable_folder is None:
-                    raise BadRequest("no durable folder is set", remedy="name a folder that every node reaches")
+                    raise BadRequest("no durable folder is set", remedy="set a folder that every node can write to")
                 durable_folder.save(name, order, head.epoch)
         except (StaleEpoch, BadRequest) as never:
             self._report_problem(key, str(never), refused=head.epoch)
@@ -248,12 +249,12 @@ class SpoolService:
         return None
 
     def _report_problem(self, key: str, problem: str, *, refused: Epoch | None = None) -> None:
-        """Tell what is wrong; `refused`: this epoch need not ask again."""
+        """Write the problem as the answer; `refused`: the fenced epoch, for which the order is not tried again."""
         answer = SaveAnswer(problem=one_line(problem), final=refused is not None, epoch=refused or 0)
         try:
             write_answer(self._spool, key, answer)
-        except OSError as error:  # no room even for a line: the task sees no answer, and the log has it
-            log.warning("%s: %s; and the answer could not be written: %s", name_of(key), problem, error)
+        except OSError as error:  # the disk is full: the task sees no answer, the log has the problem
+            log.warning("%s: %s; the answer could not be written either: %s", name_of(key), problem, error)
 
     # Fetching
 
@@ -292,7 +293,7 @@ class SpoolService:
         return min(self._pause(order), 1.0)
 
     def _bring_from_spool(self, name: str, key: str, part: Path) -> bool:
-        """Take a snapshot that is still waiting here to be saved."""
+        """Use a snapshot that is still queued here to be saved."""
         for kind in ("durable", "save"):
             with contextlib.suppress(FileNotFoundError):
                 os.link(self._spool / "orders" / f"{key}.{kind}", part)
@@ -311,7 +312,7 @@ class SpoolService:
         folder = self._folder_of(state_of(name).namespace)
         return folder is not None and folder.fetch(name, part)
 
-    # Forgetting
+    # Deleting
 
     def _forget(self, order: Path, key: str) -> float | None:
         try:
@@ -321,13 +322,13 @@ class SpoolService:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, HoldfastError) as error:
-            log.warning("an order to forget cannot be read: %s", error)
+            log.warning("a deletion order cannot be read and is dropped: %s", error)
             order.unlink(missing_ok=True)
             return None
         keys = {f"{state.namespace}..{state.name}" for state in states.values()}
         with self._lock:
             if keys & self._busy:
-                return self._settings.look_every  # a save under way would bring back what is to go
+                return self._settings.look_every  # a save in progress would restore what is being deleted
         for one in keys:
             for path in (
                 *(self._spool / "orders" / f"{one}.{kind}" for kind in ("save", "durable", "fetch")),
@@ -341,11 +342,11 @@ class SpoolService:
                 here = {name: state.name for name, state in states.items() if state.namespace == run}
                 silent += self._forget_run(run, here, asked.get("epoch"))
         except StaleEpoch as stale:
-            log.warning("not forgotten: %s", stale)
+            log.warning("snapshots are not deleted: %s", stale)
             order.unlink(missing_ok=True)
             return None
         except (HoldfastError, OSError) as error:
-            log.info("snapshots stay longer: %s", error)
+            log.info("snapshots are deleted later: %s", error)
             silent = ["all"]
         if silent and time.time() - order.stat().st_mtime < self._settings.forget_for:
             return self._settings.forget_again
@@ -367,7 +368,7 @@ class SpoolService:
     # Everything else
 
     def _folder_of(self, run: str) -> DurableFolder | None:
-        """Return where durable copies of a run go: where its tasks say, or where the agent was told at its start."""
+        """Return the durable folder of a run: the one its tasks named, or else the one in the agent's settings."""
         named = read_durable(self._spool, run)
         return self._durable if named is None else DurableFolder(named)
 
@@ -379,7 +380,7 @@ class SpoolService:
             return self._store
 
     def _tidy(self) -> None:
-        """Remove what nobody looked at for long, and what tasks that are gone left half-written."""
+        """Remove answers, snapshots and partly written files that have not been used for long."""
         now, settings = time.time(), self._settings
         for folder, keep in (
             ("answers", settings.keep),

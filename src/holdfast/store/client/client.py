@@ -3,9 +3,9 @@
     store = PeerStore(["127.0.0.1:7400"], secret_file="/etc/holdfast/secret")
     store.save(StateId("traffic", "O3[0]"), version, epoch, contents)
 
-A `PeerStore` may be pickled into a Spark task: what travels is addresses and file names, never the secret; the other
-side reads the secret from the file of that name on its own node. See `saving` for when a save is safe, `retrieving` for
-how a read goes about it.
+A `PeerStore` may be pickled into a Spark task: the pickle holds addresses and file names, never the secret; the task
+reads the secret from the file of that name on its own node. `saving` states when a save is acknowledged, `retrieving`
+how a read proceeds.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PeerStore:
     def __init__(self, settings: ClientSettings) -> None:
         """Read the secret; connect when there is something to do."""
         if not settings.peers:
-            raise BadRequest("no peer is named", remedy="give HOST:PORT of at least one peer")
+            raise BadRequest("no peer address is given", remedy="give HOST:PORT of at least one peer")
         for peer in settings.peers:
             Address.parse(peer)
         self.settings = settings
@@ -300,9 +300,9 @@ class PeerStore:
 
     @staticmethod
     def _lost(survey: Survey, header: StateHeader, report: RetrieveReport) -> list[str]:
-        """Say which fragments count as lost: damaged, unreachable, stale or simply not there."""
+        """Return which fragments count as lost: damaged, unreachable, stale or simply not there."""
         lost = [f"fragment {one.index} at {one.address}: {one.reason}" for one in report.lost]
-        lost += [f"fragment {index}: nobody has it" for index in survey.encodings[header].missing]
+        lost += [f"fragment {index}: no peer has it" for index in survey.encodings[header].missing]
         if header.follows is not None:
             return lost
         # Peers that missed this base and still hold an older one.
@@ -321,7 +321,7 @@ class PeerStore:
     # Everything else
 
     def release(self, state: StateId, before: BatchId, epoch: Epoch) -> None:
-        """Tell the peers that older versions may go. Peers that miss it keep them a while longer; that is all."""
+        """Let the peers delete older versions. A peer that misses the request keeps them until repair removes them."""
         peers = [one.address for one in self.candidates(state)]
         self._send_to_all(
             peers,
@@ -367,7 +367,7 @@ class PeerStore:
         return survey_state(self._pool, state, [one.address for one in self.candidates(state)])
 
     def _survey_ring(self, state: StateId) -> Survey:
-        """Ask everybody."""
+        """Query all peers of the ring."""
         named = [one.address for one in (*self.candidates(state), *self.members())]
         return survey_state(self._pool, state, list(dict.fromkeys((*named, *self.settings.peers))))
 
@@ -394,7 +394,9 @@ class PeerStore:
         if refused:
             raise refused[0]
         if not any(one.result for one in outcomes):
-            raise Unreachable(f"none of {len(peers)} peers answered", remedy="check that peers run")
+            raise Unreachable(
+                f"none of {len(peers)} peers answered", remedy="check that the peers are running and reachable"
+            )
         return outcomes
 
 

@@ -86,7 +86,7 @@ class MemoryStore:
     def _check(self, namespace: str, epoch: Epoch) -> None:
         standing = self._fences.get(namespace, Epoch(0))
         if epoch < standing:
-            raise StaleEpoch(f"epoch {epoch} of {namespace!r} is over: epoch {standing} has begun")
+            raise StaleEpoch(f"epoch {epoch} of {namespace!r} is fenced: epoch {standing} has started")
 
 
 class FolderStore:

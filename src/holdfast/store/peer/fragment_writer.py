@@ -1,7 +1,7 @@
-"""A fragment on its way onto a shelf: checked block by block as it comes, durable and visible at once or not at all.
+"""Writes one incoming fragment: checks each block as it is received, and publishes the fragment atomically and durably.
 
-Runs in peers. The order is what makes a crash harmless: contents synced, renamed into place, the folder synced, and
-only then does the peer say stored.
+Runs in peers. The order of steps makes a crash harmless: the contents are synced, the file is renamed into place, the
+folder is synced, and only then does the peer acknowledge the fragment.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ Piece = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class FragmentTarget:
-    """Where an arriving fragment goes, and whom to tell."""
+    """The file of an incoming fragment, and the callbacks for its outcome."""
 
     disk: Disk
     part: Path
     """Written here first."""
     place: Path
-    """Published here."""
+    """The published file."""
     keep: bool
-    """Hand the whole contents on when published: the memory tier takes them."""
+    """Pass the whole contents to `published`: the memory tier keeps them."""
     last_look: Callable[[], None]
-    """Raises where it may no longer be published."""
+    """Raises if the fragment may no longer be published."""
     published: Callable[[bytes | None], None]
     cancelled: Callable[[], None]
 
 
 class FragmentWriter:
-    """A fragment on its way in: `add` bytes in order, then `publish`; `cancel` undoes everything."""
+    """One incoming fragment: `add` bytes in order, then `publish`; `cancel` removes everything."""
 
     def __init__(self, header: FragmentHeader, target: FragmentTarget | None) -> None:
-        """Take bytes in; without a berth the fragment is on the shelf already, and the bytes are only counted."""
+        """Receive bytes; without a target the fragment is stored already, and the bytes are only counted."""
         self.header = header
         self._target = target
         self._expected = header.state.fragment_length
@@ -64,7 +64,7 @@ class FragmentWriter:
 
     @property
     def here(self) -> bool:
-        """The fragment is on the shelf already: nothing needs to be sent."""
+        """Whether the fragment is stored already: nothing needs to be sent."""
         return self._target is None
 
     @property
@@ -77,7 +77,7 @@ class FragmentWriter:
         self._got += len(data)
         if self._got > self._expected:
             self.cancel()
-            raise BadRequest(f"more than the {self._expected} bytes of this fragment were sent")
+            raise BadRequest(f"the sender sent more than the {self._expected} bytes of this fragment")
         if self._target is None:
             return
         try:
@@ -88,7 +88,7 @@ class FragmentWriter:
             raise _no_room(error) from None
         except DamagedFragment as damage:
             self.cancel()
-            raise Corrupt(f"damaged on the way here: {damage}") from None
+            raise Corrupt(f"the fragment was damaged in transit: {damage}") from None
 
     def publish(self) -> None:
         """Make the fragment durable and visible, in this order; afterwards a crash does not lose it."""
@@ -97,7 +97,7 @@ class FragmentWriter:
             return
         if self._got != self._expected or self._digest.value() != self.header.state.digest:
             self.cancel()
-            raise Corrupt(f"{self._got} of {self._expected} bytes came, or they are another state's")
+            raise Corrupt(f"received {self._got} of {self._expected} bytes, or blocks of another state")
         disk, place = target.disk, target.place
         assert self._handle is not None
         try:
@@ -105,7 +105,7 @@ class FragmentWriter:
             disk.close(self._handle)
             self._handle = None
             disk.make_folder(place.parent)
-            # A newer epoch may have begun since the first byte: the last look is just before publishing.
+            # A newer epoch may have started since the first byte: the last check is just before publishing.
             target.last_look()
             try:
                 disk.rename(target.part, place)
@@ -164,8 +164,8 @@ class FragmentWriter:
             self._digest.add(check)
             self._stripe += 1
             if self._stripe == layout.stripes and len(view):
-                raise DamagedFragment("bytes behind the last block")
+                raise DamagedFragment("the fragment has bytes after the last block")
 
 
 def _no_room(error: OSError) -> NoRoom:
-    return NoRoom(f"the disk did not take it: {error.strerror or error}")
+    return NoRoom(f"writing the fragment failed: {error.strerror or error}")

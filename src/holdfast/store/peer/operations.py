@@ -1,4 +1,4 @@
-"""What a peer does when asked: one method per operation, named in a table. Runs in peers, on their event loop.
+"""The requests that a peer serves: one method per operation, named in a table. Runs in peers, on their event loop.
 
 Disk work runs in threads; the loop only moves bytes. Operations (all over authenticated connections):
 
@@ -56,7 +56,7 @@ class PeerServices(Protocol):
         ...
 
     def restored(self, ticket: str) -> dict[str, Any]:
-        """Tell how a restore stands."""
+        """Return the status of a restore."""
         ...
 
     def repair(self, *, scrub: bool) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class PeerServices(Protocol):
         ...
 
     def status(self) -> dict[str, Any]:
-        """Tell about this peer."""
+        """Return the peer's status."""
         ...
 
 
@@ -98,7 +98,7 @@ class Operations:
         """Serve one request."""
         operation = self._table.get(str(frame.header.get("do")))
         if operation is None:
-            raise BadRequest(f"no operation {str(frame.header.get('do'))[:40]!r}")
+            raise BadRequest(f"unknown operation {str(frame.header.get('do'))[:40]!r}")
         try:
             return await operation(protocol, frame)
         except BadInput as bad:
@@ -123,7 +123,7 @@ class Operations:
         return Answer({"stored": True})
 
     async def _take_in(self, protocol: FrameProtocol, writer: FragmentWriter) -> None:
-        """Take chunks up to the last; after a fault the rest is read and dropped, so that the sender hears why."""
+        """Receive chunks up to the last; after a fault, read and drop the rest, so that the sender gets the error."""
         fault: Exception | None = None
         while True:
             chunk = await protocol.next()
@@ -143,7 +143,7 @@ class Operations:
         header = _fragment(frame)
         first, count = _number(frame, "first"), _number(frame, "count")
         if count * header.state.block_bytes > LARGEST_BODY:
-            raise BadRequest(f"{count} blocks are more than one answer holds")
+            raise BadRequest(f"{count} blocks do not fit into one response")
         return Answer(body=[await self._in_thread(self._files.read, header, first, count)])
 
     async def _find(self, protocol: FrameProtocol, frame: Frame) -> Answer:
@@ -229,9 +229,9 @@ def _fragment(frame: Frame) -> FragmentHeader:
     try:
         header = FragmentHeader.unpack(frame.body)
     except FragmentFault as fault:
-        raise BadRequest(f"not a fragment's header: {fault}") from None
+        raise BadRequest(f"not a fragment header: {fault}") from None
     if len(frame.body) != header.state.header_length:
-        raise BadRequest("bytes behind a fragment's header")
+        raise BadRequest("the request has bytes after the fragment header")
     return header
 
 

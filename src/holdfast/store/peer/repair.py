@@ -1,14 +1,14 @@
-"""Rebuilding what lost peers held, and tidying up (A-FP4S, sec. 3.2 and 3.3). Runs in peers, in a thread of its own.
+"""Rebuilds the fragments of lost peers, removes superfluous ones (A-FP4S, sec. 3.2 and 3.3). Runs in a peer's thread.
 
-Every peer looks after the states whose keys are closest to it: it asks its leaf set what they hold of them, and
+Every peer maintains the states whose keys are closest to it: it lists the fragments of its leaf set, and
 
 * rebuilds missing fragments from any m others, stripe by stripe, and puts them on peers chosen by `placement`,
 * removes second copies of a fragment, which appear when a lost peer comes back,
 * removes what is left of saves that were never completed, once a newer whole version is there and time has passed.
 
 Fragments of this peer that lie too far from their key (the ring has grown) are handed over to where readers look.
-A round runs some time after a peer was lost or found (it may be back soon), regularly, and when asked for. It moves no
-more than its bandwidth. Everything a round does is safe to do twice and to stop anywhere: a peer killed in the middle
+A round runs some time after a peer was lost or found (it may return soon), regularly, and on request. Its bandwidth is
+limited. Everything a round does is safe to do twice and to stop anywhere: a peer killed in the middle
 leaves fragments whole or absent, like any other save.
 """
 
@@ -40,7 +40,7 @@ from holdfast.store.wire.messages import Bytes
 
 log = logging.getLogger("holdfast.store.peer.repair")
 MOST_INCOMPLETE = 3
-"""Rounds put off in a row because a neighbour does not say what it holds."""
+"""Rounds postponed in a row because a neighbour does not list its fragments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class RepairSettings:
     """When repair runs; seconds."""
 
     after: float = 10.0
-    """From a loss to the round that mends it: a peer that restarts within it costs nothing."""
+    """Seconds from a loss to the repair round: a peer that restarts within them costs nothing."""
     every: float = 300.0
     garbage_after: float = 600.0
     """How long an incomplete save is left alone: its writer may still be at work."""
@@ -67,7 +67,7 @@ class RepairProgress:
     rebuilt: int = 0
     bytes: int = 0
     failed: int = 0
-    """States the last round could not mend."""
+    """States that the last round could not repair."""
     removed: int = 0
     handed_over: int = 0
     scrubbed: int = 0
@@ -86,7 +86,7 @@ class Repairer:
         settings: RepairSettings,
         bandwidth: float,
     ) -> None:
-        """Look after keys near `me`; `members` and `covers` tell of the ring as it is now."""
+        """Maintain keys near `me`; `members` and `covers` return the current state of the ring."""
         self.progress = RepairProgress()
         self._files, self._pool, self._me, self._members, self._covers = files, pool, me, members, covers
         self._settings = settings
@@ -145,10 +145,10 @@ class Repairer:
             try:
                 self._round(scrub)
             except HoldfastError as error:
-                log.warning("a round of repair ended early: %s", error)
+                log.warning("a repair round ended early: %s", error)
                 self.soon()
             except Exception:
-                log.exception("a round of repair failed")
+                log.exception("a repair round failed")
                 self.soon()
             with self._wake:
                 self.progress.running = False
@@ -178,7 +178,7 @@ class Repairer:
                 self._rebuild(encoding, members, limit)
             except HoldfastError as error:
                 self.progress.failed += 1
-                log.warning("not rebuilt: %s", error)
+                log.warning("fragments were not rebuilt: %s", error)
         for encodings in by_state.values():
             self._tidy(encodings)
         if self.progress.failed:
@@ -202,7 +202,7 @@ class Repairer:
         if silent and self._incomplete < MOST_INCOMPLETE:
             # What a slow peer holds is not lost: wait until it answers or the ring gives it up, but not for ever.
             self._incomplete += 1
-            raise Unreachable(f"{silent} of {len(members)} neighbours did not say what they hold")
+            raise Unreachable(f"{silent} of {len(members)} neighbours did not list their fragments")
         self._incomplete = 0
         return gathered((one.asked, one.result) for one in outcomes)
 

@@ -1,4 +1,4 @@
-"""Whom a peer knows, and how it finds out who is alive: keep-alives, probes, losses, repair (A-FP4S, sec. 3.2).
+"""The peers that a peer knows, and failure detection: keep-alives, probes, losses, repair (A-FP4S, sec. 3.2).
 
 Pure; runs anywhere. Half of the machine of `ring.RingPeer`, which also routes and joins: rules 1, 2 and 4 live here.
 Methods add what is to be sent to `effects`, or return it.
@@ -73,9 +73,9 @@ class Neighbourhood:
         return effects
 
     def note_alive(self, sender: Contact, now: float, *, as_neighbour: bool = False) -> list[Effect]:
-        """Note that a peer is alive: it spoke itself.
+        """Record that a peer is alive: it sent a message itself.
 
-        While joining, only a keep-alive makes a neighbour: it shows that the other has heard of this peer too.
+        While joining, only a keep-alive makes a neighbour: it shows that the other has this peer in its leaf set too.
         """
         self._last_message[sender.id] = now
         if self._lost:
@@ -97,7 +97,7 @@ class Neighbourhood:
         effects.append(Send(contact.address, KeepAlive(Call.PROBE, self.leaves.members)))
 
     def keep_alive(self, now: float, effects: list[Effect]) -> None:
-        """Tell all neighbours that this peer lives; probe those who have been silent."""
+        """Send keep-alives to all neighbours; probe those without a recent message."""
         members = self.leaves.members
         message = KeepAlive(Call.PERIODIC, members)
         silent_since = now - self.settings.silence
@@ -160,10 +160,10 @@ class Neighbourhood:
             self.probe(min(outside, key=lambda contact: clockwise(contact.id, self.contact.id)), now, effects)
 
     def next_hop(self, key: int, avoid: Iterable[RingId] = (), sender: RingId | None = None) -> Contact | None:
-        """Return who brings a route to this key closer; None: no one known, it ends here (sec. 3.2).
+        """Return the next hop of a route to this key; None: it ends here (sec. 3.2).
 
-        A route goes back to its `sender` only where the leaf set says so, or two peers, one of them with a leaf set not
-        yet repaired, could pass it to and fro.
+        A route goes back to its `sender` only where the leaf set requires it. Otherwise two peers, one of them with a
+        leaf set not yet repaired, could pass it to and fro.
         """
         avoided = set(avoid)
         if self.leaves.covers(key, whole_ring=self._knows_whole_ring):
@@ -181,19 +181,19 @@ class Neighbourhood:
         if filled:
             row = random.choice(filled)
             effects.append(Send(random.choice(self.table.row(row)).address, RowRequest(row)))
-        # Only of neighbours it matters when they spoke and what they said.
+        # Times of messages and member lists matter for neighbours only.
         self._last_message = {peer: when for peer, when in self._last_message.items() if peer in self.leaves}
         self._member_lists = {peer: members for peer, members in self._member_lists.items() if peer in self.leaves}
         long_ago = now - 2 * self.settings.table_period
         ready = [contact for contact, when in self._lost.values() if when <= long_ago]
         if ready:
-            self._member_lists.clear()  # what neighbours say of a peer lost long ago counts again
+            self._member_lists.clear()  # a peer lost long ago may be named by neighbours again
             contact = random.choice(ready)
             del self._lost[contact.id]
             self.probe(contact, now, effects)
 
     def remember(self, contacts: Iterable[Contact]) -> None:
-        """Take peers heard of into the routing table: there, one that is dead only costs a detour."""
+        """Add peers named by others to the routing table: there, a lost peer only costs a detour."""
         for contact in contacts:
             if contact.id not in self._lost and contact.id != self.contact.id:
                 self.table.add(contact)

@@ -1,4 +1,4 @@
-"""A peer's open door: takes connections, shakes hands, runs requests, and keeps strangers from doing harm.
+"""A peer's listener: accepts connections, authenticates them, runs requests, and limits what strangers can do.
 
 Runs in peers, on their event loop. Requests of one connection are served one after the other; connections side by
 side. Whatever a caller sends, the worst that happens is that its own connection ends: faults are counted, logged in
@@ -132,9 +132,9 @@ class Listener:
         except TimeoutError:
             self._refuse("slow greetings", protocol, "no handshake in time")
         except Exception:
-            # A fault of ours: this caller is sent away, everybody else is served on.
+            # An error of this peer: it closes this connection and serves the others.
             self.counts["faults"] += 1
-            log.exception("a request failed inside this peer")
+            log.exception("a request failed with an unexpected error")
         finally:
             self._strangers.pop(protocol, None)
             self._trusted.discard(protocol)
@@ -211,4 +211,4 @@ class Listener:
         self._logged_at = now
         if self._log_room >= 1:
             self._log_room -= 1
-            log.warning("refused %s: %s", protocol.remote, one_line(why, 200))
+            log.warning("refused a connection from %s: %s", protocol.remote, one_line(why, 200))
