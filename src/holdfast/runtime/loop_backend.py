@@ -1,7 +1,7 @@
 """Nodes in one process: what carries blocks between them is a loop. For tests, the simulator, and a first try.
 
-It is the real thing in small: the same nodes, state stores, snapshot store and cycles as on a cluster. Nodes can be lost with
-all their files, and others come.
+It is the real thing in small: the same nodes, state stores, snapshot store and cycles as on a cluster. Nodes can be
+lost with all their files, and others come.
 """
 
 from __future__ import annotations
