@@ -154,7 +154,7 @@ def test_without_an_agent_the_task_is_told(tmp_path: Path) -> None:
     os.utime(tmp_path / "heartbeat", (1, 1))
     answer = spool.saved("run/O1-0/1.1")
     assert answer is not None
-    assert "has not answered for" in str(answer.problem)
+    assert "has not responded for" in str(answer.problem)
     assert spool.saved("run/never/1.1") is None
     assert spool.fetched("run/O1-0/1.1") is None
     assert spool.lost("run/O1-0/1.1") is None
@@ -239,7 +239,7 @@ def test_an_epoch_that_is_over_is_refused_for_good(agents: AgentsOnLoopback) -> 
         answer = old.saved("fenced/O1-0/6.2")
         return answer if answer is not None and answer.final else None
 
-    assert "epoch 2 of 'fenced' is over" in str(wait(refused).problem)
+    assert "epoch 2 of 'fenced' is fenced" in str(wait(refused).problem)
     old.forget(["fenced/O1-0/5.3"], epoch=2)
     wait(lambda: not list((old.folder / "orders").iterdir()))
     assert bring(agents.spools[2], "fenced/O1-0/5.3") == contents("fenced/O1-0/5.3"), "it may not forget either"
@@ -384,8 +384,8 @@ def test_an_agent_without_a_ring_keeps_durable_copies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"data_fragments": 2}, "come together"),
-        ({"survive": 1.0}, "share from 0 to below 1"),
+        ({"data_fragments": 2}, "only one of data and parity"),
+        ({"survive": 1.0}, "not a share of the peers"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, object], message: str) -> None:

@@ -241,7 +241,7 @@ def test_damage_on_the_way_in_is_refused(tmp_path: Path) -> None:
     whole = bytearray(fragment())
     header = FragmentHeader.unpack(whole)
     whole[-5] ^= 4
-    with pytest.raises(Corrupt, match="on the way"):
+    with pytest.raises(Corrupt, match="in transit"):
         put(files, bytes(whole))
     with pytest.raises(Corrupt):
         put(files, fragment()[:-3])

@@ -186,7 +186,7 @@ def test_a_peer_restores_by_itself(ring: RingOfPeers, tmp_path: Path) -> None:
         assert done["part_bytes"] == [700_000, 5]
         until(lambda: store.restored(peer, missing)["state"] == "failed", "failed")
         assert store.restored(peer, missing)["code"] == "missing"
-        with pytest.raises(StateMissing, match="no such restore"):
+        with pytest.raises(StateMissing, match="no restore of that ticket"):
             store.restored(peer, "0-000000000000")
 
 

@@ -34,6 +34,8 @@ Mask = NDArray[np.bool_]
 NOTHING_LOST = -1
 _DIGITS = 11
 _LONGEST_LATENCY = 1e18
+_SHORTEST_LATENCY = 1e-280
+"""A shorter latency counts as zero: its ticks would be beyond the range of a float."""
 
 
 def young_interval(checkpoint_seconds: float, failure_rate: float) -> float:
@@ -83,6 +85,7 @@ class BackupProblem:
         self.topology = topology
         self.latency = float(latency)
         self.seconds: Floats = seconds
+        latency = latency if latency >= _SHORTEST_LATENCY else 0.0
         self.tick_exponent = math.floor(math.log10(latency)) - _DIGITS if latency > 0 else -_DIGITS
         """One tick is 10 to this power seconds."""
         self.limit = int(_to_ticks(np.array([latency]), self.tick_exponent)[0])
