@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
+from holdfast.durable_files import replace_durably
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import Epoch, folder_name
-from holdfast.runtime.io.durable_files import replace_durably
 from holdfast.runtime.state.store import StaleEpoch
 
 LOCK_SECONDS = 10.0

@@ -21,9 +21,9 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.durable_files import sync_folder
 from holdfast.errors import one_line
 from holdfast.ids import Epoch, PartitionId
-from holdfast.runtime.io.durable_files import sync_folder
 from holdfast.runtime.io.sinks import OutputKey, StagedRows
 from holdfast.runtime.state.store import StaleEpoch
 

@@ -2,7 +2,7 @@
 
 It places partitions, takes blocks in, processes, takes snapshots, and addresses what its partitions send. Nothing here
 raises for what a partition, a user's function or a lost file does: those are answers, and the other partitions go on.
-What is kept between cycles is a cache; a worker that is new finds everything in the node's files, the snapshot_store
+What is kept between cycles is a cache; a worker that is new finds everything in the node's files, the snapshot store
 and the desired state. A partition's state is put in place alone (two attempts of one task see each other) and only when
 it has come whole; until then its neighbours do not wait for it.
 """
