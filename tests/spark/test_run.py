@@ -80,9 +80,9 @@ def expected() -> dict[str, list[dict[str, object]]]:
 
 
 def test_outputs_equal_those_of_one_process(
-    spark: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, object]]]
+    unhurried: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, object]]]
 ) -> None:
-    run = SparkRun(traffic(), spark, tmp_path / "run", checkpoint_every=7)
+    run = SparkRun(traffic(), unhurried, tmp_path / "run", checkpoint_every=7)
     for batch in batches(20):
         run.log(batch)
     run.log({}, last=True)
@@ -121,7 +121,7 @@ def test_a_killed_node_changes_nothing(
 @pytest.mark.parametrize("shared", [True, False])
 def test_rows_of_files_are_written_by_nodes_where_these_reach_the_directory(
     shared: bool,
-    spark: SparkSession,
+    unhurried: SparkSession,
     tmp_path: Path,
     expected: dict[str, list[dict[str, object]]],
     monkeypatch: pytest.MonkeyPatch,
@@ -137,7 +137,7 @@ def test_rows_of_files_are_written_by_nodes_where_these_reach_the_directory(
     monkeypatch.setattr(ParquetSink, "publish", counted)
     if not shared:
         monkeypatch.setattr(ParquetSink, "stage_for", lambda self, start: stage_for(self, start) + "-elsewhere")
-    run = SparkRun(traffic(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=7, tell=told.append)
+    run = SparkRun(traffic(), unhurried, tmp_path / "run", sinks=sinks, checkpoint_every=7, tell=told.append)
     for batch in batches(20):
         run.log(batch)
     run.log({}, last=True)
@@ -200,9 +200,11 @@ def until_safe(run: SparkRun) -> None:
         time.sleep(0.05)
 
 
-def test_what_is_not_certain_waits_for_its_checkpoint_and_comes_out_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_is_not_certain_waits_for_its_checkpoint_and_comes_out_once(
+    unhurried: SparkSession, tmp_path: Path
+) -> None:
     place, sinks = tmp_path / "run", {"draws": str(tmp_path / "out")}
-    first = SparkRun(uncertain(), spark, place, sinks=sinks, checkpoint_every=3)
+    first = SparkRun(uncertain(), unhurried, place, sinks=sinks, checkpoint_every=3)
     for number in range(5):
         first.log({"s": pa.table({"a": [number]})})
     first.run()
@@ -214,7 +216,7 @@ def test_what_is_not_certain_waits_for_its_checkpoint_and_comes_out_once(spark: 
     name = json.loads((place / "progress.json").read_bytes())["run"]
     left = place / "checkpoints" / name / "draws-0" / "5.1-o3"
     left.write_bytes(b"half a checkpoint")
-    second = SparkRun(uncertain(), spark, place, sinks=sinks, checkpoint_every=3)
+    second = SparkRun(uncertain(), unhurried, place, sinks=sinks, checkpoint_every=3)
     second.log({"s": pa.table({"a": [5]})})
     second.run()
     until_safe(second)
