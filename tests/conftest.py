@@ -38,3 +38,11 @@ def spark(cluster: EmbeddedCluster) -> Iterator[SparkSession]:
     session = start_session("holdfast-tests", cluster.master_url, settings=secret)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def unhurried(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, for runs in which nobody fails: no node is taken for failed because the machine is busy."""
+    spark.conf.set("spark.holdfast.keepalive.seconds", "600s")
+    yield spark
+    spark.conf.unset("spark.holdfast.keepalive.seconds")

@@ -45,6 +45,20 @@ def agents_of(folder: Path) -> list[int]:
     return found
 
 
+def the_agent_of(folder: Path) -> int:
+    """The one agent there; of several that were started at once, the others end when they see it."""
+    wait_until(lambda: len(agents_of(folder)) == 1)
+    return agents_of(folder)[0]
+
+
+def saved(spool: Spool, name: str) -> SaveAnswer:
+    spool.save(name, bytes(10_000), epoch=1, durable=False)
+    wait_until(lambda: (answer := spool.saved(name)) is not None and answer.ok)
+    answer = spool.saved(name)
+    assert answer is not None
+    return answer
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
@@ -69,16 +83,16 @@ def test_many_tasks_start_one_agent_and_it_ends_after_its_executor(place: Path) 
         subprocess.Popen([sys.executable, "-c", code, str(spool), str(executor.pid)], env=environment) for _ in range(4)
     ]
     assert [task.wait() for task in tasks] == [0, 0, 0, 0]
-    (agent,) = agents_of(place)
+    agent = the_agent_of(place)
     assert session_of(agent) == [agent], "detached: it outlives the tasks"
-    Spool(spool).save("run/O1-0/1.1", b"x", epoch=1, durable=False)
-    wait_until(lambda: (answer := Spool(spool).saved("run/O1-0/1.1")) is not None and answer.ok)
+    saved(Spool(spool), "run/O1-0/1.1")
     second = subprocess.Popen(["sleep", "3600"])
     assert ensure_agent(spool, AgentSettings(linger=1.0), executor=second.pid).ready, "found again by the next executor"
+    wait_until(lambda: ensure_agent(place / "other", AgentSettings(linger=1.0), executor=executor.pid).ready)
     executor.kill()
     executor.wait()
-    time.sleep(2.0)  # longer than it lingers: it lives with the second now
-    assert agents_of(place) == [agent]
+    wait_until(lambda: len(agents_of(place)) == 1)  # by now one that lived with the first has ended
+    assert agents_of(place) == [agent], "it lives with the second"
     second.kill()
     second.wait()
     wait_until(lambda: not agents_of(place))
@@ -88,7 +102,7 @@ def test_many_tasks_start_one_agent_and_it_ends_after_its_executor(place: Path) 
 def test_an_agent_whose_run_is_over_ends_and_can_be_started_again(place: Path) -> None:
     spool, settings = place / "spool", AgentSettings()
     wait_until(lambda: ensure_agent(spool, settings, executor=os.getpid()).ready)
-    (first,) = agents_of(place)
+    first = the_agent_of(place)
     stop_agent(spool)
     wait_until(lambda: not agents_of(place))
     os.utime(spool / "started", (1, 1))
@@ -102,12 +116,7 @@ def test_with_peers_given_an_agent_keeps_no_fragments(place: Path) -> None:
     settings = agent_settings(Settings(store_peers=(str(peer),)), "127.0.0.1")
     wait_until(lambda: ensure_agent(place / "spool", settings, executor=os.getpid()).ready)
     assert not (place / "spool" / "peer").exists()
-    spool = Spool(place / "spool")
-    spool.save("run/O1-0/1.1", b"x", epoch=1, durable=False)
-    answers: list[SaveAnswer | None] = []
-    wait_until(lambda: answers.append(spool.saved("run/O1-0/1.1")) or answers[-1])
-    assert answers[-1] is not None
-    assert answers[-1].fragments == 1
+    assert saved(Spool(place / "spool"), "run/O1-0/1.1").fragments == 1
 
 
 def test_beyond_loopback_a_secret_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -157,12 +166,14 @@ def test_executors_start_agents_that_find_each_other(spark: SparkSession, place:
 
             outcome = slots.run([task])  # type: ignore[list-item]
             roster.hear({NodeId(host): report for _, (host, report) in outcome.reports})  # type: ignore[misc]
-    assert len(agents_of(place)) == len(nodes)
+    wait_until(lambda: len(agents_of(place)) == len(nodes))
     spools = [Spool(place / host) for host in nodes]
-    spools[0].save("own/O1-0/1.1", bytes(10_000), epoch=1, durable=False)
-    answers: list[SaveAnswer | None] = []
-    wait_until(lambda: answers.append(spools[0].saved("own/O1-0/1.1")) or answers[-1])
-    assert answers[-1] is not None
-    assert answers[-1].fragments == len(nodes), "one ring"
-    spools[-1].fetch("own/O1-0/1.1")
-    wait_until(lambda: spools[-1].fetched("own/O1-0/1.1") is not None)
+    names: list[str] = []
+
+    def all_took_a_fragment() -> bool:
+        names.append(f"own/O1-0/{len(names)}.1")
+        return saved(spools[0], names[-1]).fragments == len(nodes)
+
+    wait_until(all_took_a_fragment)  # one ring; where they have only just met, not yet the first time
+    spools[-1].fetch(names[-1])
+    wait_until(lambda: spools[-1].fetched(names[-1]) is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.cluster
-def test_throughput_compares_both_sides(cluster: EmbeddedCluster, spark: SparkSession, tmp_path: Path) -> None:
+def test_throughput_compares_both_sides(cluster: EmbeddedCluster, unhurried: SparkSession, tmp_path: Path) -> None:
     options = {"rows": 400, "batches": 2, "rounds": 1, "files_per_batch": 2, "seed": 3}
     given = {**options, "state_store": "memory", "secret_file": cluster.secret_file}
-    found = compare(WORKLOADS["count"], spark, tmp_path / "work", **given)  # type: ignore[arg-type]
+    found = compare(WORKLOADS["count"], unhurried, tmp_path / "work", **given)  # type: ignore[arg-type]
     assert found.different == {}
     assert found.output_rows > 100
     assert [one.rows for one in found.rounds] == [800]
@@ -49,11 +50,26 @@ def test_throughput_compares_both_sides(cluster: EmbeddedCluster, spark: SparkSe
 
 @pytest.mark.cluster
 def test_overhead_takes_turns_with_one_checkpoint_each(
-    cluster: EmbeddedCluster, spark: SparkSession, tmp_path: Path
+    cluster: EmbeddedCluster, unhurried: SparkSession, tmp_path: Path
 ) -> None:
+    def all_is_saved(turn: str) -> None:
+        """Wait until agents have nothing left to save: what one turn began, the run hears of in its next."""
+        deadline = time.monotonic() + 240
+        orders = [node.spool / "orders" for node in cluster.nodes.values()]
+        while any(path.suffix in (".save", ".durable") for folder in orders for path in folder.iterdir()):
+            assert time.monotonic() < deadline, f"before {turn}: checkpoints are still being saved"
+            time.sleep(0.05)
+
     groups = [node.group for node in cluster.nodes.values()]
     options = {"rows": 100, "interval": 10.0, "alternations": 2, "batches": 4, "secret_file": cluster.secret_file}
-    found = measure_overhead(WORKLOADS["count"], spark, tmp_path / "work", sessions=groups, **options)  # type: ignore[arg-type]
+    found = measure_overhead(
+        WORKLOADS["count"],
+        unhurried,
+        tmp_path / "work",
+        sessions=groups,
+        progress=all_is_saved,
+        **options,  # type: ignore[arg-type]
+    )
     assert [(turn.policy, turn.alternation) for turn in found.turns] == [
         *(("none", 0), ("sources", 0), ("all", 0)),
         *(("sources", 1), ("all", 1), ("none", 1)),
@@ -68,9 +84,9 @@ def test_overhead_takes_turns_with_one_checkpoint_each(
 
 
 @pytest.mark.cluster
-def test_scaling_says_where_the_time_goes(cluster: EmbeddedCluster, spark: SparkSession, tmp_path: Path) -> None:
+def test_scaling_says_where_the_time_goes(cluster: EmbeddedCluster, unhurried: SparkSession, tmp_path: Path) -> None:
     found = [
-        measure_point(shape, spark, tmp_path / str(number), alone=1, load=2, secret_file=cluster.secret_file)
+        measure_point(shape, unhurried, tmp_path / str(number), alone=1, load=2, secret_file=cluster.secret_file)
         for number, shape in enumerate(
             (Shape("levels", nodes=3, levels=2, partitions=3, rows=50), Shape("state", nodes=3, rows=50, state_mb=0.1))
         )

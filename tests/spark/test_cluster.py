@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from holdfast.errors import BadInput
 from holdfast.ids import NodeId
 from holdfast.spark.pinned_jobs import DRIVER, PinnedSlots, executors_of
 from holdfast.spark.process_reaper import ProcessReaper, session_of
-from holdfast.store.agent.spool import SPOOL_VARIABLE, SaveAnswer, Spool
+from holdfast.store.agent.spool import SPOOL_VARIABLE, Spool
 from holdfast.topology import Queries
 from holdfast_lab.benches.routed_rates import run_routed_rates
 
@@ -99,21 +100,28 @@ def test_a_node_is_one_machine_with_its_agent(spark: SparkSession, cluster: Embe
     assert cluster.agents[node.id].host == node.host
     assert cluster.secret_file.stat().st_mode & 0o777 == 0o600
 
-    def save(slot: int, blocks: list[bytes]) -> list[tuple[int, bytes]]:
-        spool = Spool(os.environ[SPOOL_VARIABLE])
-        spool.save(f"machine/O{slot}-0/1.1", bytes(1000), epoch=1, durable=False)
-        return [(DRIVER, str(spool.folder).encode())]
+    numbers = count()
 
-    def work() -> None:
+    def work() -> str:
+        name = f"machine/O1-0/{next(numbers)}.1"
+
+        def save(slot: int, blocks: list[bytes]) -> list[tuple[int, bytes]]:
+            spool = Spool(os.environ[SPOOL_VARIABLE])
+            spool.save(name, bytes(1000), epoch=1, durable=False)
+            return [(DRIVER, str(spool.folder).encode())]
+
         with PinnedSlots(context, [one for one in executors_of(context) if one.host == node.host]) as slots:
             outcome = slots.run([save])
             assert [report for _, report in outcome.reports] == [str(node.spool).encode()]
+        return name
 
-    work()
-    answer: list[SaveAnswer | None] = []
-    wait_until(lambda: bool(answer.append(Spool(node.spool).saved("machine/O0-0/1.1")) or answer[-1]))
-    assert answer[-1] is not None
-    assert answer[-1].fragments == len(cluster.nodes)
+    def all_took_a_fragment() -> bool:
+        name, spool = work(), Spool(node.spool)
+        wait_until(lambda: (answer := spool.saved(name)) is not None and answer.ok)
+        answer = spool.saved(name)
+        return answer is not None and answer.fragments == len(cluster.nodes)
+
+    wait_until(all_took_a_fragment)  # again where, just now or on a busy machine, one is not known to all
     running = " ".join(commands_of(node.group))
     for part in (
         "worker.Worker",
@@ -156,8 +164,8 @@ def test_nothing_is_left_behind_when_the_parent_is_killed(tmp_path: Path) -> Non
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    wait_until(lambda: not group_lives(group), 30)
-    wait_until(lambda: not folder.exists(), 30)
+    wait_until(lambda: not group_lives(group))
+    wait_until(lambda: not folder.exists())
 
 
 def test_a_closed_reaper_has_ended_everything() -> None:
@@ -168,7 +176,7 @@ def test_a_closed_reaper_has_ended_everything() -> None:
         reaper.watch_group(process.pid)
     reaper.forget_group(kept.pid)
     reaper.close()
-    assert ended.wait(30) == -signal.SIGKILL
+    assert ended.wait(120) == -signal.SIGKILL
     assert kept.poll() is None, "what was forgotten is left alone"
     kept.kill()
     kept.wait()

@@ -20,7 +20,7 @@ from holdfast_lab.testing.agents_on_loopback import AgentsOnLoopback
 NODES = [NodeId(f"node-{number}") for number in range(3)]
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
@@ -44,12 +44,16 @@ def all_answer(keepalive: KeepAlive, nodes: list[NodeId] = NODES) -> bool:
     return heard and all(quiet[node] < 0.5 for node in nodes) and not keepalive.silent()
 
 
+def others_answer(keepalive: KeepAlive, frozen: NodeId) -> bool:
+    quiet = keepalive.quiet()
+    return all(quiet[node] < 1.0 or node == frozen for node in NODES)
+
+
 def test_a_frozen_node_is_silent_until_it_is_thawed(agents: AgentsOnLoopback) -> None:
     with watching(agents) as keepalive:
         wait_until(lambda: all_answer(keepalive))
         agents.freeze([1])
-        wait_until(lambda: keepalive.silent() == {NODES[1]})
-        assert all(keepalive.quiet()[node] < 1.0 or node == NODES[1] for node in NODES)
+        wait_until(lambda: keepalive.silent() == {NODES[1]} and others_answer(keepalive, NODES[1]))
         agents.thaw([1])
         wait_until(lambda: all_answer(keepalive))
 
@@ -58,8 +62,8 @@ def test_a_dead_agent_is_told_apart_and_may_come_back(agents: AgentsOnLoopback) 
     with watching(agents) as keepalive:
         wait_until(lambda: all_answer(keepalive))
         agents.kill([2])
-        wait_until(lambda: keepalive.agentless() == {NODES[2]})
-        assert keepalive.silent() == set()
+        # Together: on a busy machine one of the others may be silent for a moment.
+        wait_until(lambda: (keepalive.agentless(), keepalive.silent()) == ({NODES[2]}, set()))
         agents.start([2])
         keepalive.watch(NODES[2], agents.address(2))
         wait_until(lambda: all_answer(keepalive) and not keepalive.agentless())
@@ -70,11 +74,12 @@ def test_who_is_not_watched_is_not_told_of(agents: AgentsOnLoopback) -> None:
         wait_until(lambda: all_answer(keepalive))
         agents.freeze([0, 1])
         wait_until(lambda: keepalive.silent() == {NODES[0], NODES[1]})
+        busy = {NODES[2]}  # it may be silent for a moment, on a busy machine
         keepalive.unwatch(NODES[0])
-        assert keepalive.silent() == {NODES[1]}
+        assert keepalive.silent() - busy == {NODES[1]}
         keepalive.unwatch(NODES[1])
         keepalive.unwatch(NODES[1])
-        assert keepalive.silent() == set()
+        assert keepalive.silent() - busy == set()
         agents.thaw([0, 1])
         keepalive.watch(NODES[0], agents.address(0))
         wait_until(lambda: NODES[0] in keepalive.quiet() and all_answer(keepalive, [NODES[0], NODES[2]]))
@@ -82,10 +87,13 @@ def test_who_is_not_watched_is_not_told_of(agents: AgentsOnLoopback) -> None:
 
 def test_one_that_never_answered_is_given_longer(agents: AgentsOnLoopback) -> None:
     nobody = {NodeId("late"): Address("127.0.0.9", 1)}
-    with KeepAlive(nobody, secret_file=agents.settings.secret_file, seconds=0.3, first_seconds=1.5) as keepalive:
+    secret = agents.settings.secret_file
+    with KeepAlive(nobody, secret_file=secret, seconds=0.3, first_seconds=3600) as keepalive:
         wait_until(lambda: keepalive.quiet()[NodeId("late")] > 0.6)
         assert keepalive.silent() == keepalive.agentless() == set()
+    with KeepAlive(nobody, secret_file=secret, seconds=0.3, first_seconds=1.5) as keepalive:
         wait_until(lambda: keepalive.agentless() == {NodeId("late")})
+        assert keepalive.quiet()[NodeId("late")] >= 1.5
 
 
 def test_a_driver_that_was_frozen_blames_nobody(agents: AgentsOnLoopback, tmp_path: Path) -> None:
@@ -96,14 +104,16 @@ def test_a_driver_that_was_frozen_blames_nobody(agents: AgentsOnLoopback, tmp_pa
         "from holdfast.store.wire.address import Address\n"
         "agents = {str(n): Address.parse(one) for n, one in enumerate(sys.argv[2:])}\n"
         "seen = set()\n"
-        "with KeepAlive(agents, secret_file=sys.argv[1], seconds=1.0) as keepalive:\n"
-        "    print('begun', flush=True)\n"
+        "with KeepAlive(agents, secret_file=sys.argv[1], seconds=5.0) as keepalive:\n"
+        "    while keepalive.heard() != set(agents):\n"
+        "        time.sleep(0.01)\n"
         "    end = None\n"
         "    last = time.monotonic()\n"
+        "    print('begun', flush=True)\n"
         "    while end is None or time.monotonic() < end:\n"
         "        seen |= keepalive.silent()\n"
         "        now = time.monotonic()\n"
-        "        if now - last > 2.5 and end is None:\n"
+        "        if now - last > 6.0 and end is None:\n"
         "            end = now + 2\n"
         "        last = now\n"
         "        time.sleep(0.002)\n"
@@ -118,9 +128,8 @@ def test_a_driver_that_was_frozen_blames_nobody(agents: AgentsOnLoopback, tmp_pa
     )
     assert driver.stdout is not None
     assert driver.stdout.readline() == "begun\n"
-    time.sleep(1.0)  # not for luck: it shall have heard from all of them, and if not, it must not blame them either
     driver.send_signal(signal.SIGSTOP)
-    time.sleep(4.0)
+    time.sleep(8.0)  # not for luck: for so long it is frozen
     driver.send_signal(signal.SIGCONT)
     assert driver.stdout.readline() == "silent []\n"
     assert driver.wait() == 0

@@ -83,9 +83,9 @@ def expected() -> dict[str, list[dict[str, object]]]:
 
 
 def test_outputs_equal_those_of_one_process(
-    spark: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, object]]]
+    unhurried: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, object]]]
 ) -> None:
-    run = SparkRun(traffic(), spark, tmp_path / "run", checkpoint_every=7)
+    run = SparkRun(traffic(), unhurried, tmp_path / "run", checkpoint_every=7)
     for batch in batches(20):
         run.log(batch)
     run.log({}, last=True)
@@ -124,7 +124,7 @@ def test_a_killed_node_changes_nothing(
 @pytest.mark.parametrize("shared", [True, False])
 def test_rows_of_files_are_written_by_nodes_where_these_reach_the_directory(
     shared: bool,
-    spark: SparkSession,
+    unhurried: SparkSession,
     tmp_path: Path,
     expected: dict[str, list[dict[str, object]]],
     monkeypatch: pytest.MonkeyPatch,
@@ -146,7 +146,7 @@ def test_rows_of_files_are_written_by_nodes_where_these_reach_the_directory(
     monkeypatch.setattr(ParquetSink, "adopt", counted)
     if not shared:
         monkeypatch.setattr(ParquetSink, "stager", elsewhere)
-    run = SparkRun(traffic(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=7, log=told.append)
+    run = SparkRun(traffic(), unhurried, tmp_path / "run", sinks=sinks, checkpoint_every=7, log=told.append)
     for batch in batches(20):
         run.log(batch)
     run.log({}, last=True)
@@ -206,9 +206,11 @@ def until_safe(run: SparkRun) -> None:
         assert time.monotonic() < deadline, "the checkpoint did not become safe"
 
 
-def test_what_is_not_certain_waits_for_its_checkpoint_and_comes_out_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_is_not_certain_waits_for_its_checkpoint_and_comes_out_once(
+    unhurried: SparkSession, tmp_path: Path
+) -> None:
     place, sinks = tmp_path / "run", {"draws": str(tmp_path / "out")}
-    first = SparkRun(uncertain(), spark, place, sinks=sinks, checkpoint_every=3)
+    first = SparkRun(uncertain(), unhurried, place, sinks=sinks, checkpoint_every=3)
     for number in range(5):
         first.log({"s": pa.table({"a": [number]})})
     first.run()
@@ -220,7 +222,7 @@ def test_what_is_not_certain_waits_for_its_checkpoint_and_comes_out_once(spark: 
     name = json.loads((place / "progress.json").read_bytes())["run"]
     left = place / "checkpoints" / name / "draws-0" / "5.1-o3"
     left.write_bytes(b"half a checkpoint")
-    second = SparkRun(uncertain(), spark, place, sinks=sinks, checkpoint_every=3)
+    second = SparkRun(uncertain(), unhurried, place, sinks=sinks, checkpoint_every=3)
     second.log({"s": pa.table({"a": [5]})})
     second.run()
     until_safe(second)

@@ -160,6 +160,6 @@ def test_serve_says_ready_once_and_ends_in_good_order(tmp_path: Path, number: si
         assert peer.stdout is not None
         assert peer.stdout.readline().startswith("ready 127.0.0.1:")
         peer.send_signal(number)
-        out, err = peer.communicate(timeout=60)
+        out, err = peer.communicate(timeout=300)
     assert peer.returncode == 0
     assert (out, err) == ("", "")

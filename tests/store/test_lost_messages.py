@@ -32,7 +32,7 @@ def test_lost_messages_lose_no_state(tmp_path: Path) -> None:
                 return False
             return True
 
-        assert answers()
+        wait(answers)
         lose_messages(agents.spools[1].folder, 1.0)
         wait(lambda: not answers())
         lose_messages(agents.spools[1].folder, 0.3, seed=2)

@@ -36,7 +36,11 @@ def contents(size: int, seed: int = 1) -> bytes:
     return Random(seed).randbytes(size)
 
 
-def until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+NO_REPAIR = ["--repair-after", "3600", "--repair-every", "3600"]
+"""For tests of what is there before anything is mended: repair then runs only where the test asks for it."""
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 240.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not in {seconds:g} s: {what}"
@@ -46,16 +50,22 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> No
 def test_thirty_peers_twenty_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A-FP4S's headline: m = 10, n = 30; 66.6 % of the peers killed with kill -9, every state back, bit-exact."""
     chance = Random(2)
-    with RingOfPeers(30, tmp_path / "ring") as ring:
+    with RingOfPeers(30, tmp_path / "ring", NO_REPAIR) as ring:
         files = {}
         for name, size in (("small", 1_000_003), ("large", 12_000_017)):
             files[name] = tmp_path / name
             files[name].write_bytes(contents(size))
             code = ["--data-fragments", "10", "--parity-fragments", "20"]
-            assert run(["store", "put", name, str(files[name]), "--peer", ring.address(0), *code, "--json"]) == 0
-            put = json.loads(capsys.readouterr().out)
-            assert {"name", "bytes", "data", "parity", "stored", "seconds"} <= set(put)
-            assert (put["bytes"], put["data"], put["parity"], put["stored"]) == (size, 10, 20, 30)
+
+            def put_on_thirty(name: str = name, size: int = size, code: list[str] = code) -> bool:
+                assert run(["store", "put", name, str(files[name]), "--peer", ring.address(0), *code, "--json"]) == 0
+                put = json.loads(capsys.readouterr().out)
+                assert {"name", "bytes", "data", "parity", "stored", "seconds"} <= set(put)
+                assert (put["bytes"], put["data"], put["parity"], put["stored"]) == (size, 10, 20, 30)
+                # Where a peer was too busy to answer the ring, another holds two fragments, and that is said.
+                return put["notes"] == []
+
+            until(put_on_thirty, "thirty fragments on thirty peers")
         order = chance.sample(range(30), 30)
         ring.kill(order[:20])
         alive = ring.address(order[25])
@@ -75,6 +85,7 @@ def test_thirty_peers_twenty_killed(tmp_path: Path, capsys: pytest.CaptureFixtur
             assert "missing" in err
             assert not back.exists()
         ring.start([order[20]])
+        ring.wait_until_joined(order[20:])
         for name, path in files.items():
             back = tmp_path / f"{name}.again"
             assert run(["store", "get", name, str(back), "--peer", alive]) == 0, "the peer found its fragments again"
@@ -84,6 +95,12 @@ def test_thirty_peers_twenty_killed(tmp_path: Path, capsys: pytest.CaptureFixtur
 @pytest.fixture
 def ring(tmp_path: Path) -> Iterator[RingOfPeers]:
     with RingOfPeers(8, tmp_path / "ring", ["--repair-after", "0.3"]) as running:
+        yield running
+
+
+@pytest.fixture
+def unrepaired(tmp_path: Path) -> Iterator[RingOfPeers]:
+    with RingOfPeers(8, tmp_path / "ring", NO_REPAIR) as running:
         yield running
 
 
@@ -110,7 +127,8 @@ def redundancy(store: PeerStore) -> list[int]:
         return []
 
 
-def test_flipped_bits_on_disk_are_lost_reported_and_mended(ring: RingOfPeers) -> None:
+def test_flipped_bits_on_disk_are_lost_reported_and_mended(unrepaired: RingOfPeers) -> None:
+    ring = unrepaired
     with connect(ring.addresses, coding=Coding(3, 3)) as store:
         store.save(STATE, BatchId(1), Epoch(1), contents(900_000))
         damaged = list(ring.folder.glob("peer*/fragments/*/*/*.fragment"))[:3]
@@ -124,15 +142,19 @@ def test_flipped_bits_on_disk_are_lost_reported_and_mended(ring: RingOfPeers) ->
         ring.wait_until_joined(range(8))
         loaded = store.load(STATE)
         assert bytes(loaded.joined()) == contents(900_000)
-        assert repair_now(store, scrub=True, seconds=60)
-        until(lambda: redundancy(store) == [3], "full redundancy")
+
+        def mended() -> bool:
+            assert repair_now(store, scrub=True, seconds=240)
+            return redundancy(store) == [3]
+
+        until(mended, "full redundancy")
         seen = overview(store)
         assert sum(peer["fragments"]["quarantined"] for peer in seen.peers) == 3
         assert run(["store", "repair", "--peer", ring.address(0), "--json"]) == 0
 
 
 def test_a_frozen_peer_holds_nobody_up(ring: RingOfPeers) -> None:
-    with connect(ring.addresses[:1], coding=Coding(4, 3), stall_seconds=1.0, answer_seconds=4.0) as store:
+    with connect(ring.addresses[:1], coding=Coding(4, 3)) as store:
         data = contents(3_000_000)
         store.save(STATE, BatchId(1), Epoch(1), data)
         ring.freeze([3, 6])
@@ -216,6 +238,7 @@ def test_peers_killed_at_random_points_lose_nothing_acknowledged(tmp_path: Path,
 
 
 def test_the_limit_on_bandwidth_is_kept(tmp_path: Path) -> None:
+    """Times from below only: on a busy machine they are longer."""
     with RingOfPeers(1, tmp_path / "ring", ["--bandwidth", "80"]) as ring, connect(ring.addresses) as store:
         began = time.monotonic()
         data = contents(4_000_000)
@@ -276,10 +299,10 @@ def test_rests_of_broken_saves_go_when_a_newer_version_is_whole(tmp_path: Path) 
         broken = encode(contents(9000, 1), STATE, BatchId(1), Epoch(1), Coding(3, 2))
         for index, address in enumerate(ring.addresses[:2]):
             header = FragmentHeader.unpack(broken[index])
-            sender = FragmentSender(store.pool, header, address, 10.0)
+            sender = FragmentSender(store.pool, header, address, 120.0)
             sender.feed([bytes(broken[index])[header.state.header_length :]], 5.0)
             sender.feed(None, 5.0)
-            assert sender.finished(time.monotonic() + 10)
+            assert sender.finished(time.monotonic() + 120)
         with pytest.raises(StateMissing, match="2 of the 3 fragments"):
             store.load(STATE)
         store.save(STATE, BatchId(2), Epoch(1), contents(9000, 2))
@@ -292,9 +315,9 @@ def test_rests_of_broken_saves_go_when_a_newer_version_is_whole(tmp_path: Path) 
         assert bytes(store.load(STATE).joined()) == contents(9000, 2)
 
 
-def test_fragments_too_far_from_their_key_are_handed_over(ring: RingOfPeers, tmp_path: Path) -> None:
+def test_fragments_too_far_from_their_key_are_handed_over(unrepaired: RingOfPeers, tmp_path: Path) -> None:
     """A peer that readers no longer ask gives its fragments to those they do."""
-    files = FragmentFiles(tmp_path / "far")
+    ring, files = unrepaired, FragmentFiles(tmp_path / "far")
     whole = encode(contents(40_000), STATE, BatchId(1), Epoch(1), Coding(3, 2))
     for index in range(5):
         writer = files.begin(FragmentHeader.unpack(whole[index]))
@@ -312,6 +335,5 @@ def test_fragments_too_far_from_their_key_are_handed_over(ring: RingOfPeers, tmp
     assert files.states() == []
     files.close()
     with connect(ring.addresses) as store:
-        # The ring's own repair may have rebuilt one that was still on its way: then it is there twice for a while.
-        assert {one.index for one in held(store, ring)} == {0, 1, 2, 3, 4}
+        assert sorted(one.index for one in held(store, ring)) == [0, 1, 2, 3, 4]
         assert bytes(store.load(STATE).joined()) == contents(40_000)

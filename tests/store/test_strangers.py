@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 
@@ -62,6 +62,13 @@ def unharmed(ring: RingOfPeers, secret_file: str, request: pytest.FixtureRequest
         assert "Traceback" not in text, text
 
 
+def until(condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not in {seconds:g} s: {what}"
+        time.sleep(0.02)
+
+
 def where(ring: RingOfPeers) -> Address:
     return Address.parse(ring.address(0))
 
@@ -108,12 +115,12 @@ def test_no_secret_no_service_beyond_loopback(tmp_path: Path, capsys: pytest.Cap
 
 
 def greeted(ring: RingOfPeers) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", where(ring).port), 5)
+    return socket.create_connection(("127.0.0.1", where(ring).port), 120)
 
 
 def ends(stranger: socket.socket) -> bool:
     """Return whether the peer closes the connection; whatever it says before is ignored."""
-    stranger.settimeout(10)
+    stranger.settimeout(120)
     try:
         while stranger.recv(4096):
             pass
@@ -291,16 +298,14 @@ def test_fuzzed_requests_of_a_member_do_no_harm(ring: RingOfPeers, seed: int) ->
 
 def test_a_put_that_breaks_off_leaves_nothing(ring: RingOfPeers) -> None:
     state = describe(bytes(500_000), StateId("broken", "off"), BatchId(1), Epoch(0), Coding(2, 1))
+    incoming = ring.data(0) / "incoming"
+    until(lambda: not list(incoming.iterdir()), "what others broke off is gone")
     connection = Connection(where(ring), key_from_secret(SECRET.encode()))
     connection.request("put", {}, [FragmentHeader(state, 0).pack()])
     connection.send(Kind.CHUNK, {}, [bytes(10)])
-    incoming = ring.data(0) / "incoming"
     assert len(list(incoming.iterdir())) == 1
     connection.close()
-    deadline = time.monotonic() + 10
-    while list(incoming.iterdir()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert list(incoming.iterdir()) == []
+    until(lambda: not list(incoming.iterdir()), "nothing is left")
 
 
 def test_nothing_was_written_outside_the_data_folders(ring: RingOfPeers) -> None:
@@ -317,9 +322,7 @@ def test_tls_hides_what_is_sent_and_still_asks_for_the_secret(tmp_path: Path, se
         put = tmp_path / "in"
         put.write_bytes(Random(1).randbytes(300_000))
         common = ["--peer", ring.address(0), *tls]
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and len(members(ring, common, secret_file, tmp_path)) < 3:
-            time.sleep(0.1)
+        until(lambda: len(members(ring, common, secret_file, tmp_path)) == 3, "three peers")
         assert run(["store", "put", "x", str(put), *common, "--secret-file", secret_file]) == 0
         assert run(["store", "get", "x", str(tmp_path / "out"), *common, "--secret-file", secret_file]) == 0
         assert (tmp_path / "out").read_bytes() == put.read_bytes()
@@ -343,7 +346,7 @@ def members(ring: RingOfPeers, common: list[str], secret_file: str, tmp_path: Pa
 
 
 def greeted_port(address: str) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", Address.parse(address).port), 5)
+    return socket.create_connection(("127.0.0.1", Address.parse(address).port), 120)
 
 
 def make_certificates(folder: Path) -> dict[str, str]:

@@ -29,6 +29,7 @@ from holdfast.store.wire.address import Address
 @click.option("--namespace-quota", type=int, metavar="MB", help="Most that one namespace may take.")
 @click.option("--keep-alive", default=1.0, show_default=True, metavar="SECONDS", help="How often neighbours hear.")
 @click.option("--repair-after", default=10.0, show_default=True, metavar="SECONDS", help="From a loss to its repair.")
+@click.option("--repair-every", default=300.0, show_default=True, metavar="SECONDS", help="Repair without a loss.")
 @click.option("--repair-bandwidth", default=268.0, show_default=True, metavar="MBIT", help="What repair may move.")
 @click.option("--garbage-after", default=600.0, show_default=True, metavar="SECONDS", help="Rests of broken saves go.")
 @click.option("--tls-cert", type=click.Path(), help="This peer's certificate (PEM).")
@@ -52,6 +53,7 @@ def serve(
     namespace_quota: int | None,
     keep_alive: float,
     repair_after: float,
+    repair_every: float,
     repair_bandwidth: float,
     garbage_after: float,
     tls_cert: str | None,
@@ -87,6 +89,7 @@ def serve(
     for name, number in (
         ("--bandwidth", bandwidth),
         ("--keep-alive", keep_alive),
+        ("--repair-every", repair_every),
         ("--repair-bandwidth", repair_bandwidth),
         ("--join-seconds", join_seconds),
     ):
@@ -114,7 +117,7 @@ def serve(
             repair_bandwidth=repair_bandwidth * 1e6 / 8,
         ),
         ring=replace(RING, keep_alive=keep_alive),
-        repair=RepairSettings(after=repair_after, garbage_after=garbage_after),
+        repair=RepairSettings(after=repair_after, every=repair_every, garbage_after=garbage_after),
     )
 
     def ready(contact: Contact, others: int) -> None:
