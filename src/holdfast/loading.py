@@ -69,10 +69,11 @@ def load(given: str) -> LoadedApplication:
         return _from_module(module, name)
     if Path(f"{given}.py").is_file():
         raise BadInput("is not the name of an example", where=given, remedy=f"write {given}.py for the file")
+    known = suggestion(given, list(EXAMPLES))
     raise BadInput(
         "no such file, and no example of that name",
         where=given,
-        remedy=f"give my_app.py, my_app.py:name, package.module:name or an example: {suggestion(given, list(EXAMPLES))}",
+        remedy=f"give my_app.py, my_app.py:name, package.module:name or an example; {known}",
     )
 
 

@@ -28,7 +28,7 @@ def show_times(
     as_json: bool,
     topology: Topology | None = None,
 ) -> None:
-    """Simulate one failure of a topology (without one: of copies of hashtags) with each strategy; print what it costs."""
+    """Simulate one failure of a topology, or of copies of hashtags, with each strategy; print what it costs."""
     cluster = draw_cluster(nodes, share, seed, topology)
     found = compare_strategies(cluster, strategies, constants)
     document = {
