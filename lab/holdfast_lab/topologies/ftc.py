@@ -81,7 +81,7 @@ def _both(
 ) -> tuple[NamedTopology, NamedTopology]:
     drawn = "which T(v) each task has: drawn once, from seed 3"
     return (
-        NamedTopology(name, title, "003", place, f"{printed}; T(v) = 1", chosen, operators),
+        NamedTopology(name, title, "FTC", place, f"{printed}; T(v) = 1", chosen, operators),
         NamedTopology(
             f"{name}-unequal",
             f"{title}; T(v) from 1 to 10",

@@ -33,6 +33,8 @@ Mask = NDArray[np.bool_]
 
 NOTHING_LOST = -1
 _DIGITS = 11
+_LEAST_EXPONENT = -300
+"""Of a tick: below it powers of ten are no numbers any more. A shorter latency counts as none."""
 _LONGEST_LATENCY = 1e18
 
 
@@ -82,12 +84,13 @@ class BackupProblem:
         self.topology = topology
         self.latency = float(latency)
         self.seconds: Floats = seconds
-        self.tick_exponent = math.floor(math.log10(latency)) - _DIGITS if latency > 0 else -_DIGITS
+        exponent = math.floor(math.log10(latency)) - _DIGITS if latency > 0 else -_DIGITS
+        self.tick_exponent = max(exponent, _LEAST_EXPONENT)
         """One tick is 10 to this power seconds."""
         self.limit = int(_to_ticks(np.array([latency]), self.tick_exponent)[0])
         """R in ticks."""
         # What takes longer than R is refused before any sum is made; cutting it keeps sums far from overflow.
-        clipped = np.minimum(seconds, 2.0 * latency if latency > 0 else 1.0)
+        clipped = np.minimum(seconds, max(2.0 * latency, 2.0 * 10.0**self.tick_exponent) if latency > 0 else 1.0)
         self.ticks: Ints = np.minimum(_to_ticks(clipped, self.tick_exponent), self.limit + 1)
         """T(v) in ticks; never more than R + 1."""
         self.ticks.setflags(write=False)
