@@ -17,7 +17,8 @@ import holdfast
 
 print("loading")
 app = holdfast.Application("web")
-visits = app.source("visits", schema={"page": "string"}).filter(lambda rows: rows["page"], id="pages").output(priority=3)
+visits = app.source("visits", schema={"page": "string"})
+visits.filter(lambda rows: rows["page"], id="pages").output(priority=3)
 if __name__ == "__main__":
     raise AssertionError("this is no program here")
 """

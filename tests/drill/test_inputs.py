@@ -80,7 +80,10 @@ def test_what_is_written_is_read_again_in_place(tmp_path: Path) -> None:
         ({"visits.json": lines(ROWS), "visits.csv": "at\n"}, "is there more than once: visits.json, visits.csv"),
         ({"visits.json": '{"at": "2026-01-01T00:00:00"}\n{"at": \n'}, "visits.json: cannot be read: "),
         ({"visits.csv": "at,page\n2026-01-01T00:00:00,a\n"}, "source visits has no column 'ms'"),
-        ({"visits.csv": "at,page,ms\nyesterday,a,1\n"}, "column 'at' of source visits is string, declared as timestamp"),
+        (
+            {"visits.csv": "at,page,ms\nyesterday,a,1\n"},
+            "column 'at' of source visits is string, declared as timestamp",
+        ),
         ({"visits.csv": "at,page,ms\n"}, "visits: has no rows; every source needs some"),
     ],
 )

@@ -40,8 +40,9 @@ def counted(state, inputs, watermark):
     return state, inputs[0]
 
 
-rows.map(drawn, schema={"key": "string", "n": "int64"}, id="drawn").output()
-rows.apply(counted, state={"n": "int64"}, schema={"key": "string", "n": "int64"}, deterministic=False, id="loose").output()
+same = {"key": "string", "n": "int64"}
+rows.map(drawn, schema=same, id="drawn").output()
+rows.apply(counted, state={"n": "int64"}, schema=same, deterministic=False, id="loose").output()
 """
 
 
@@ -151,8 +152,8 @@ def test_the_verdict_in_words() -> None:
         "settings": {"input": "rows"},
     }
     assert verdict_words(result) == (
-        "OK: 2 of 4 nodes were killed; 1 of 2 queries went down, all back after 8.2 s; 1,234 output rows equal those of "
-        "a run without failures. Not compared row by row: drawn. The application's own sinks were not used."
+        "OK: 2 of 4 nodes were killed; 1 of 2 queries went down, all back after 8.2 s; 1,234 output rows equal those "
+        "of a run without failures. Not compared row by row: drawn. The application's own sinks were not used."
     )
     failed = {**result, "verdict": "failed", "reasons": ["exactly once: kept: 1 missing"], "not_compared": {}}
     assert verdict_words(failed).startswith("FAILED: 2 of 4 nodes were killed; exactly once: kept: 1 missing.")

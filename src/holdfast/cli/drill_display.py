@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def print_outcome(outcome: DrillOutcome) -> None:
-    """Print what became of each query, and what the checks say."""
+    """Print what became of each query, and the verdict of every check."""
     result = outcome.result
     rows = [
         (
@@ -79,7 +79,7 @@ def _ms(seconds: float | None) -> float | None:
 
 @contextmanager
 def shown(asked: DrillSettings, *, quiet: bool) -> Iterator[tuple[Any, Any]]:
-    """Show a drill while it runs: one line on standard error that says where it stands, and the faults as they come."""
+    """Show a drill while it runs: its set-up, its faults as they come, and one line with the present state."""
     if quiet:
         yield (lambda line: None), (lambda event: None)
         return
@@ -92,12 +92,12 @@ def shown(asked: DrillSettings, *, quiet: bool) -> Iterator[tuple[Any, Any]]:
         line = DrillLine(asked)
 
         def log(text: str) -> None:
-            console.print(Text(text))
+            console.print(Text(text), soft_wrap=True)
             live.update(Text(text))
 
         def watch(event: Event) -> None:
             if (text := line.handle(event)) is not None:
-                console.print(Text(text))
+                console.print(Text(text), soft_wrap=True)
             live.update(Text(str(line)))
 
         yield log, watch

@@ -1,4 +1,4 @@
-"""Whether a drill went well: each check says ok, failed or unknown, and why. Runs anywhere; pure.
+"""Whether a drill went well: the verdict of each check is ok, failed or unknown, with a reason. Runs anywhere; pure.
 
 | check | what must hold |
 |---|---|
@@ -37,7 +37,7 @@ _ROUNDING = 1e-9
 
 
 class Verdict(StrEnum):
-    """What a check says."""
+    """The verdict of a check."""
 
     OK = "ok"
     FAILED = "failed"
@@ -46,7 +46,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check's word, with the reason where it is not ok (or what it looked at, where it is)."""
+    """The verdict of one check, with the reason where it is not ok (or what it looked at, where it is)."""
 
     name: str
     verdict: Verdict
@@ -151,14 +151,14 @@ def check_recovered(measures: DrillMeasures, history: Sequence[Event], *, ended:
 
 
 def _recovering_since(history: Sequence[Event]) -> float | None:
-    """Return when the last driver last lost something, unless it said after it that its recovery had ended."""
+    """Return when the last driver last lost something, unless its recovery ended after that."""
     since = None
     for event in history:
         if event.kind in {"driver-ready", "recovery-ended"}:
             since = None
         elif event.kind == "state" and event.fields["after"] == LOST:
             since = event.at
-    # A history that tells of no plan is not one of ours: Structured Streaming has no recovery that could end.
+    # A history without a plan is not one of ours: Structured Streaming has no recovery that could end.
     return since if any(event.kind == "planned" for event in history) else None
 
 
@@ -201,7 +201,7 @@ def check_bound(history: Sequence[Event], costs: Mapping[str, float], capacity: 
                     what = f"{node} was planned to carry {load:g}, above {bound:g} of {capacity:g}"
                     return Check(name, Verdict.FAILED, f"{what}, at {event.at:.1f} s")
     if not plans:
-        return Check(name, Verdict.OK if not costs else Verdict.UNKNOWN, "no plan was told")
+        return Check(name, Verdict.OK if not costs else Verdict.UNKNOWN, "the history has no plan")
     return Check(name, Verdict.OK, f"{plans} plans, the fullest node at {worst:.0%} of its capacity")
 
 
@@ -245,12 +245,12 @@ def check_outboxes(history: Sequence[Event]) -> Check:
     name = "outboxes"
     kept = [event for event in history if event.kind == "kept"]
     if not kept:
-        return Check(name, Verdict.UNKNOWN, "the run did not say what its outboxes hold")
+        return Check(name, Verdict.UNKNOWN, "the run did not report what its outboxes hold")
     last = kept[-1].fields
     if last.get("buffering"):
         return Check(name, Verdict.FAILED, "every outbox is still kept to the checkpoint, as in a recovery")
     if not last.get("oldest"):
-        return Check(name, Verdict.UNKNOWN, "no node said what its outboxes hold")
+        return Check(name, Verdict.UNKNOWN, "no node reported what its outboxes hold")
     old = {
         str(partition): int(first)
         for partition, first in dict(last.get("oldest", {})).items()
@@ -265,7 +265,7 @@ def check_outboxes(history: Sequence[Event]) -> Check:
 
 def judge(checks: Iterable[Check]) -> Verdict:
     """Put the checks together."""
-    said = {check.verdict for check in checks}
-    if Verdict.FAILED in said:
+    verdicts = {check.verdict for check in checks}
+    if Verdict.FAILED in verdicts:
         return Verdict.FAILED
-    return Verdict.UNKNOWN if Verdict.UNKNOWN in said or not said else Verdict.OK
+    return Verdict.UNKNOWN if Verdict.UNKNOWN in verdicts or not verdicts else Verdict.OK
