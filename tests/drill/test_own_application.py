@@ -115,6 +115,7 @@ def test_sinks_are_left_out_of_a_copy(asked: DrillSettings) -> None:
     [
         (["mine.py"], "mine.py: rows: has no reader, so there is nothing to record; give its rows with --input DIR"),
         (["mine.py", "--input", "nowhere"], "nowhere: --input: no such folder"),
+        (["mine.py", "--strategy", "structured-streaming"], "runs the traffic scenario only"),
         (["none.py"], "none.py: no such file"),
         (["mine"], "there is no scenario 'mine'; write mine.py for the file"),
         (["mine.py:other"], "mine.py: defines no 'other'; it has app"),

@@ -156,7 +156,7 @@ def drill(
     for one in drawn:
         scenario_of(one).application().topology()
         check_settings(one)
-    _check_readers(asked)
+    _check_application(asked)
     place = out or Path("out") / f"drill-{folder_name(scenario.replace('.py', '').rpartition('/')[2])}"
     make_directory(place)
     if repeat > 1 and is_application(scenario):
@@ -210,13 +210,19 @@ def _with_defaults(given: dict[str, Any], *, application: bool) -> dict[str, Any
     return {**given, **{name: value for name, value in usual.items() if given[name] is None}}
 
 
-def _check_readers(asked: DrillSettings) -> None:
-    """Refuse an application whose input can neither be recorded nor is given, before anything is started."""
+def _check_application(asked: DrillSettings) -> None:
+    """Refuse what an application cannot have in a drill, or an input that is missing, before anything is started."""
     from holdfast.application import steps
     from holdfast.drill.inputs import is_recorded, read_input
     from holdfast.drill.scenarios import is_application, scenario_of
     from holdfast.errors import BadInput
 
+    if asked.strategy == "structured-streaming" and is_application(asked.scenario):
+        raise BadInput(
+            "runs the traffic scenario only, not an application",
+            field="--strategy structured-streaming",
+            remedy="leave it out, or drill traffic",
+        )
     if asked.input is not None:
         app = scenario_of(replace(asked, input=None)).application()
         if not is_recorded(Path(asked.input)):

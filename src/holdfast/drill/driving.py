@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from holdfast.drill.reference import output_names
 from holdfast.drill.scenarios import load_own, scenario_of
 from holdfast.drill.settings import DrillStrategy
 from holdfast.planning.recovery.algorithms import RecoveryAlgorithm, planner_of
@@ -57,7 +58,6 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
     spark = start_session(f"drill {asked.scenario}", job.master)
     if job.warm:
         await_executors(spark, job.nodes)
-    outputs = dict.fromkeys(str(partition.operator) for partition in app.topology().partitions(app.topology().outputs))
 
     def observe(seen: Any) -> None:
         events.emit(seen.kind, seen.at, **dict(seen.fields))
@@ -72,7 +72,7 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
         app,
         spark,
         job.directory,
-        sinks={name: str(job.outputs / name) for name in outputs},
+        sinks={name: str(job.outputs / name) for name in output_names(app)},
         checkpoint_every=asked.checkpoint_every,
         observe=observe,
         recovery=RecoverySettings(
