@@ -94,5 +94,7 @@ def test_an_application_survives_a_drill(
     assert [event.at for event in history] == sorted(event.at for event in history)
     assert sum(event.kind == "driver-ready" for event in history) == 2, "the history goes on over both drivers"
     assert all(one["back_at"] is not None for one in result["queries"]), "the driver's end takes every query down"
-    assert (tmp_path / "d" / "report.html").read_text().count("<svg") == 3
+    report = (tmp_path / "d" / "report.html").read_text()
+    # On a very busy machine the failure comes before the first output: there is no latency to draw then.
+    assert report.count("<svg") == (2 if "No output came before the failure" in report else 3)
     assert (tmp_path / "d" / "input" / "visits.parquet").exists(), "to repeat it with --input d/input"
