@@ -20,6 +20,7 @@ LINES = [
     ["runtime", "store"],
     ["recovery"],
     ["planning"],
+    ["loading"],
     ["examples"],
     ["application"],
     ["topology", "erasure"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.drill import DrillLine
+from holdfast.cli.drill_display import DrillLine
 from holdfast.cli.main import run
 from holdfast.drill.history import Event
 from holdfast.drill.settings import DrillSettings
@@ -13,7 +13,7 @@ from holdfast.drill.settings import DrillSettings
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["weather"], "SCENARIO"),
+        (["weather"], "APP|SCENARIO"),
         (["traffic", "--kill", "9"], "--kill"),
         (["traffic", "--arrivals", "1,2"], "--arrivals"),
         (["traffic", "--arrivals", "soon"], "--arrivals"),
@@ -35,11 +35,11 @@ def test_what_cannot_be_done_gets_one_line(
 def test_the_line_says_where_a_drill_stands() -> None:
     line = DrillLine(DrillSettings("traffic", nodes=3, kill=1, arrivals=(5.0,), batches=40))
     queries = {"A[0]": {"priority": 1, "members": ["S[0]", "A[0]"]}, "B[0]": {"priority": 1, "members": ["B[0]"]}}
-    line.hear(Event(0.0, "begin", {"queries": queries}))
-    line.hear(Event(3.5, "published", {"partition": "A[0]", "batch": 3}))
-    line.hear(Event(3.5, "published", {"partition": "B[0]", "batch": 2}))
-    assert line.hear(Event(20.0, "fault", {"what": "kill", "node": "node-2"})) == "  20.0 s  kill -9 node-2"
-    line.hear(Event(20.3, "state", {"partition": "S[0]", "before": "running", "after": "lost"}))
+    line.handle(Event(0.0, "begin", {"queries": queries}))
+    line.handle(Event(3.5, "published", {"partition": "A[0]", "batch": 3}))
+    line.handle(Event(3.5, "published", {"partition": "B[0]", "batch": 2}))
+    assert line.handle(Event(20.0, "fault", {"what": "kill", "node": "node-2"})) == "  20.0 s  kill -9 node-2"
+    line.handle(Event(20.3, "state", {"partition": "S[0]", "before": "running", "after": "lost"}))
     assert str(line) == "  20.3 s  batch 3 of 40, the last query at 2; 1 of 2 queries up, 2 nodes"
-    line.hear(Event(22.0, "state", {"partition": "S[0]", "before": "lost", "after": "restoring"}))
+    line.handle(Event(22.0, "state", {"partition": "S[0]", "before": "lost", "after": "restoring"}))
     assert "2 of 2 queries up" in str(line)

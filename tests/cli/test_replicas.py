@@ -24,15 +24,15 @@ def test_fidelity_of_figure_2(name: str, loss: float, capsys: pytest.CaptureFixt
 
 
 def test_fidelity_of_nothing_and_everything_failed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert document(capsys, "fidelity", "incidents", "--failed", "none")["fidelity"] == 1.0
-    assert document(capsys, "fidelity", "incidents", "--failed", "O1,O2")["fidelity"] == 0.0
-    assert document(capsys, "fidelity", "incidents", "--failed", "all")["completeness"] == 0.0
+    assert document(capsys, "fidelity", "ppa-q2", "--failed", "none")["fidelity"] == 1.0
+    assert document(capsys, "fidelity", "ppa-q2", "--failed", "O1,O2")["fidelity"] == 0.0
+    assert document(capsys, "fidelity", "ppa-q2", "--failed", "all")["completeness"] == 0.0
 
 
 @pytest.mark.parametrize("metric", ["fidelity", "completeness"])
 @pytest.mark.parametrize("algorithm", ["structure-aware", "dp", "greedy", "exact"])
 def test_plans_have_the_contract_s_fields(algorithm: str, metric: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("plan", "replicas", "incidents", "--budget", "8", "--algorithm", algorithm, "--metric", metric)
+    arguments = ("plan", "replicas", "ppa-q2", "--budget", "8", "--algorithm", algorithm, "--metric", metric)
     plan = document(capsys, *arguments)
     assert plan.keys() >= {"replicas", "fidelity", "completeness", "optimal", "bound", "seconds"}
     assert len(plan["replicas"]) <= 8
@@ -41,29 +41,29 @@ def test_plans_have_the_contract_s_fields(algorithm: str, metric: str, capsys: p
         assert plan["optimal"]
     missing = sorted({f"O1[{i}]" for i in range(8)} | {f"O{o}[{i}]" for o in (2, 3) for i in range(4)} | {"O4[0]"})
     failed = ",".join(one for one in missing if one not in plan["replicas"])
-    again = document(capsys, "fidelity", "incidents", "--failed", failed)
+    again = document(capsys, "fidelity", "ppa-q2", "--failed", failed)
     assert again["fidelity"] == pytest.approx(plan["fidelity"])
     assert again["completeness"] == pytest.approx(plan["completeness"])
 
 
 def test_tables_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plan", "replicas", "incidents", "--budget", "8", "--algorithm", "dp"]) == 0
+    assert run(["plan", "replicas", "ppa-q2", "--budget", "8", "--algorithm", "dp"]) == 0
     assert "fidelity 0.603605" in capsys.readouterr().out
-    assert run(["plan", "replicas", "incidents", "--budget", "3"]) == 0
+    assert run(["plan", "replicas", "ppa-q2", "--budget", "3"]) == 0
     assert "the smallest complete tree has 4 partitions" in capsys.readouterr().err
-    assert run(["fidelity", "incidents", "--failed", "O3[0]"]) == 0
+    assert run(["fidelity", "ppa-q2", "--failed", "O3[0]"]) == 0
     assert "O4[0]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("fidelity", "incidents", "--failed", "O9[0]"), "there is no operator 'O9'"),
-        (("fidelity", "incidents", "--failed", "O3[4]"), "O3 has O3[0] to O3[3]"),
+        (("fidelity", "ppa-q2", "--failed", "O9[0]"), "there is no operator 'O9'"),
+        (("fidelity", "ppa-q2", "--failed", "O3[4]"), "O3 has O3[0] to O3[3]"),
         (("fidelity", "nowhere.json", "--failed", "all"), "no such file"),
-        (("plan", "replicas", "incidents"), "--budget"),
-        (("plan", "replicas", "incidents", "--budget", "-1"), "--budget"),
-        (("plan", "replicas", "incidents", "--budget", "2", "--algorithm", "best"), "best"),
+        (("plan", "replicas", "ppa-q2"), "--budget"),
+        (("plan", "replicas", "ppa-q2", "--budget", "-1"), "--budget"),
+        (("plan", "replicas", "ppa-q2", "--budget", "2", "--algorithm", "best"), "best"),
     ],
 )
 def test_bad_usage_ends_with_one_line_and_status_2(

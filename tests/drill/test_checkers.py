@@ -98,7 +98,7 @@ def test_no_node_is_planned_above_its_bound() -> None:
     tight = costs(sorted([*history, more], key=lambda one: one.at), 3.75)
     assert tight.verdict is Verdict.FAILED
     assert "127.0.0.2-0 was planned to carry 4, above 0.8 of 3.75" in tight.reason
-    assert costs(begin()[:1], 5).verdict is Verdict.UNKNOWN, "no plan was told"
+    assert costs(begin()[:1], 5).verdict is Verdict.UNKNOWN, "the history has no plan"
 
 
 def test_what_a_killed_driver_had_placed_is_not_counted_again() -> None:

@@ -1,32 +1,100 @@
-"""One small drill on a real cluster of its own: a killed node, a replacement, a killed driver; every row once."""
+"""A user's application in a drill on a real cluster: recorded, a node and the driver killed; every row once."""
 
 from __future__ import annotations
 
 import json
+import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from holdfast.drill.drill import run_drill
+from holdfast.cli.main import run
 from holdfast.drill.history import read_history
-from holdfast.drill.settings import DrillSettings
 
 pytestmark = pytest.mark.cluster
 
+APP = """
+from holdfast import Application, tumbling
+from own_rules import is_slow
 
-def test_a_drill_with_real_faults(tmp_path: Path) -> None:
-    asked = DrillSettings(
-        "traffic", nodes=3, kill=1, arrivals=(1.0,), kill_driver=True, batches=14, rows=80, fail_at=6.0, seed=2
-    )
-    outcome = run_drill(asked, tmp_path / "drill", keep=True)
-    result = json.loads((tmp_path / "drill" / "result.json").read_text())
+COLUMNS = "at timestamp, page string, user string, ms double"
+
+app = Application("web")
+visits = app.source(
+    "visits",
+    lambda spark: spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json("visits"),
+    schema={"at": "timestamp", "page": "string", "user": "string", "ms": "double"},
+    event_time="at", lateness="1 second", parallelism=2, key="page")
+slow = visits.filter(is_slow, id="slow").output(priority=2, sink="never/slow")
+slow.key_by("page").window(tumbling("5 seconds")).count(id="pages").output(priority=[5, 4], sink="never/pages")
+slow.key_by("user").window(tumbling("5 seconds")).count(id="users", parallelism=1).output(sink="never/users")
+
+if __name__ == "__main__":
+    raise AssertionError("a drill only loads this file")
+"""
+RULES = """
+import pyarrow.compute as pc
+
+
+def is_slow(rows):
+    return pc.greater(rows["ms"], 20.0)
+"""
+BEGAN = datetime(2026, 1, 1)
+ROWS = 1200
+
+
+def write_application(folder: Path) -> None:
+    (folder / "own_app.py").write_text(APP)
+    (folder / "own_rules.py").write_text(RULES)
+    (folder / "visits").mkdir()
+    for part in range(3):
+        lines = [
+            json.dumps(
+                {
+                    "at": (BEGAN + timedelta(seconds=number / 20)).isoformat(),
+                    "page": f"/{number * 7 % 40}",
+                    "user": f"u{number * 11 % 90}",
+                    "ms": number * 37 % 100,
+                }
+            )
+            for number in range(part * ROWS // 3, (part + 1) * ROWS // 3)
+        ]
+        (folder / "visits" / f"{part}.json").write_text("\n".join(lines) + "\n")
+
+
+def test_an_application_survives_a_drill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_application(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    options = "--nodes 3 --kill 1 --arrivals 1 --kill-driver --batches 14 --rows 80 --fail-at 6 --seed 2 --keep --out d"
+    status = run(["drill", "own_app.py", *options.split()])
+    printed = capsys.readouterr()
+    result = json.loads((tmp_path / "d" / "result.json").read_text())
     assert result["verdict"] == "ok", result["reasons"]
+    assert status == 0
+    assert "recorded 1,120 rows of visits, cut into 14 batches; more with --rows or --batches\n" in printed.err
+    assert "OK: 1 of 3 nodes were killed" in printed.out
+    assert "The application's own sinks were not used." in printed.out
+    assert not (tmp_path / "never").exists()
     assert result["exactly_once"]["expected"] > 1000
-    assert outcome.result["killed"] == 1
+    assert result["not_compared"] == {}
+    assert {one["id"]: one["priority"] for one in result["queries"]} == {
+        "slow[0]": 2,
+        "slow[1]": 2,
+        "pages[0]": 5,
+        "pages[1]": 4,
+        "users[0]": 1,
+    }
     assert result["faults"] == {"kill": 1, "kill-driver": 1, "start-driver": 1, "add-node": 1}
-    with (tmp_path / "drill" / "history.jsonl").open() as lines:
+    with (tmp_path / "d" / "history.jsonl").open() as lines:
         history = read_history(lines)
     assert [event.at for event in history] == sorted(event.at for event in history)
     assert sum(event.kind == "driver-ready" for event in history) == 2, "the history goes on over both drivers"
     assert all(one["back_at"] is not None for one in result["queries"]), "the driver's end takes every query down"
-    assert (tmp_path / "drill" / "report.html").read_text().count("<svg") == 3
+    report = (tmp_path / "d" / "report.html").read_text()
+    # On a very busy machine the failure comes before the first output: there is no latency to draw then.
+    assert report.count("<svg") == (2 if "No output came before the failure" in report else 3)
+    assert (tmp_path / "d" / "input" / "visits.parquet").exists(), "to repeat it with --input d/input"

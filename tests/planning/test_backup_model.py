@@ -86,6 +86,12 @@ def test_guaranteed_latencies_are_eq_3_for_every_failure(topology: Topology, lat
     assert found.tolist() == [by_recursion(problem, backups, v) for v in range(len(problem))]
 
 
+@pytest.mark.parametrize("latency", [5e-324, 2.2250738585072014e-308, 1e-295])
+def test_a_latency_that_is_hardly_a_number_is_none(latency: float) -> None:
+    assert not check_backups(BackupProblem(line(1.0), latency), np.zeros(1, bool)).meets
+    assert check_backups(BackupProblem(line(0.0), latency), np.zeros(1, bool)).meets
+
+
 def test_decimal_times_add_up() -> None:
     assert check_backups(BackupProblem(line(0.1, 0.2), 0.3), np.zeros(2, bool)).meets
     assert check_backups(BackupProblem(line(*[0.1] * 10), 1.0), np.zeros(10, bool)).meets

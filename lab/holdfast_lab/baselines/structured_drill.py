@@ -76,7 +76,7 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
     streams = _streams(job.directory / "in")
     running = StructuredStreaming(spark, streams, TRAFFIC, job.directory / "structured", files_per_batch=CATCH_UP_FILES)
     running.start()
-    events.say("driver-ready")
+    events.emit("driver-ready")
     began = float(orders.readline())
     partitions = scenario.application().topology().partitions()
     heads = {name: [str(one) for one in partitions if one.operator == name] for name in TRAFFIC}
@@ -91,7 +91,7 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
         time.sleep(max(0.0, began + number * asked.batch_seconds - time.time()))
         for stream in streams:
             add_file(stream, number, _shifted(given[number][stream.name], SHIFT))
-        events.say("logged", batch=number)
+        events.emit("logged", batch=number)
     # No stream of Spark's ends: a row of a far time lets the last windows out, and stays in one that does not come out.
     for stream in streams:
         add_file(stream, len(given), _far(_shifted(given[0][stream.name].slice(0, 1), SHIFT)))
@@ -104,7 +104,7 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
         place = job.outputs / name
         place.mkdir(parents=True, exist_ok=True)
         pq.write_table(_shifted(rows, -SHIFT), place / "all.parquet")
-    events.say("finished", batch=len(given))
+    events.emit("finished", batch=len(given))
     running.stop()
     spark.stop()
 
@@ -169,10 +169,10 @@ class _Told:
                     # The first that was begun after the loss: its tasks and states are placed anew.
                     del self._lost_at[name]
                     for partition in self._members[name]:
-                        self._events.say("restored", at, partition=partition, node=None, batch=through)
+                        self._events.emit("restored", at, partition=partition, node=None, batch=through)
                 for done in range(self.published[name] + 1, through + 1):
                     for partition in partitions:
-                        self._events.say("published", at, partition=partition, batch=done, rows=0, tentative=False)
+                        self._events.emit("published", at, partition=partition, batch=done, rows=0, tentative=False)
                 self.published[name] = max(through, self.published[name])
 
     def lose(self, at: float) -> None:
@@ -202,10 +202,10 @@ class _Losses:
         gone, new = self._known - now, now - self._known
         self._known = now
         if new:
-            self._events.say("node-arrived", nodes=sorted(f"{one.host}-{one.id}" for one in new))
+            self._events.emit("node-arrived", nodes=sorted(f"{one.host}-{one.id}" for one in new))
         if gone:
             names = sorted(f"{one.host}-{one.id}" for one in gone)
-            self._events.say("node-lost", nodes=names)
+            self._events.emit("node-lost", nodes=names)
             for partition in self._partitions:
                 change: dict[str, Any] = {
                     "partition": partition,
@@ -213,7 +213,7 @@ class _Losses:
                     "before": "running",
                     "after": "lost",
                 }
-                self._events.say("state", **change)
+                self._events.emit("state", **change)
         return bool(gone)
 
 

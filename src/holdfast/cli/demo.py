@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from holdfast.cli.drill import print_outcome, shown
+from holdfast.cli.drill_display import print_outcome, shown
 from holdfast.cli.output import json_option, print_json
 
 _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
@@ -62,8 +62,8 @@ def demo(nodes: int, seconds: int, seed: int, out: Path, as_json: bool) -> int:
     )
     make_directory(out)
     began = time.monotonic()
-    with shown(asked, quiet=as_json) as (tell, watch):
-        outcome = run_drill(asked, out, tell=tell, watch=watch)
+    with shown(asked, quiet=as_json) as (log, watch):
+        outcome = run_drill(asked, out, log=log, watch=watch)
     if as_json:
         print_json(outcome.result)
     else:

@@ -1,20 +1,21 @@
-"""`holdfast drill`: real faults on an embedded cluster, checked; one drill or many with consecutive seeds."""
+"""`holdfast drill`: real faults on an embedded cluster, checked; one drill or many with consecutive seeds.
+
+What is shown while it runs and afterwards is in `drill_display.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.output import json_option, print_json, print_table
+from holdfast.cli.drill_display import print_outcome, shown
+from holdfast.cli.output import json_option, print_json
 
 if TYPE_CHECKING:
     from holdfast.drill.drill import DrillOutcome
-    from holdfast.drill.history import Event
     from holdfast.drill.settings import DrillSettings
 
 STRATEGIES = (
@@ -29,17 +30,24 @@ _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
 
 
 @click.command()
-@click.argument("scenario", metavar="SCENARIO")
+@click.argument("scenario", metavar="APP|SCENARIO")
+@click.option(
+    "--input",
+    type=click.Path(file_okay=False),
+    help="A folder with the rows of every source: DIR/SOURCE.parquet, .json (one object per line) or .csv, or several "
+    "such files in DIR/SOURCE/. Default for an APP: what its sources deliver is recorded.",
+)
 @click.option(
     "--strategy", default="incremental", show_default=True, type=click.Choice(STRATEGIES), help="How outputs come back."
 )
-@click.option("--nodes", default=6, show_default=True, type=int, help="Nodes of the embedded cluster.")
-@click.option("--kill", default=3, show_default=True, type=int, help="Nodes ended with kill -9 at the failure.")
+@click.option("--nodes", type=int, help="Nodes of the embedded cluster. Default: 6; for an APP 4.")
+@click.option(
+    "--kill", type=int, help="Nodes ended with kill -9 at the failure. Default: 3; for an APP half of the nodes."
+)
 @click.option(
     "--arrivals",
-    default="uniform:5-30",
-    show_default=True,
-    help="Seconds after the failure at which replacements are started: 10,20,30 or uniform:10-60.",
+    help="Seconds after the failure at which replacements are started: 10,20,30 or uniform:10-60. Default: "
+    "uniform:5-30; for an APP uniform:5-15.",
 )
 @click.option("--standby", is_flag=True, help="Start replacements beforehand: they are there at their times exactly.")
 @click.option("--stagger", default=0.0, show_default=True, help="Seconds between two kills; 0: all at once.")
@@ -55,10 +63,16 @@ _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
 @click.option(
     "--drop-packets", default=0.0, show_default=True, help="Share of messages to surviving nodes' agents that are lost."
 )
-@click.option("--batches", default=90, show_default=True, help="Batches of the stream.")
-@click.option("--rows", default=200, show_default=True, help="Rows of a batch.")
+@click.option("--batches", type=click.IntRange(1), help="Batches of the stream. Default: 90; for an APP 45.")
+@click.option(
+    "--rows",
+    default=200,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Rows of a batch; of an APP's sources at most, of each: batches x rows of its first rows are used.",
+)
 @click.option("--batch-seconds", default=1.0, show_default=True, help="A batch is due every so many seconds.")
-@click.option("--fail-at", default=20.0, show_default=True, help="Seconds from the start to the first fault.")
+@click.option("--fail-at", type=float, help="Seconds from the start to the first fault. Default: 20; for an APP 12.")
 @click.option("--checkpoint-every", default=10, show_default=True, help="Batches per checkpoint.")
 @click.option(
     "--capacity", type=float, help="What a node can carry, in partitions' costs. Default: the start fills 60 %."
@@ -77,14 +91,14 @@ _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where result.json, report.html and history.jsonl go. Default: out/drill-SCENARIO.",
+    help="Where result.json, report.html and history.jsonl go. Default: out/drill-NAME.",
 )
 @click.option("--keep", is_flag=True, help="Keep the run's logs, checkpoints and outputs too.")
 @json_option
 def drill(
     scenario: str,
     strategy: str,
-    arrivals: str,
+    arrivals: str | None,
     seed: int,
     repeat: int,
     out: Path | None,
@@ -94,15 +108,25 @@ def drill(
 ) -> int:
     """Break a real cluster while a stream runs, and prove that every output row came out once.
 
-    Starts an embedded Spark cluster, feeds SCENARIO (traffic, hashtags or chain) a batch a second, does to it what the
-    options say, records everything, and compares the outputs with a run without failures. The schedule of faults comes
-    from the seed alone. As SCENARIO, `mixed` draws scenario and faults from the seed too. With --repeat, drills with
-    consecutive seeds, each in a directory of its own.
+    APP is your application: my_app.py, my_app.py:name or package.module:name. What its sources deliver is recorded
+    first (each is read once, with availableNow, in a session of its own; one that has nothing at once for 20 s), or
+    taken from --input. Of each source the first batches x rows rows are used, in their order, cut into nearly equal
+    batches. Its own sinks are NOT used: outputs go into the drill's folder. SCENARIO is traffic, hashtags, chain or
+    any example, with generated input; `mixed` draws scenario and faults from the seed.
+
+    The outputs are computed without failures in one process. Then an embedded Spark cluster runs the same batches, one
+    a second, and the faults that the options name happen to it. Every event is recorded, and the outputs are compared
+    row by row. Outputs that depend on operators with deterministic=False, or that differ between two runs without
+    failures, are named and not compared. The schedule of faults comes from the seed alone; in a drill of an APP the
+    killed nodes are ones that have partitions. With --repeat, drills with consecutive seeds, each in a directory of
+    its own, all with the same recorded input.
 
     Status 0: all checks are ok; 1: one failed; 4: one could not be made.
 
     \b
     Examples:
+      holdfast drill my_app.py --nodes 4 --kill 2
+      holdfast drill my_app.py --input rows/ --kill 1 --kill-driver
       holdfast drill traffic --nodes 6 --kill 4 --arrivals 5,10,20,30
       holdfast drill hashtags --kill 2 --freeze 1 --second-wave 1 --kill-driver --seed 7
       holdfast drill chain --strategy blocking --json
@@ -113,28 +137,39 @@ def drill(
     from holdfast.drill.cluster_shelf import ClusterShelf
     from holdfast.drill.drill import DrillOutcome, run_drill
     from holdfast.drill.mixed import MIXED, draw_settings
-    from holdfast.drill.scenarios import find_scenario
+    from holdfast.drill.prepare import prepare_input
+    from holdfast.drill.scenarios import is_application, scenario_of
     from holdfast.drill.settings import DrillSettings, DrillStrategy, check_settings, read_arrivals
     from holdfast.errors import CheckFailed
+    from holdfast.ids import folder_name
 
+    filled = _with_defaults({"arrivals": arrivals, **rest}, application=is_application(scenario))
     asked = DrillSettings(
-        scenario, strategy=DrillStrategy(strategy), arrivals=read_arrivals(arrivals), seed=seed, **rest
+        scenario,
+        strategy=DrillStrategy(strategy),
+        seed=seed,
+        **{**filled, "arrivals": read_arrivals(filled["arrivals"])},
     )
     drawn = [replace(asked, seed=seed + number) for number in range(repeat)]
     if scenario == MIXED:
         drawn = [draw_settings(one) for one in drawn]
     for one in drawn:
-        find_scenario(one.scenario)
+        scenario_of(one).application().topology()
         check_settings(one)
-    place = out or Path("out") / f"drill-{scenario}"
+    _check_application(asked)
+    place = out or Path("out") / f"drill-{folder_name(scenario.replace('.py', '').rpartition('/')[2])}"
     make_directory(place)
+    if repeat > 1 and is_application(scenario):
+        with shown(asked, quiet=as_json) as (log, _):
+            recorded = prepare_input(asked, place, log).input
+        drawn = [replace(one, input=recorded) for one in drawn]
     done: list[DrillOutcome] = []
     with ClusterShelf() as clusters:
         for one in drawn:
             where = place if repeat == 1 else place / f"seed-{one.seed}"
             try:
-                with shown(one, quiet=as_json) as (tell, watch):
-                    outcome = run_drill(one, where, tell=tell, watch=watch, keep=keep, clusters=clusters)
+                with shown(one, quiet=as_json) as (log, watch):
+                    outcome = run_drill(one, where, log=log, watch=watch, keep=keep, clusters=clusters)
             except CheckFailed as error:
                 if repeat == 1:
                     raise
@@ -162,109 +197,43 @@ def _counts(done: list[DrillOutcome]) -> dict[str, int]:
     return found
 
 
-def print_outcome(outcome: DrillOutcome) -> None:
-    """Print what became of each query, and what the checks say."""
-    result = outcome.result
-    rows = [
-        (
-            one["id"],
-            one["priority"],
-            one["down_at"],
-            one["back_at"],
-            None if one["back_at"] is None else round(one["back_at"] - one["down_at"], 1),
-            one["level_at"],
-            _ms(one["latency_before"]),
-            _ms(one["latency_after"]),
-        )
-        for one in sorted(result["queries"], key=lambda one: (one["down_at"] is None, -one["priority"], one["id"]))
-    ]
-    title = f"{result['scenario']}, {result['strategy']}, seed {result['seed']}: {result['verdict']}"
-    columns = ["query", "priority", "down at", "back at", "down for", "level at", "before, ms", "after, ms"]
-    print_table(title, columns, rows, right=range(1, 8))
-    print_table(
-        None, ["check", "verdict", ""], [(one["name"], one["verdict"], one["reason"]) for one in result["checks"]]
-    )
-    words = {
-        "detected_after": "detected",
-        "planned_after": "planned",
-        "first_restore_after": "first restore",
-        "first_output_after": "first output",
-        "all_back_after": "all back",
-        "level_after": "all level",
+def _with_defaults(given: dict[str, Any], *, application: bool) -> dict[str, Any]:
+    """Fill in what was not given: an application's drill is smaller, and over in about two minutes."""
+    nodes = given["nodes"] if given["nodes"] is not None else 4 if application else 6
+    usual: dict[str, Any] = {
+        "nodes": nodes,
+        "kill": max(1, nodes // 2) if application else 3,
+        "arrivals": "uniform:5-15" if application else "uniform:5-30",
+        "batches": 45 if application else 90,
+        "fail_at": 12.0 if application else 20.0,
     }
-    steps = [f"{word} {result[name]:.1f} s" for name, word in words.items() if result[name] is not None]
-    if steps:
-        click.echo(f"After the fault: {', '.join(steps)}. Unavailability {result['unavailability']:.1f}.")
-    click.echo(f"{outcome.directory / 'report.html'} shows it.")
+    return {**given, **{name: value for name, value in usual.items() if given[name] is None}}
 
 
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000)
+def _check_application(asked: DrillSettings) -> None:
+    """Refuse what an application cannot have in a drill, or an input that is missing, before anything is started."""
+    from holdfast.application import steps
+    from holdfast.drill.inputs import is_recorded, read_input
+    from holdfast.drill.scenarios import is_application, scenario_of
+    from holdfast.errors import BadInput
 
-
-@contextmanager
-def shown(asked: DrillSettings, *, quiet: bool) -> Iterator[tuple[Any, Any]]:
-    """Show a drill while it runs: one line on standard error that says where it stands, and the faults as they come."""
-    if quiet:
-        yield (lambda line: None), (lambda event: None)
-        return
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    console = Console(stderr=True)
-    with Live(Text("computing"), console=console, refresh_per_second=4, transient=True) as live:
-        line = DrillLine(asked)
-
-        def tell(text: str) -> None:
-            live.update(Text(text))
-
-        def watch(event: Event) -> None:
-            if (said := line.hear(event)) is not None:
-                console.print(Text(said))
-            live.update(Text(str(line)))
-
-        yield tell, watch
-
-
-class DrillLine:
-    """Where a running drill stands, in one line, from its events."""
-
-    def __init__(self, asked: DrillSettings) -> None:
-        self._asked = asked
-        self._at = 0.0
-        self._batch: dict[str, int] = {}
-        self._queries: dict[str, set[str]] = {}
-        self._away: set[str] = set()
-        self._nodes = asked.nodes
-
-    def hear(self, event: Event) -> str | None:
-        """Take an event; returns a line where people would want to know at once."""
-        from holdfast.drill.losses import LOST
-        from holdfast.drill.report import event_words, fault_words
-
-        given = event.fields
-        self._at = max(self._at, event.at)
-        match event.kind:
-            case "begin":
-                self._queries = {name: set(one["members"]) for name, one in given["queries"].items()}
-            case "published":
-                self._batch[given["partition"]] = max(given["batch"], self._batch.get(given["partition"], -1))
-            case "state":
-                (self._away.add if given["after"] == LOST else self._away.discard)(given["partition"])
-            case "fault":
-                self._nodes += {"kill": -1, "add-node": 1}.get(given["what"], 0)
-                return f"{event.at:6.1f} s  {fault_words(given)}"
-            case "planned" | "node-arrived" | "node-lost" | "node-silent" | "recovery-ended" | "driver-ready":
-                return f"{event.at:6.1f} s    {event_words(event)}" if event.at > 1 else None
-            case "driver-failed":
-                return f"{event.at:6.1f} s  the driver failed: {given.get('why')}"
-        return None
-
-    def __str__(self) -> str:
-        up = sum(not members & self._away for members in self._queries.values())
-        done = min((self._batch.get(name, -1) for name in self._queries), default=-1)
-        return (
-            f"{self._at:6.1f} s  batch {max(self._batch.values(), default=0)} of {self._asked.batches}, the last query "
-            f"at {max(done, 0)}; {up} of {len(self._queries)} queries up, {self._nodes} nodes"
+    if asked.strategy == "structured-streaming" and is_application(asked.scenario):
+        raise BadInput(
+            "runs the traffic scenario only, not an application",
+            field="--strategy structured-streaming",
+            remedy="leave it out, or drill traffic",
         )
+    if asked.input is not None:
+        app = scenario_of(replace(asked, input=None)).application()
+        if not is_recorded(Path(asked.input)):
+            read_input(app, Path(asked.input), asked.batches * asked.rows)
+    elif is_application(asked.scenario):
+        app = scenario_of(asked).application()
+        for name, step in app.steps.items():
+            if isinstance(step, steps.Source) and step.frame is None:
+                raise BadInput(
+                    "has no reader, so there is nothing to record",
+                    where=asked.scenario,
+                    field=name,
+                    remedy="give its rows with --input DIR, or the source a reader",
+                )

@@ -5,20 +5,21 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.output import json_option, print_json, print_table
+from holdfast.cli.topology_files import topology_argument
 
 _SHOWN = 20
 
 
 @click.command("fidelity")
-@click.argument("file")
+@topology_argument
 @click.option(
     "--failed",
     required=True,
     help="Failed partitions, like O1[0],O2[3]; an operator's id means all of its own; all or none.",
 )
 @json_option
-def fidelity(file: str, failed: str, as_json: bool) -> None:
-    """Say how good the outputs of the topology in FILE are while partitions are down.
+def fidelity(given: str, failed: str, as_json: bool) -> None:
+    """Say how good the outputs of a topology are while partitions are down.
 
     Fidelity is the share of the input that still shapes the outputs, 1 when nothing has failed; a join is only as good
     as the product of its inputs. Completeness is the share of all input that is still processed anywhere.
@@ -27,6 +28,7 @@ def fidelity(file: str, failed: str, as_json: bool) -> None:
     Examples:
       holdfast fidelity replication-fig2-joined --failed "O2[1]"
       holdfast fidelity traffic.json --failed "S1[0],O5"
+      holdfast fidelity my_app.py --failed all
     """
     import numpy as np
 
@@ -34,11 +36,11 @@ def fidelity(file: str, failed: str, as_json: bool) -> None:
     from holdfast.errors import HoldfastError
     from holdfast.planning.replicas.fidelity import LossModel, Metric, working
 
-    topology = read_topology(file)
+    topology = read_topology(given)
     try:
         down = read_partitions(topology, failed)
     except HoldfastError as error:
-        raise error.placed(file) from None
+        raise error.placed(given) from None
     alive = working(topology, down)
     model = LossModel(topology)
     kept = model.sweep(alive)[0]

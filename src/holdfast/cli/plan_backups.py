@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.output import json_option, print_json, print_table
+from holdfast.cli.topology_files import topology_argument
 
 if TYPE_CHECKING:
     from holdfast.planning.backups.algorithms import BackupPlan
@@ -18,7 +19,7 @@ _MOST_ROWS = 40
 
 
 @click.command("backups")
-@click.argument("file")
+@topology_argument
 @click.option(
     "--latency", required=True, type=float, help="R: seconds within which every failed partition must be back."
 )
@@ -41,7 +42,7 @@ _MOST_ROWS = 40
 )
 @json_option
 def backups(
-    file: str,
+    given: str,
     latency: float,
     previous: str | None,
     algorithm: str,
@@ -49,7 +50,7 @@ def backups(
     time_limit: float,
     as_json: bool,
 ) -> None:
-    """Choose the fewest partitions of the topology in FILE to keep backups of their output.
+    """Choose the fewest partitions of a topology to keep backups of their output.
 
     A failed partition reprocesses what came since its checkpoint; upstream partitions without a backup must do so
     first. The plan keeps every partition's latency within R, also when a whole failure domain fails and takes its
@@ -65,7 +66,7 @@ def backups(
 
     \b
     Examples:
-      holdfast plan backups signal-guru --latency 4
+      holdfast plan backups my_app.py --latency 4
       holdfast plan backups sentiment-50-20-20 --latency 3 --json > plan.json
       holdfast plan backups sentiment-30-30-30 --latency 3 --previous plan.json
     """
@@ -74,7 +75,7 @@ def backups(
     from holdfast.planning.backups.model import BackupProblem, reprocess_times
     from holdfast.planning.backups.replan import carried_over
 
-    topology = read_topology(file)
+    topology = read_topology(given)
     before, gone = (None, []) if previous is None else carried_over(topology, _read_backups(previous))
     begin = time.perf_counter()
     problem = BackupProblem(topology, latency, reprocess_times(topology, checkpoint_seconds))

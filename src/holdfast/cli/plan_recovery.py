@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.output import json_option, print_json, print_table
+from holdfast.cli.topology_files import topology_argument
 
 if TYPE_CHECKING:
     from holdfast.ids import PartitionId
@@ -21,7 +22,7 @@ ALGORITHMS = ("best-density", "dp", "operator-centric", "exact")
 
 
 @click.command("recovery")
-@click.argument("file")
+@topology_argument
 @click.option(
     "--capacity",
     type=click.FloatRange(min=0),
@@ -50,7 +51,7 @@ ALGORITHMS = ("best-density", "dp", "operator-centric", "exact")
 )
 @json_option
 def recovery(
-    file: str,
+    given: str,
     capacity: float | None,
     failed: str,
     nodes: str | None,
@@ -61,7 +62,7 @@ def recovery(
     time_limit: float,
     as_json: bool,
 ) -> None:
-    """Choose which failed partitions of the topology in FILE to bring back within a capacity.
+    """Choose which failed partitions of a topology to bring back within a capacity.
 
     A query is back when all of its failed partitions are. The plan restores as much priority as the capacity allows;
     what is left over goes to the next query, upstream first. With --nodes each partition is placed on the node with
@@ -76,6 +77,7 @@ def recovery(
     \b
     Examples:
       holdfast plan recovery hashtags --capacity 8
+      holdfast plan recovery my_app.py --nodes 4,4,4
       holdfast plan recovery incremental-fig2 --failed p3,p4,p5,p6,p7,p8,p9,p10,p11,p12 \\
         --capacity 10 --nodes 2.5,2.5,2.5,2.5,2.5 --arrivals 120,180,240,300,360
     """
@@ -90,7 +92,7 @@ def recovery(
         raise BadInput("is missing", field="--capacity", remedy="give what may be used, or --nodes")
     if arrivals is not None and nodes is None:
         raise BadInput("needs nodes that arrive", field="--arrivals", remedy="give their capacities with --nodes")
-    topology = read_topology(file)
+    topology = read_topology(given)
     down = read_partitions(topology, failed)
     capacities = [] if nodes is None else read_numbers(nodes, "--nodes")
     places = [RecoveryNode(name, size) for name, size in zip(node_ids(len(capacities)), capacities, strict=True)]

@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from holdfast.cli.output import json_option, print_json, print_table
+from holdfast.cli.topology_files import topology_argument
 
 ALGORITHMS = ("structure-aware", "dp", "greedy", "exact")
 METRICS = ("fidelity", "completeness")
 
 
 @click.command("replicas")
-@click.argument("file")
+@topology_argument
 @click.option("--budget", type=click.IntRange(min=0), required=True, help="How many replicas there may be.")
 @click.option(
     "--algorithm", type=click.Choice(ALGORITHMS), default="structure-aware", show_default=True, help="How to choose."
@@ -28,8 +29,8 @@ METRICS = ("fidelity", "completeness")
     help="Seconds after which dp and exact stop with the best they have.",
 )
 @json_option
-def replicas(file: str, budget: int, algorithm: str, metric: str, time_limit: float, as_json: bool) -> None:
-    """Choose the partitions of the topology in FILE to run twice, so that tentative outputs are as good as possible.
+def replicas(given: str, budget: int, algorithm: str, metric: str, time_limit: float, as_json: bool) -> None:
+    """Choose the partitions of a topology to run twice, so that tentative outputs are as good as possible.
 
     Fidelity and completeness are those of the topology in which every partition without a replica has failed. A budget
     below the smallest complete tree keeps no output alive: the plan is then empty.
@@ -41,8 +42,9 @@ def replicas(file: str, budget: int, algorithm: str, metric: str, time_limit: fl
     exact            the best plan or, out of time, a plan and a bound
 
     \b
-    Example:
+    Examples:
       holdfast plan replicas incidents --budget 8
+      holdfast plan replicas my_app.py --budget 4
     """
     from holdfast.cli.solver_output import solver_messages_on_stderr
     from holdfast.cli.topology_files import read_topology
@@ -51,7 +53,7 @@ def replicas(file: str, budget: int, algorithm: str, metric: str, time_limit: fl
     from holdfast.planning.replicas.fidelity import Metric
     from holdfast.topology import smallest_mc_tree_size
 
-    topology = read_topology(file)
+    topology = read_topology(given)
     begin = time.perf_counter()
     try:
         with solver_messages_on_stderr():
@@ -64,7 +66,7 @@ def replicas(file: str, budget: int, algorithm: str, metric: str, time_limit: fl
                 seconds=time_limit,
             )
     except HoldfastError as error:
-        raise error.placed(file) from None
+        raise error.placed(given) from None
     document: dict[str, Any] = {
         "replicas": [str(one) for one in plan.replicas],
         "fidelity": plan.fidelity,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.output import json_option, print_json, print_table
+from holdfast.cli.topology_files import topology_argument
 
 if TYPE_CHECKING:
     from holdfast.planning.segments.model import SegmentModel, SegmentPlan
@@ -16,7 +17,7 @@ ALGORITHMS = ("auto", "chain", "tree", "dag", "one-segment", "n-segments")
 
 
 @click.command("segments")
-@click.argument("file")
+@topology_argument
 @click.option(
     "--overhead", type=float, required=True, help="CH_max: seconds of checkpointing allowed per second, in all."
 )
@@ -45,7 +46,7 @@ ALGORITHMS = ("auto", "chain", "tree", "dag", "one-segment", "n-segments")
 @click.option("--refine", "refined", is_flag=True, help="Let frequencies within a segment differ by whole factors.")
 @json_option
 def segments(
-    file: str,
+    given: str,
     overhead: float,
     bandwidth: float,
     steps: int,
@@ -55,7 +56,7 @@ def segments(
     refined: bool,
     as_json: bool,
 ) -> None:
-    """Cut the topology in FILE into segments that recover alone, with the least expected recovery time.
+    """Cut a topology into segments that recover alone, with the least expected recovery time.
 
     Anchors store their inputs in permanent storage and head the segments; every operator checkpoints its state at its
     segment's frequency. Operators need a failure_rate above 0.
@@ -76,7 +77,7 @@ def segments(
     from holdfast.planning.segments.grid import FrequencyGrid
     from holdfast.planning.segments.model import MAX_FREQUENCY, model_of
 
-    topology = read_topology(file)
+    topology = read_topology(given)
     try:
         grid = FrequencyGrid(steps, frequencies, MAX_FREQUENCY if max_frequency is None else max_frequency)
         begin = time.perf_counter()
@@ -84,7 +85,7 @@ def segments(
         plan = plan_segments(model, overhead, algorithm=Algorithm(algorithm), grid=grid, refined=refined)
         spent = time.perf_counter() - begin
     except HoldfastError as error:
-        raise error.placed(file) from None
+        raise error.placed(given) from None
     document = describe(model, plan) | {"algorithm": algorithm, "refined": refined, "seconds": spent}
     if as_json:
         print_json(document)

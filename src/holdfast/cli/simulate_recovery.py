@@ -10,6 +10,7 @@ import click
 
 from holdfast.cli.output import json_option, print_json, print_table
 from holdfast.cli.phases import phases
+from holdfast.cli.topology_files import TOPOLOGY, read_topology
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
@@ -22,17 +23,18 @@ STRATEGIES = ("incremental", "operator-centric", "blocking", "source-replay", "b
 
 
 @click.command("recovery")
+@click.argument("given", metavar=f"[{TOPOLOGY}]", required=False)
 @click.option("--seeds", default=1000, show_default=True, type=click.IntRange(1), help="How many seeds to run.")
 @click.option("--first-seed", default=0, show_default=True, type=int, help="The first of them.")
 @click.option(
     "--jobs", default=1, show_default=True, type=click.IntRange(1, 64), help="Processes that share the seeds."
 )
-@click.option("--seed", default=None, type=int, help="Run this one seed, and tell its story line by line.")
+@click.option("--seed", default=None, type=int, help="Run this one seed, and print its history line by line.")
 @click.option(
     "--nodes",
     default=None,
     type=click.IntRange(2, 10_000),
-    help="Simulate times instead: a cluster of so many nodes, by a cost model.",
+    help="Simulate the times of a failure on so many nodes instead, by a cost model.",
 )
 @click.option(
     "--strategy",
@@ -63,6 +65,7 @@ STRATEGIES = ("incremental", "operator-centric", "blocking", "source-replay", "b
 )
 @json_option
 def simulate_recovery_command(
+    given: str | None,
     seeds: int,
     first_seed: int,
     jobs: int,
@@ -74,26 +77,40 @@ def simulate_recovery_command(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Simulate recoveries: random applications and clusters, faults at any point, and checkers that must find nothing.
+    """Simulate recoveries: seeds of generated applications that must show no violation, or the times of your own.
 
-    The machine, the coordinator, the nodes and their hosts are those of real runs; only nodes, network, store and clock
-    are simulated. One seed, one run. A violation is printed with its seed, the stories of the partitions involved, and
-    how to replay it; the status is then 1. With --nodes, times of large clusters are simulated by a cost model.
+    Without --nodes: every seed is one run of a generated application on a generated cluster with faults at any point,
+    and checkers that must find nothing. The recovery machine, the coordinator and the workers are those of real runs;
+    nodes, network, store and clock are simulated. A violation is printed with its seed, the history of the partitions
+    involved, and how to replay it; the status is then 1. This campaign takes no topology.
+
+    With --nodes: one failure of --failed-share of so many nodes, with replacements after two to six minutes, once with
+    each strategy: when is every query back? The recovery machine decides, times come from a cost model; no rows are
+    processed. The topology is that of APP (my_app.py, my_app.py:name, package.module:name), in FILE or of NAME, with
+    its own priorities and costs; without one, a copy of the hashtags example for every ten nodes.
 
     \b
     Examples:
       holdfast simulate recovery --seeds 10000 --jobs 2
       holdfast simulate recovery --seed 42
+      holdfast simulate recovery my_app.py --nodes 20
       holdfast simulate recovery --nodes 1000 --strategy incremental --strategy blocking
       holdfast simulate recovery --nodes 100 --constants out/recovery/constants.json
     """
     if nodes is not None:
         from holdfast.cli.simulate_recovery_times import show_times
 
+        topology = None if given is None else read_topology(given)
         known = _constants(constants)
         chosen = strategies or STRATEGIES
-        show_times(nodes, failed_share, chosen, first_seed if seed is None else seed, known, out, as_json)
+        show_times(nodes, failed_share, chosen, first_seed if seed is None else seed, known, out, as_json, topology)
         return
+    if given is not None:
+        raise BadInput(
+            "seeds are runs of generated applications, and take no topology",
+            where=given,
+            remedy="give --nodes N to simulate the times of a failure of this one",
+        )
     if seed is not None:
         _replay(seed, as_json)
         return
@@ -188,5 +205,5 @@ def _fail_on(violations: list[Outcome]) -> None:
         raise CheckFailed(
             f"{len(violations)} seeds violate what must hold, the first is {first.seed}",
             where="simulate recovery",
-            remedy=f"see its story: holdfast simulate recovery --seed {first.seed}",
+            remedy=f"see its history: holdfast simulate recovery --seed {first.seed}",
         )

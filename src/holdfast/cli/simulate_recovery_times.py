@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,9 @@ from holdfast.cli.output import print_json, print_table
 from holdfast.cli.result_files import write_json
 from holdfast.simulation.recovery.cluster_sizes import compare_strategies, draw_cluster
 from holdfast.simulation.recovery.times import RecoveryTimes, TimeConstants
+
+if TYPE_CHECKING:
+    from holdfast.topology import Topology
 
 
 def show_times(
@@ -22,11 +26,13 @@ def show_times(
     constants: TimeConstants,
     out: Path,
     as_json: bool,
+    topology: Topology | None = None,
 ) -> None:
-    """Simulate one failure with each strategy, and print what it costs."""
-    cluster = draw_cluster(nodes, share, seed)
+    """Simulate one failure of a topology, or of copies of hashtags, with each strategy; print what it costs."""
+    cluster = draw_cluster(nodes, share, seed, topology)
     found = compare_strategies(cluster, strategies, constants)
     document = {
+        "topology": cluster.topology.name,
         "nodes": nodes,
         "failed": len(cluster.failed),
         "partitions": len(cluster.placement),
@@ -41,7 +47,7 @@ def show_times(
         return
     size = f"{document['queries']} queries, {document['partitions']} partitions"
     print_table(
-        f"{len(cluster.failed)} of {nodes} nodes fail; {size}",
+        f"{cluster.topology.name}: {len(cluster.failed)} of {nodes} nodes fail; {size}",
         ["strategy", "unavailability", "last query back", "all level", "plans", "went back", "disturbance"],
         [
             (
@@ -59,6 +65,8 @@ def show_times(
     )
     click.echo("unavailability: sum over queries that lost partitions of priority x seconds until their next output")
     click.echo("disturbance: the same for queries that lost nothing; times in seconds after the failure")
+    if not any(one.lost for times in found.values() for one in times.queries):
+        click.echo("No failed node had a partition: give fewer nodes, a larger --failed-share or another --first-seed.")
     click.echo(f"result: {out / 'times.json'}")
 
 

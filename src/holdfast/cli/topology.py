@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli.lazy import LazyGroup
 from holdfast.cli.output import json_option, print_json, print_table
-from holdfast.cli.topology_files import read_topology, write_text, writing
+from holdfast.cli.topology_files import TOPOLOGY, read_topology, topology_argument, write_text, writing
 from holdfast.lab import has_lab, lab_module
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ MOST_COUNTED = 10**4000
 def topology() -> None:
     """List, show, check and generate topologies.
 
-    A topology is operators joined by edges, cut into partitions; the file format is in docs/topology-file.md.
+    A topology is operators joined by edges, cut into partitions: the model of an application that planners use.
     """
 
 
@@ -79,26 +79,27 @@ def list_command(as_json: bool) -> None:
 
 
 @topology.command("show")
-@click.argument("name_or_file")
+@topology_argument
 @json_option
 @click.option("--svg", type=click.Path(dir_okay=False), help="Also draw it into this SVG file.")
 @click.option("--png", type=click.Path(dir_okay=False), help="Also draw it into this PNG file.")
 @click.option("--yaml", "yaml_out", type=click.Path(dir_okay=False), help="Also write it as a YAML topology file.")
 @click.option("--file", "json_out", type=click.Path(dir_okay=False), help="Also write it as a JSON topology file.")
 def show_command(
-    name_or_file: str, as_json: bool, svg: str | None, png: str | None, yaml_out: str | None, json_out: str | None
+    given: str, as_json: bool, svg: str | None, png: str | None, yaml_out: str | None, json_out: str | None
 ) -> None:
     """Show a topology: operators, rates, queries and shape; as JSON with every partition and edge.
 
     \b
     Examples:
       holdfast topology show traffic
+      holdfast topology show my_app.py --file my-topology.json
       holdfast topology show my-topology.yaml --png picture.png
       holdfast topology show traffic --file traffic.json
     """
     from holdfast.topology import to_json, to_yaml
 
-    found = read_topology(name_or_file)
+    found = read_topology(given)
     for path, kind in ((svg, "svg"), (png, "png")):
         if path is not None:
             from holdfast.pictures.topology_picture import draw_topology
@@ -215,13 +216,14 @@ def print_for_people(found: Topology) -> None:
 
 
 @topology.command("check")
-@click.argument("files", nargs=-1, required=True)
+@click.argument("files", nargs=-1, required=True, metavar=f"{TOPOLOGY}...")
 @json_option
 def check_command(files: tuple[str, ...], as_json: bool) -> None:
-    """Check topology files: status 0 when all are right, 2 with one line for each that is not.
+    """Check topologies of applications and in files: status 0 when all are right, 2 with one line for each that is not.
 
     \b
     Examples:
+      holdfast topology check my_app.py
       holdfast topology check traffic.json
       holdfast topology check *.yaml
     """

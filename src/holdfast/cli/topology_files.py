@@ -1,13 +1,24 @@
-"""Topologies as commands take them: a file (JSON or YAML, `-` for standard input) or a name from the library."""
+"""Topologies as commands take them: an application, a topology file (`-`: standard input) or a name.
+
+| given | what it means |
+|---|---|
+| `my_app.py`, `my_app.py:name`, `package.module:name` | the topology of that application |
+| the path of a file that exists, or `-` | a topology file, JSON or YAML |
+| any other word | an example's name, or one of the papers' topologies where the lab is installed |
+
+So `traffic` is the example even beside a file `traffic.py`; `traffic.py` is always the file.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import click
 
 from holdfast.durable_files import replace_durably
 from holdfast.errors import BadInput
@@ -16,9 +27,25 @@ from holdfast.lab import has_lab, lab_module
 if TYPE_CHECKING:
     from holdfast.topology import Ints, Topology
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+TOPOLOGY = "APP|FILE|NAME"
+"""How help texts call an argument that `read_topology` reads."""
+_NOTE = """APP is an application: my_app.py, my_app.py:name or package.module:name. FILE is a topology file (JSON or
+    YAML; - is standard input), NAME one of `holdfast topology list`. What ends in .py is always an application's file,
+    any other file that exists a topology file; a name stands for itself even beside a NAME.py."""
+
+
+def topology_argument(function: Callable[P, R]) -> Callable[P, R]:
+    """Give a command its argument `given`, and its help text the paragraph that explains it."""
+    head, _, rest = (function.__doc__ or "").partition("\n\n")
+    function.__doc__ = f"{head}\n\n    {_NOTE}\n\n{rest}"
+    return click.argument("given", metavar=TOPOLOGY)(function)
+
 
 def read_topology(given: str) -> Topology:
-    """Return the topology in a file, or the named one; what is neither is refused with what would be right."""
+    """Return the topology of an application, in a file or of a name; what is none of these is refused."""
     from holdfast.topology import parse
     from holdfast.topology.file_format import LARGEST_FILE
 
@@ -26,20 +53,25 @@ def read_topology(given: str) -> Topology:
         if sys.stdin is None:  # closed by the caller: `<&-`
             raise BadInput("is closed", where="standard input", remedy="pipe a topology into it, or name a file")
         return parse(sys.stdin.buffer.read(LARGEST_FILE + 1), "standard input")
+    from holdfast.loading import find_application, names_application
+
+    if names_application(given):
+        return find_application(given).topology()
     path = Path(given)
     try:
-        if not path.exists() and (named := _named_topology(given)) is not None:
+        if not path.is_file() and (named := _named_topology(given)) is not None:
             return named
         if path.is_file() and path.stat().st_size > LARGEST_FILE:
             raise BadInput("is too large", where=given, remedy=f"use at most {LARGEST_FILE:,} bytes")
         if path.exists() and not path.is_file():
-            raise BadInput("is not a file", where=given, remedy="give a topology file or a name")
+            raise BadInput("is not a file", where=given, remedy="give an application, a topology file or a name")
         return parse(path.read_bytes(), given)
     except FileNotFoundError:
+        beside = f"write {given}.py for the file, or " if Path(f"{given}.py").is_file() else ""
         raise BadInput(
             "no such file, and no topology of that name",
             where=given,
-            remedy="see `holdfast topology list` for the names",
+            remedy=f"{beside}see `holdfast topology list` for the names",
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)

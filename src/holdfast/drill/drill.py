@@ -11,7 +11,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,7 +21,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from holdfast.application import Application
 from holdfast.drill import checkers
 from holdfast.drill.checkers import Check, ExactlyOnce, Verdict
 from holdfast.drill.cluster_shelf import ClusterShelf
@@ -33,14 +32,15 @@ from holdfast.drill.history import Event, HistoryFile
 from holdfast.drill.losses import is_on, placement_of
 from holdfast.drill.measures import measure
 from holdfast.drill.prediction import predict
+from holdfast.drill.prepare import aim_at_partitions, prepare_input
+from holdfast.drill.reference import make_reference
 from holdfast.drill.report import make_report
 from holdfast.drill.result import make_result
-from holdfast.drill.scenarios import Scenario, find_scenario
+from holdfast.drill.scenarios import is_application, scenario_of
 from holdfast.drill.schedule import HARMFUL, Fault, FaultKind, make_schedule
 from holdfast.drill.settings import DrillSettings, DrillStrategy, check_settings
 from holdfast.errors import CheckFailed, HoldfastError
 from holdfast.planning.recovery.placement import BOUND
-from holdfast.runtime import run_in_process
 from holdfast.spark.cluster import EmbeddedCluster, Node
 from holdfast.topology import Queries, Topology
 
@@ -66,37 +66,42 @@ def run_drill(
     asked: DrillSettings,
     directory: Path,
     *,
-    tell: Callable[[str], object] = lambda line: None,
+    log: Callable[[str], object] = lambda line: None,
     watch: Watch = lambda event: None,
     keep: bool = False,
     clusters: ClusterShelf | None = None,
 ) -> DrillOutcome:
     """Do one drill and write its files into a directory; the run's own files stay there where it is not ok, or `keep`.
 
-    `tell` gets a line for each step of the set-up, `watch` every event as it happens. With `clusters`, the cluster of
-    an earlier drill is used again where it is whole.
+    `log` gets a line for each step of the set-up, `watch` every event as it happens. With `clusters`, the cluster of
+    an earlier drill is used again where it is whole. What the sources of a user's application deliver is recorded into
+    `input` in the directory and stays there.
     """
-    scenario = find_scenario(asked.scenario)
-    topology = scenario.application().topology()
-    asked = with_capacity(asked, topology)
+    topology = scenario_of(asked).application().topology()
+    asked = aim_at_partitions(with_capacity(asked, topology), topology)
     check_settings(asked)
     directory.mkdir(parents=True, exist_ok=True)
     work = directory / "run"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
-    tell("computing what should come out, without failures")
-    expected = expected_rows(scenario, asked)
+    asked = prepare_input(asked, directory, log)
+    log("computing the outputs without failures")
+    reference = make_reference(scenario_of(asked), asked, twice=is_application(asked.scenario))
     began = time.monotonic()
     with ExitStack() as held:
         shelf = clusters or held.enter_context(ClusterShelf())
-        tell(f"starting {asked.nodes} nodes")
-        drill = _Drill(asked, topology, work, directory / "history.jsonl", tell, watch)
+        log(f"starting {asked.nodes} nodes")
+        drill = _Drill(asked, topology, work, directory / "history.jsonl", log, watch)
         history, ended = drill.run(shelf.take(asked.nodes + standby_nodes(asked)))
         if ended:
             shelf.give_back(asked.nodes)
-    tell("comparing outputs")
-    compared = {name: checkers.compare_rows(rows, read_output(work / "out" / name)) for name, rows in expected.items()}
-    result, checks = judge_drill(asked, topology, history, compared, ended, time.monotonic() - began)
+    log("comparing outputs")
+    compared = {
+        name: checkers.compare_rows(rows, read_output(work / "out" / name)) for name, rows in reference.rows.items()
+    }
+    result, checks = judge_drill(
+        asked, topology, history, compared, ended, time.monotonic() - began, reference.not_compared
+    )
     measures = measure(history)
     (directory / "result.json").write_text(json.dumps(result, ensure_ascii=False, allow_nan=False, indent=2) + "\n")
     (directory / "report.html").write_text(make_report(result, measures, checks, history), encoding="utf-8")
@@ -121,19 +126,6 @@ def standby_nodes(asked: DrillSettings) -> int:
     return sum(one.kind is FaultKind.ADD_NODE for one in make_schedule(asked)) if asked.standby else 0
 
 
-def expected_rows(scenario: Scenario, asked: DrillSettings) -> dict[str, pa.Table]:
-    """Return the rows of every output of a run of the same input without failures, in this process."""
-    app = scenario.application()
-    done = run_in_process(app, scenario.batches(asked.seed, asked.batches, asked.rows))
-    return {name: done.rows(name) for name in output_names(app)}
-
-
-def output_names(app: Application) -> list[str]:
-    """Name the operators that publish."""
-    topology = app.topology()
-    return list(dict.fromkeys(str(one.operator) for one in topology.partitions(topology.outputs)))
-
-
 def read_output(folder: Path) -> pa.Table | None:
     """Read an output as any reader of Parquet would: every file that shows."""
     files = sorted(str(path) for path in folder.glob("*.parquet") if not path.name.startswith((".", "_")))
@@ -147,13 +139,14 @@ def judge_drill(
     compared: dict[str, ExactlyOnce],
     ended: bool,
     seconds: float,
+    not_compared: Mapping[str, str],
 ) -> tuple[dict[str, Any], list[Check]]:
-    """Make the checks and the result."""
+    """Make the checks and the result; `not_compared` says of which outputs rows are not compared, and why."""
     measures = measure(history)
     schedule = make_schedule(asked)
     ours = asked.strategy is not DrillStrategy.STRUCTURED_STREAMING
     checks = [
-        checkers.check_exactly_once(compared),
+        checkers.check_exactly_once(compared, not_compared),
         checkers.check_recovered(measures, history, ended=ended),
         checkers.check_faults(history, len(schedule), measures, harmful=sum(one.kind in HARMFUL for one in schedule)),
     ]
@@ -173,6 +166,7 @@ def judge_drill(
     more = {
         "predicted_unavailability": None if predicted is None else round(predicted.unavailability, 3),
         "predicted_back_after": None if predicted is None else predicted.back_after,
+        "not_compared": dict(not_compared),
         "seconds": round(seconds, 1),
         "faults": {str(kind): n for kind in FaultKind if (n := _count(schedule, kind))},
     }
@@ -192,11 +186,11 @@ class _Drill:
         topology: Topology,
         work: Path,
         path: Path,
-        tell: Callable[[str], object],
+        log: Callable[[str], object],
         watch: Watch,
     ) -> None:
         self._asked, self._topology, self._work, self._path = asked, topology, work, path
-        self._tell, self._watch = tell, watch
+        self._log, self._watch = log, watch
         self._admission = work / "admitted"
         self._admitted: list[str] = []
         self._lock = threading.Lock()
@@ -228,7 +222,7 @@ class _Drill:
         standby = nodes[self._asked.nodes :]
         self._admitted = [node.host for node in nodes[: self._asked.nodes]]
         Admission.write(self._admission, self._admitted)
-        self._tell("starting the driver")
+        self._log("starting the driver")
         driver = self._start_driver()
         self._await(driver)
         self._history = history = HistoryFile(self._path, time.time(), self._watch)
@@ -236,7 +230,7 @@ class _Drill:
         for node in nodes[: self._asked.nodes]:
             history.add(history.began, "node-started", {"node": str(node.id), "host": node.host})
         driver.begin(history, history.began)
-        self._tell("the stream has begun")
+        self._log("the stream has begun")
         injector = FaultInjector(cluster, self._end_driver, self._restart_driver, standby, self._admit)
         ended = self._play(injector, history)
         history.add(time.time(), "end", {"finished": ended})
@@ -276,7 +270,7 @@ class _Drill:
                 return True
             if driver is not None and not driver.running and not driver.finished.is_set():
                 if driver.failure is None:
-                    history.add(time.time(), "driver-failed", {"why": driver.last_words()})
+                    history.add(time.time(), "driver-failed", {"why": driver.last_line()})
                 return False
             if now > last + GRACE_SECONDS:
                 return False
@@ -336,7 +330,7 @@ class _Drill:
             self._driver = None
 
     def _restart_driver(self) -> None:
-        """Start a driver that goes on with whatever nodes there are; it is told at once when the stream began."""
+        """Start a driver that continues with the nodes there are, in a stream that has begun already."""
         assert self._history is not None
         self._job = replace(self._job, nodes=max(1, len(self._cluster.nodes)), warm=False)
         self._start_driver().begin(self._history, self._history.began)
@@ -346,7 +340,7 @@ class _Drill:
         while not driver.ready.wait(0.1):
             if not driver.running or time.monotonic() > deadline:
                 raise CheckFailed(
-                    f"the driver did not start: {driver.failure or driver.last_words()}",
+                    f"the driver did not start: {driver.failure or driver.last_line()}",
                     where="drill",
                     remedy=f"see {driver.log}",
                 )

@@ -1,8 +1,9 @@
 """The driver of a drill, as a process of its own: it can be ended with `kill -9` and started again.
 
 `python -m holdfast.drill.driver JOB` runs the drill's application on the cluster, takes each batch when it is due, and
-sends what it sees through a pipe as lines of JSON. It begins when a line on its standard input says at which moment of
-the system's clock the first batch is due. Started again it goes on where the run's directory says.
+emits every event through a pipe as a line of JSON. It begins when a line on its standard input gives the moment of the
+system's clock at which the first batch is due. Started again, it continues from the run's directory. A user's
+application is loaded here again from the same argument, in the same working directory.
 
 Batches are due by the clock, whatever the driver does: those it could not take while it was away, or busy, are taken
 as soon as it can, and their latency counts from when they were due.
@@ -83,7 +84,7 @@ class EventPipe:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def say(self, kind: str, at: float | None = None, **fields: Any) -> None:
+    def emit(self, kind: str, at: float | None = None, **fields: Any) -> None:
         """Send one event; without a moment it is now."""
         line = json.dumps({"time": time.time() if at is None else at, "kind": kind, **_plain(fields)})
         data = line.encode() + b"\n"
@@ -113,10 +114,10 @@ def main(arguments: list[str]) -> int:
             from holdfast.drill.driving import drive
         drive(job, events, sys.stdin)
     except HoldfastError as error:
-        events.say("driver-failed", why=str(error))
+        events.emit("driver-failed", why=str(error))
         return error.status
     except Exception as error:
-        events.say("driver-failed", why=f"{type(error).__name__}: {error}")
+        events.emit("driver-failed", why=f"{type(error).__name__}: {error}")
         raise
     return 0
 

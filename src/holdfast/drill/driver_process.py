@@ -1,4 +1,4 @@
-"""The driver's process as the drill sees it: started, listened to, ended like a machine, started again.
+"""The driver's process as the drill sees it: started, read from, killed like a machine, started again.
 
 Runs beside the cluster. Events come through a pipe that only the driver's Python holds: when it dies, the pipe ends.
 """
@@ -20,7 +20,7 @@ from holdfast.drill.driver import DriverJob
 from holdfast.drill.history import HistoryFile
 from holdfast.spark.process_reaper import ProcessReaper
 
-LISTEN_SECONDS = 10.0
+READ_SECONDS = 10.0
 """How long what a dead driver had sent may take to be read."""
 
 
@@ -28,7 +28,7 @@ class DriverProcess:
     """The driver, and the thread that takes its events into the history."""
 
     def __init__(self, job: DriverJob, folder: Path, number: int) -> None:
-        """Start it; it says `driver-ready` when it is, and then waits to be told when the stream begins."""
+        """Start it; it emits `driver-ready` when it is, then waits for the time at which the stream begins."""
         self.log = folder / f"driver-{number}.log"
         reading, writing = os.pipe()
         described = folder / f"driver-{number}.json"
@@ -52,11 +52,11 @@ class DriverProcess:
         self._early: list[tuple[float, str, dict[str, Any]]] = []
         self._history: HistoryFile | None = None
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._listen, args=(os.fdopen(reading, "rb"),), daemon=True)
+        self._thread = threading.Thread(target=self._read, args=(os.fdopen(reading, "rb"),), daemon=True)
         self._thread.start()
 
     def begin(self, history: HistoryFile, began: float) -> None:
-        """Tell it when the stream begins; what it said before goes into the history, at the start."""
+        """Send it the time at which the stream begins; its events until now go into the history, at the start."""
         with self._lock:
             for moment, kind, fields in self._early:
                 history.add(max(moment, began), kind, fields)
@@ -76,17 +76,17 @@ class DriverProcess:
         with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        self._thread.join(LISTEN_SECONDS)
+        self._thread.join(READ_SECONDS)
         self._reaper.close()
         if self._process.stdin is not None:
             self._process.stdin.close()
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """Return the last line of its log."""
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it logged nothing"
 
-    def _listen(self, pipe: IO[bytes]) -> None:
+    def _read(self, pipe: IO[bytes]) -> None:
         with pipe:
             for line in pipe:
                 if not line.endswith(b"\n"):

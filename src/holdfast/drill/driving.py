@@ -11,13 +11,15 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.drill.scenarios import find_scenario
+from holdfast.drill.reference import output_names
+from holdfast.drill.scenarios import load_own, scenario_of
 from holdfast.drill.settings import DrillStrategy
 from holdfast.planning.recovery.algorithms import RecoveryAlgorithm, planner_of
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.spark.pinned_jobs import executors_of
 from holdfast.spark.run import SparkRun
 from holdfast.spark.session import start_session
+from holdfast.spark.user_modules import send_by_value
 
 if TYPE_CHECKING:
     from holdfast.drill.driver import DriverJob, EventPipe
@@ -49,19 +51,19 @@ class Admission:
 def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
     """Run the drill's stream to its end, and take the last checkpoint."""
     asked = job.settings
-    scenario = find_scenario(asked.scenario)
+    scenario = scenario_of(asked)
     app = scenario.application()
+    send_by_value(load_own(asked).modules)
     given = list(scenario.batches(asked.seed, asked.batches, asked.rows))
     spark = start_session(f"drill {asked.scenario}", job.master)
     if job.warm:
         await_executors(spark, job.nodes)
-    outputs = dict.fromkeys(str(partition.operator) for partition in app.topology().partitions(app.topology().outputs))
 
     def observe(seen: Any) -> None:
-        events.say(seen.kind, seen.at, **dict(seen.fields))
+        events.emit(seen.kind, seen.at, **dict(seen.fields))
 
     def request_nodes(count: int) -> str | None:
-        events.say("nodes-requested", count=count)
+        events.emit("nodes-requested", count=count)
         return None
 
     # In the best case all nodes come early: that is the drill's doing, and the plan is the incremental one.
@@ -70,7 +72,7 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
         app,
         spark,
         job.directory,
-        sinks={name: str(job.outputs / name) for name in outputs},
+        sinks={name: str(job.outputs / name) for name in output_names(app)},
         checkpoint_every=asked.checkpoint_every,
         emit=observe,
         recovery=RecoverySettings(
@@ -86,27 +88,27 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
     if job.warm:
         warm_up(job, spark)
         run.cycle()  # partitions are placed before the first batch is due
-    events.say("driver-ready")
+    events.emit("driver-ready")
     began = float(orders.readline())
     feed_as_due(run, given, began, asked.batch_seconds)
     run.checkpoint()
-    tell_outboxes(run, events)
-    events.say("finished", batch=int(run.frontier))
+    emit_outboxes(run, events)
+    events.emit("finished", batch=int(run.frontier))
     run.close()
     spark.stop()
 
 
-def tell_outboxes(run: SparkRun, events: EventPipe) -> None:
-    """Say from which batch on nodes keep outboxes, now that a checkpoint covers everything."""
+def emit_outboxes(run: SparkRun, events: EventPipe) -> None:
+    """Emit from which batch on nodes keep outboxes, now that a checkpoint covers everything."""
     state = run.coordinator.state
     result = run.coordinator.probe(trim_outboxes=True)
     kept = {} if result is None else {str(name): int(first) for name, first in result.kept_from.items()}
-    events.say("kept", checkpoint=int(state.checkpoints.global_batch), oldest=kept, buffering=state.buffering)
+    events.emit("kept", checkpoint=int(state.checkpoints.global_batch), oldest=kept, buffering=state.buffering)
 
 
 def warm_up(job: DriverJob, spark: Any) -> None:
     """Run a few batches of the same application apart from the drill: JVMs and Python workers are slow at first."""
-    asked, scenario = job.settings, find_scenario(job.settings.scenario)
+    asked, scenario = job.settings, scenario_of(job.settings)
     place = job.directory.with_name("warm")
     warm = SparkRun(scenario.application(), spark, place, nodes=job.nodes, secret_file=job.secret_file)
     for batch in scenario.batches(asked.seed, WARM_BATCHES, asked.rows):

@@ -38,9 +38,9 @@ class Detection:
 def find_losses(history: Sequence[Event], partitions: Iterable[str]) -> list[Loss]:
     """Find every loss of a partition: which fault took it, when that was noticed, when it was restored.
 
-    A loss is known from the driver's word that the partition is lost; the fault is the last one, before that, on the
-    node it was on. The end of the driver takes every partition. A history that tells of no restore at all (Structured
-    Streaming has none) leaves it to the outputs to say when a query is back.
+    A loss is known from the driver's event that the partition is lost; the fault is the last one, before that, on the
+    node it was on. The end of the driver takes every partition. In a history without any restore (Structured
+    Streaming has none) a query is back with its next output.
     """
     host_of = _hosts(history)
     where: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What a drill's history says of each query: when it was down, back and level; and how fast each step was. Pure.
+"""Measures of each query from a drill's history: when it was down, back and level; and how fast each step was. Pure.
 
 The measures are those of incremental recovery, sec. 6.2. The latency of an output is the time from when its batch was
 due to when it was published. Its **relative latency** is that over the query's mean latency before the failure. A query
@@ -93,7 +93,7 @@ class QueryMeasures:
 
 @dataclass(frozen=True, slots=True)
 class DrillMeasures:
-    """What a history says in all; times after the first fault are None where the step did not come."""
+    """All measures of a history; times after the first fault are None where the step did not come."""
 
     queries: tuple[QueryMeasures, ...]
     fault_at: float | None
@@ -194,7 +194,7 @@ def _published(history: Sequence[Event], every: float) -> tuple[dict[str, list[O
         query, batch = str(event.fields["partition"]), int(event.fields["batch"])
         if event.fields.get("tentative"):
             tentative.setdefault(query, []).append(event.at)
-        elif (query, batch) not in seen:  # a driver that starts again says some a second time; the sink drops them
+        elif (query, batch) not in seen:  # a driver that starts again emits some a second time; the sink drops them
             seen.add((query, batch))
             rows = int(event.fields.get("rows") or 0)
             complete.setdefault(query, []).append(Output(batch, event.at, event.at - batch * every, rows))

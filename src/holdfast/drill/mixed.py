@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.drill.scenarios import SCENARIOS
+from holdfast.drill.scenarios import MIXED, SCENARIOS
 from holdfast.drill.settings import DrillSettings
 from holdfast.topology.draws import Draws
 
-MIXED = "mixed"
-"""What is given for a scenario to draw it."""
+__all__ = ["MIXED", "draw_settings"]
 
 
 def draw_settings(asked: DrillSettings) -> DrillSettings:

@@ -1,4 +1,4 @@
-"""What the planner's own schedule says of a drill's failure, to hold beside what was measured. Runs anywhere; pure.
+"""What the planner's own schedule predicts for a drill's failure, to compare with the measures. Runs anywhere; pure.
 
 From the history: which partitions the first failure took, what the survivors carried, and when nodes were there (as the
 run saw them arrive, not as they were started). From those alone `planning.recovery.schedule` predicts when each query

@@ -238,12 +238,12 @@ def _ms(value: float | None) -> str:
 
 
 def _faults(history: Sequence[Event]) -> str:
-    told = {"planned", "epoch", "node-arrived", "node-lost", "node-silent", "recovery-ended", "driver-ready", "note"}
+    shown = {"planned", "epoch", "node-arrived", "node-lost", "node-silent", "recovery-ended", "driver-ready", "note"}
     rows = []
     for event in history:
         if event.kind == "fault":
             rows.append((event.at, fault_words(event.fields), "fault"))
-        elif event.kind in told:
+        elif event.kind in shown:
             rows.append((event.at, event_words(event), ""))
     body = "".join(
         f"<tr class='{kind}'><td class='n'>{at:.2f}</td><td>{escape(words)}</td></tr>" for at, words, kind in rows

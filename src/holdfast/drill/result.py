@@ -1,4 +1,4 @@
-"""A drill's `result.json`, from its settings, its measures and what the checks said. Runs anywhere; pure."""
+"""A drill's `result.json`, from its settings, its measures and the verdicts of its checks. Runs anywhere; pure."""
 
 from __future__ import annotations
 

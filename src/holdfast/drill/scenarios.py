@@ -1,16 +1,27 @@
-"""What drills run: applications with queries of different priorities, and their seeded input. Runs anywhere."""
+"""What drills run: scenarios and examples with seeded input, or a user's application with recorded input.
+
+Runs anywhere. A user's application runs without its own sinks and readers: a drill feeds it recorded rows and collects
+its outputs in the drill's folder.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
 
 from holdfast.application import Application
 from holdfast.drill import chain
+from holdfast.drill.inputs import read_batches
+from holdfast.drill.settings import DrillSettings
 from holdfast.errors import BadInput
 from holdfast.examples import hashtags, traffic
-from holdfast.examples.registry import Batches
+from holdfast.examples.registry import EXAMPLES, Batches
 from holdfast.ids import OperatorId
+from holdfast.loading import LoadedApplication, load, names_application
+from holdfast.topology.checks import suggestion
 
 HASHTAG_PRIORITIES = (2, 9, 4, 6, 1, 7, 3, 10, 5, 8, 4, 9, 2, 6, 10)
 """Of O0 to O14: all from 1 to 10 (incremental recovery, sec. 6.3), not in the order of the topology."""
@@ -45,10 +56,70 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
+MIXED = "mixed"
+"""What is given for a scenario to draw it from the seed."""
+
+
+def is_application(name: str) -> bool:
+    """Whether a drill's argument names an application of the user's: it has no generator of its input."""
+    return name not in SCENARIOS and name not in EXAMPLES and names_application(name)
+
+
 def find_scenario(name: str) -> Scenario:
-    """Return a scenario; an unknown name is refused with those there are."""
-    if name not in SCENARIOS:
-        raise BadInput(
-            f"there is no scenario {name!r}", field="SCENARIO", remedy=f"there are {', '.join(SCENARIOS)}, mixed"
-        )
-    return SCENARIOS[name]
+    """Return a scenario, or an example as one; an unknown name is refused with those there are."""
+    if name in SCENARIOS:
+        return SCENARIOS[name]
+    if name in EXAMPLES:
+        one = EXAMPLES[name]
+        return Scenario(name, one.title, one.application, one.batches)
+    beside = f"write {name}.py for the file; " if Path(f"{name}.py").is_file() else ""
+    known = suggestion(name, list(dict.fromkeys([*SCENARIOS, MIXED, *EXAMPLES])))
+    raise BadInput(
+        f"there is no scenario {name!r}",
+        field="APP|SCENARIO",
+        remedy=f"{beside}give my_app.py, my_app.py:name, package.module:name or a scenario; {known}",
+    )
+
+
+def scenario_of(asked: DrillSettings) -> Scenario:
+    """Return what a drill runs; with an input of its own, the batches come from there, whatever the seed."""
+    if is_application(asked.scenario):
+        found = Scenario(asked.scenario, asked.scenario, lambda: without_sinks(load_own(asked).application), _no_input)
+    else:
+        found = find_scenario(asked.scenario)
+    if asked.input is None:
+        return found
+    batches = partial(_recorded, found.application, Path(asked.input))
+    return Scenario(found.name, found.title, found.application, batches)
+
+
+@cache
+def _load(name: str, working_directory: Path) -> LoadedApplication:
+    """Execute a user's file once in a process, however often its application is asked for."""
+    return load(name)
+
+
+def load_own(asked: DrillSettings) -> LoadedApplication:
+    """Load the user's application of a drill, with the names of the modules that go to the nodes by value."""
+    return (
+        _load(asked.scenario, Path.cwd())
+        if is_application(asked.scenario)
+        else LoadedApplication(scenario_of(asked).application())
+    )
+
+
+def without_sinks(app: Application) -> Application:
+    """Return the application without its sinks: a drill must not write where the application really writes."""
+    bare = copy(app)
+    bare.sinks = {}
+    return bare
+
+
+def _recorded(application: Callable[[], Application], folder: Path, seed: int, count: int, rows: int) -> Batches:
+    return read_batches(application(), folder, count, rows)
+
+
+def _no_input(seed: int, count: int, rows: int) -> Batches:
+    raise BadInput(
+        "an application's input is recorded first", field="input", remedy="record it with `prepare_input`, or name one"
+    )

@@ -77,6 +77,8 @@ class DrillSettings:
     capacity: float | None = None
     """What one node can carry, in the unit of partitions' costs; None: so that the start fills 60 % of it."""
     algorithm: str = "best-density"
+    input: str | None = None
+    """A folder with the rows of every source, recorded by a drill or given by the user; None: they are generated."""
 
     def document(self) -> dict[str, Any]:
         """Return the settings as JSON knows them."""

@@ -91,7 +91,7 @@ class BackupProblem:
         self.limit = int(_to_ticks(np.array([latency]), self.tick_exponent)[0])
         """R in ticks."""
         # What takes longer than R is refused before any sum is made; cutting it keeps sums far from overflow.
-        clipped = np.minimum(seconds, 2.0 * latency if latency > 0 else 1.0)
+        clipped = np.minimum(seconds, max(2.0 * latency, 2.0 * 10.0**self.tick_exponent) if latency > 0 else 1.0)
         self.ticks: Ints = np.minimum(_to_ticks(clipped, self.tick_exponent), self.limit + 1)
         """T(v) in ticks; never more than R + 1."""
         self.ticks.setflags(write=False)

@@ -1,6 +1,7 @@
-"""Clusters to simulate times on: copies of the hashtags topology on any number of nodes, some of which fail. Pure.
+"""Clusters to simulate times on: a topology on any number of nodes, some of which fail. Pure.
 
-Ten nodes with fifteen queries are incremental recovery's own cluster (Fig. 9); larger ones have more copies of it.
+The topology is one that is given, or copies of the hashtags example: ten nodes with fifteen queries are incremental
+recovery's own cluster (Fig. 9), larger ones have more copies of it.
 """
 
 from __future__ import annotations
@@ -49,10 +50,15 @@ def copies_of(topology: Topology, copies: int, seed: int) -> Topology:
     return Topology(f"{topology.name}-{copies}", operators)
 
 
-def draw_cluster(nodes: int, failed_share: float, seed: int) -> Cluster:
-    """Draw a cluster: a group of nodes fails at once, as many others come after two to six minutes, one by one."""
+def draw_cluster(nodes: int, failed_share: float, seed: int, topology: Topology | None = None) -> Cluster:
+    """Draw a cluster: a group of nodes fails at once, as many others come after two to six minutes, one by one.
+
+    A topology that is given runs once, with its own priorities; without one, there is a copy of the hashtags example
+    for every ten nodes, with priorities drawn from the seed.
+    """
     draw = random.Random(seed)
-    topology = copies_of(hashtags.application().topology(), max(1, round(nodes / NODES_PER_COPY)), seed)
+    if topology is None:
+        topology = copies_of(hashtags.application().topology(), max(1, round(nodes / NODES_PER_COPY)), seed)
     names = [NodeId(f"n{number}") for number in range(nodes)]
     spread = spread_evenly(topology, nodes)
     load_of = [0.0] * nodes

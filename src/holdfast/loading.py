@@ -1,0 +1,201 @@
+"""Finds the application that a command's APP argument names, and executes its file. Runs on the driver.
+
+| APP | what it means |
+|---|---|
+| `traffic` | the example of that name |
+| `my_app.py` | a Python file with a variable `app`, or with only one application |
+| `my_app.py:name` | the application in the variable `name` of that file |
+| `package.module:name` | the same in a module; the working directory is on `sys.path` |
+
+A file is executed with a `__name__` other than `__main__`, so that what starts a run (`hf.submit(app)`) belongs below
+`if __name__ == "__main__":`. What it prints goes to standard error. Every problem is one line, with the line of the
+file that raised it.
+"""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from traceback import walk_tb
+from types import ModuleType
+from typing import Any
+
+from holdfast.application import Application, load_application
+from holdfast.errors import BadInput, HoldfastError, missing_extra
+from holdfast.examples.registry import EXAMPLES
+from holdfast.topology.checks import suggestion
+
+RUN_NAME = "holdfast_application"
+"""What `__name__` is in a file while it is executed."""
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_NOT_THE_USERS = ("holdfast", "holdfast_lab")
+_loading: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedApplication:
+    """An application, and the modules of the user's own that it needs on every node."""
+
+    application: Application
+    modules: tuple[str, ...] = ()
+
+
+def names_application(given: str) -> bool:
+    """Whether an argument has the form of a file or a module with an application (a file of that very name is none)."""
+    if _file_and_name(given) is not None:
+        return True
+    return _MODULE.fullmatch(given) is not None and not Path(given).exists()
+
+
+def find_application(given: str) -> Application:
+    """Return the application that an APP argument names; see `load`."""
+    return load(given).application
+
+
+def load(given: str) -> LoadedApplication:
+    """Return the application that an APP argument names: an example, or one in a file or a module."""
+    if given in EXAMPLES:
+        return LoadedApplication(EXAMPLES[given].application())
+    if (found := _file_and_name(given)) is not None:
+        return _from_file(*found)
+    if names_application(given):
+        module, _, name = given.partition(":")
+        return _from_module(module, name)
+    if Path(f"{given}.py").is_file():
+        raise BadInput("is not the name of an example", where=given, remedy=f"write {given}.py for the file")
+    known = suggestion(given, list(EXAMPLES))
+    raise BadInput(
+        "no such file, and no example of that name",
+        where=given,
+        remedy=f"give my_app.py, my_app.py:name, package.module:name or an example; {known}",
+    )
+
+
+def _file_and_name(given: str) -> tuple[Path, str | None] | None:
+    """Take `my_app.py` and `my_app.py:name` apart; None where it is neither."""
+    if given.endswith(".py"):
+        return Path(given), None
+    file, _, name = given.rpartition(":")
+    return (Path(file), name) if file.endswith(".py") else None
+
+
+def _from_file(path: Path, name: str | None) -> LoadedApplication:
+    where = str(path)
+    if not path.exists():
+        raise BadInput("no such file", where=where, remedy="give the path of a Python file that defines an application")
+    if not path.is_file():
+        raise BadInput("is not a file", where=where, remedy="give a Python file that defines an application")
+    folder = str(path.parent.absolute())
+    before = set(sys.modules)
+    with _on_path(folder), _executing(where, path.absolute()):
+        names = runpy.run_path(str(path.absolute()), run_name=RUN_NAME)
+    modules = _own_modules(set(sys.modules) - before, Path(folder))
+    return LoadedApplication(_choose(names, name, where), modules)
+
+
+def _from_module(module: str, name: str) -> LoadedApplication:
+    folder = Path.cwd()
+    before = set(sys.modules)
+    with _on_path(str(folder)), _executing(module, None):
+        try:
+            found = import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise
+            raise BadInput(
+                f"there is no module {error.name!r}",
+                where=f"{module}:{name}",
+                remedy="give package.module:name; modules are looked for in the working directory and where Python "
+                "finds installed ones",
+            ) from None
+    modules = _own_modules((set(sys.modules) - before) | {module}, folder)
+    return LoadedApplication(_choose(vars(found), name, module), modules)
+
+
+def _choose(names: Mapping[str, Any], name: str | None, where: str) -> Application:
+    if name is None:
+        try:
+            return load_application(names, where)
+        except BadInput as error:
+            several = [key for key, value in names.items() if isinstance(value, Application)]
+            if not several:
+                raise
+            raise BadInput(error.what, where=where, remedy=f"name one: {where}:{sorted(several)[0]}") from None
+    if isinstance(found := names.get(name), Application):
+        return found
+    there = sorted(key for key, value in names.items() if isinstance(value, Application))
+    what = f"{name!r} is not an application" if name in names else f"defines no {name!r}"
+    remedy = f"it has {', '.join(there)}" if there else 'write app = Application("name") in it'
+    raise BadInput(what, where=where, remedy=remedy)
+
+
+@contextmanager
+def _on_path(folder: str) -> Iterator[None]:
+    """Put a folder first on `sys.path`, to stay: functions of the application may import when they are called."""
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    yield
+
+
+@contextmanager
+def _executing(where: str, path: Path | None) -> Iterator[None]:
+    """Turn whatever a user's file does while it is executed into one line that names the file's own line."""
+    if where in _loading:
+        raise BadInput(
+            "starts a run while it is loaded",
+            where=where,
+            remedy='put what starts it below `if __name__ == "__main__":`',
+        )
+    _loading.append(where)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except SystemExit as error:
+        raise BadInput(
+            f"ended Python (status {error.code}) while it was loaded",
+            where=_place(where, path, error),
+            remedy='put what runs the application below `if __name__ == "__main__":`',
+        ) from None
+    except HoldfastError as error:
+        raise error.placed(_place(where, path, error) if error.where != where else where) from None
+    except Exception as error:
+        extra = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
+        raise BadInput(
+            f"cannot be loaded: {type(error).__name__}: {error}",
+            where=_place(where, path, error),
+            remedy=(extra.remedy if extra else None) or "correct that line",
+        ) from None
+    finally:
+        _loading.remove(where)
+
+
+def _place(where: str, path: Path | None, error: BaseException) -> str:
+    """Say which line of the user's own code an exception came through last."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{where if path is not None and error.filename == str(path) else error.filename}, line {error.lineno}"
+    found = where
+    for frame, line in walk_tb(error.__traceback__):
+        if path is not None and frame.f_code.co_filename == str(path):
+            found = f"{where}, line {line}"
+        elif path is None and frame.f_globals.get("__name__") == where:
+            found = f"{frame.f_code.co_filename}, line {line}"
+    return found
+
+
+def _own_modules(names: set[str], folder: Path) -> tuple[str, ...]:
+    """Name the modules that came from a folder of the user's: nodes do not have them, so they are sent by value."""
+    return tuple(sorted(name for name in names if _is_below(sys.modules.get(name), folder)))
+
+
+def _is_below(module: ModuleType | None, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or module.__name__.partition(".")[0] in _NOT_THE_USERS:
+        return False
+    path = Path(file).absolute()
+    return path.is_relative_to(folder) and "site-packages" not in path.parts
