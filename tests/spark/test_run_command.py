@@ -25,7 +25,7 @@ stream = app.source(
     event_time="at",
     parallelism=2,
 )
-stream.key_by("word").window(tumbling("1 minute")).aggregate(id="counts", parallelism=2, n=count()).output()
+stream.key_by("word").window(tumbling("1 minute")).agg(id="counts", parallelism=2, n=count()).output()
 
 if __name__ == "__main__":
     from holdfast.cli.main import submit

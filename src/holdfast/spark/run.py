@@ -95,7 +95,8 @@ class SparkRun:
             for name, source in self.program.sources.items()
         }
         start = f"{folder_name(self.program.name)}-{uuid4().hex[:12]}"
-        named = name_sinks(self.program, sinks or {})
+        self.id, self.start_id = progress.run, start
+        named = name_sinks(self.program, self.program.sinks_by_operator(sinks or {}))
         self._staging = {
             name: (sink, sink.stage_for(start)) for name, sink in named.items() if takes_files(sink, self.program, name)
         }
@@ -209,13 +210,13 @@ class SparkRun:
         """How often live partitions went back for others, after the start."""
         return self.coordinator.rollbacks
 
-    def count(self, operator: str) -> int:
+    def count(self, output: str) -> int:
         """Return how many rows an output has given; its sink must be one that can tell."""
-        return self.coordinator.outputs.count(operator)
+        return self.coordinator.outputs.count(self.program.output_operator(output))
 
-    def rows(self, operator: str) -> pa.Table:
+    def rows(self, output: str) -> pa.Table:
         """Return all rows an output has given, by batch and then by partition; its sink must be one that can tell."""
-        return self.coordinator.outputs.rows(operator)
+        return self.coordinator.outputs.rows(self.program.output_operator(output))
 
 
 def takes_files(sink: Sink, program: Program, output: OperatorId) -> TypeGuard[ParquetSink]:
@@ -285,7 +286,7 @@ def _portable(app: Application) -> bytes:
 
     stripped = copy(app)
     stripped.steps = {
-        name: replace(step, frame=None) if isinstance(step, steps.Source) else step for name, step in app.steps.items()
+        name: replace(step, reader=None) if isinstance(step, steps.Source) else step for name, step in app.steps.items()
     }
     stripped.sinks = {}
     try:
