@@ -30,12 +30,12 @@ if TYPE_CHECKING:
         count,
         count_distinct,
         files,
-        max,
-        min,
+        max,  # noqa: A004
+        min,  # noqa: A004
         rows,
         session,
         sliding,
-        sum,
+        sum,  # noqa: A004
         tumbling,
     )
     from holdfast.cli.submit import submit

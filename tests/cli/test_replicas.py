@@ -25,7 +25,7 @@ def test_fidelity_of_figure_2(name: str, loss: float, capsys: pytest.CaptureFixt
 
 def test_fidelity_of_nothing_and_everything_failed(capsys: pytest.CaptureFixture[str]) -> None:
     assert document(capsys, "fidelity", "incidents", "--failed", "none")["fidelity"] == 1.0
-    assert document(capsys, "fidelity", "incidents", "--failed", "O1,O2")["fidelity"] == 0.0
+    assert document(capsys, "fidelity", "incidents", "--failed", "speeds,incidents")["fidelity"] == 0.0
     assert document(capsys, "fidelity", "incidents", "--failed", "all")["completeness"] == 0.0
 
 
@@ -51,15 +51,15 @@ def test_tables_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fidelity 0.603605" in capsys.readouterr().out
     assert run(["plan", "replicas", "incidents", "--budget", "3"]) == 0
     assert "the smallest complete tree has 4 partitions" in capsys.readouterr().err
-    assert run(["fidelity", "incidents", "--failed", "O3[0]"]) == 0
-    assert "O4[0]" in capsys.readouterr().out
+    assert run(["fidelity", "incidents", "--failed", "matches[0]"]) == 0
+    assert "jams[0]" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("fidelity", "incidents", "--failed", "O9[0]"), "there is no operator 'O9'"),
-        (("fidelity", "incidents", "--failed", "O3[4]"), "O3 has O3[0] to O3[3]"),
+        (("fidelity", "incidents", "--failed", "matches[4]"), "matches has matches[0] to matches[3]"),
         (("fidelity", "nowhere.json", "--failed", "all"), "no such file"),
         (("plan", "replicas", "incidents"), "--budget"),
         (("plan", "replicas", "incidents", "--budget", "-1"), "--budget"),

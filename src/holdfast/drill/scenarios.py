@@ -13,7 +13,7 @@ from holdfast.examples.registry import Batches
 from holdfast.ids import OperatorId
 
 HASHTAG_PRIORITIES = (2, 9, 4, 6, 1, 7, 3, 10, 5, 8, 4, 9, 2, 6, 10)
-"""Of the fifteen queries (O0 to O14 in the figure): all from 1 to 10 (incremental recovery, sec. 6.3), not in the order of the topology."""
+"""Of the fifteen queries, in their order: all from 1 to 10 (incremental recovery, sec. 6.3), not by the topology."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """Hot pages (PPA, Q1): the hundred most visited pages of a large site, by merging slices of a hundred visits.
 
-Runs anywhere. `slices` takes the log in by server and sums every slice of 100 visits, `merged` merges every 100 of these
-sums, one task of `hottest` keeps the totals and gives the hundred hottest pages after each batch in which a hundred sums
-came. All three are operators with memory of their own. The visits are synthetic: pages are popular by Zipf's law, in an order of its
-own for each server, and the rate rises and falls over a day (the paper replays the log of World Cup 1998).
+Runs anywhere. `slices` takes the log in by server and sums every slice of 100 visits, `merged` merges every 100 of
+these sums, one task of `hottest` keeps the totals and gives the hundred hottest pages after each batch in which a
+hundred sums came. All three are operators with memory of their own. The visits are synthetic: pages are popular by
+Zipf's law, in an order of its own for each server, and the rate rises and falls over a day (the paper replays the log
+of World Cup 1998).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Incidents (PPA, Q2): which incidents of the last five minutes come with a traffic jam, told every ten seconds.
 
-Runs anywhere. `speeds` averages the speed of every segment in every second; `incidents` condenses what users report into
-incidents; `matches` joins both over windows of five minutes that slide by ten seconds; `jams` aggregates per incident. Only seconds in which a
-segment is slow can be part of a jam, so the others are left out before the join.
+Runs anywhere. `speeds` averages the speed of every segment in every second; `incidents` condenses what users report
+into incidents; `matches` joins both over windows of five minutes that slide by ten seconds; `jams` aggregates per
+incident. Only seconds in which a segment is slow can be part of a jam, so the others are left out before the join.
 
 The input is synthetic, with the paper's numbers: 100,000 users on 1,000 segments by Zipf's law with exponent 0.5;
 20,000 locations a second, so each user tells its own every five seconds; an incident every two seconds, on a segment

@@ -73,7 +73,8 @@ def _count_sql() -> dict[str, str]:
 
 
 def _traffic_sql() -> dict[str, str]:
-    speeds = f"SELECT segment, w, avg(speed) AS speed FROM {_windows('segment, speed, at', 'locations', 10)} GROUP BY segment, w"
+    located = _windows("segment, speed, at", "locations", 10)
+    speeds = f"SELECT segment, w, avg(speed) AS speed FROM {located} GROUP BY segment, w"
     reports = (
         f"SELECT segment, w, count(*) AS count FROM {_windows('segment, at', 'incidents', 10)} GROUP BY segment, w"
     )
