@@ -143,7 +143,7 @@ def test_a_sink_that_fails_half_way_is_named_and_loses_nothing() -> None:
     bench = Bench(sink={"speeds": sink})
     with pytest.raises(OperatorFailed, match="the database is away") as caught:
         bench.feed(GIVEN)
-    assert "operator O3" in str(caught.value)
+    assert "operator speeds" in str(caught.value)
     assert "partition speeds[1], batch 5" in str(caught.value)
     sink.broken = False
     bench.coordinator.run()

@@ -173,6 +173,11 @@ class SparkRun:
         """Put one batch into the source logs; sources that are not named have no rows in it. Returns its number."""
         return log_batch(self.program, self._logs, batch, last=last, number=number)
 
+    def logged_rows(self, batch: BatchId) -> dict[str, int]:
+        """Return how many rows each source has in a batch; 0 where its manifest is trimmed."""
+        found = {name: log.manifest(batch) for name, log in self._logs.items()}
+        return {str(name): 0 if one is None else sum(one.rows) for name, one in found.items()}
+
     # -- running -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
