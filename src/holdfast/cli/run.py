@@ -12,8 +12,6 @@ import click
 from holdfast.cli.output import json_option, print_json, print_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from holdfast.application import Application
 
 
@@ -119,7 +117,7 @@ def run(
     click.echo(f"Outputs without a sink are Parquet under {place / 'out'}; to continue: --directory {place}")
 
 
-def _session(name: str, master: str | None, settings: dict[str, str], held: ExitStack) -> SparkSession | None:
+def _session(name: str, master: str | None, settings: dict[str, str], held: ExitStack) -> Any:
     """Return the session of spark-submit or of a master that is named; None: the run starts an embedded cluster."""
     from holdfast.spark.session import is_submitted, start_session, stop_session, submitted_session
 

@@ -51,7 +51,7 @@ class RunLoop:
         self._thread = threading.Thread(target=self._main, name=f"holdfast {running.program.name}", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin; the feed has started."""
         atexit.register(self._at_exit)
         self._thread.start()
 
@@ -122,7 +122,6 @@ class RunLoop:
 
     def _run(self) -> None:
         try:
-            self._feed.start()
             self.phase = "Processing"
             self._read()
         finally:

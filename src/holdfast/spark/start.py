@@ -153,6 +153,8 @@ def launch(
             feed = SourceFeed(ingestion, running, available_now=available_now)
         else:
             feed = GivenFeed(batches, running)
+        starting.callback(feed.stop)  # before Spark goes, should the start fail
+        feed.start()
         loop = RunLoop(running, feed, view, starting.pop_all(), close=close, log=relay.log, advanced=told.advanced)
         loop.start()
         return Run(running, feed, view, loop, place)
