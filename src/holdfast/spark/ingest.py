@@ -119,7 +119,7 @@ class Ingestion:
             schema = self._run.program.sources[name].schema
             writer = (
                 frame.select(*schema.names)
-                .writeStream.queryName(f"holdfast ingest {name}")
+                .writeStream.queryName(f"holdfast {self._run.id}: {name}")
                 .option("checkpointLocation", str(self._directory / name / "checkpoint"))
                 .foreachBatch(partial(self._arrived, name))
             )
