@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +14,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from holdfast.spark.cluster import EmbeddedCluster
+
+# Commands and executors that tests start import what the tests import, also in a second checkout of the repository.
+_ROOT = Path(__file__).resolve().parent.parent
+_PATHS = [str(_ROOT / "src"), str(_ROOT / "lab"), os.environ.get("PYTHONPATH", "")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
 
 # One seed reproduces a run on any machine; a slow machine is not a failure.
 settings.register_profile(

@@ -1,6 +1,15 @@
-"""Holdfast: fault tolerance for stream processing on Spark.
+"""Holdfast: fault tolerance for stream processing on Spark. All a user needs is `import holdfast as hf`.
 
-Write an application with what is named here; nothing is imported before it is used.
+Nothing is imported before it is used: `import holdfast` loads no Spark, no Arrow and no numpy.
+
+>>> import holdfast as hf
+>>> app = hf.Application("web")
+>>> visits = app.source("visits", hf.files("visits/", format="json"), event_time="ts", lateness="1 second",
+...                     schema="ts timestamp, user string, page string, ms double")
+>>> by_page = visits.key_by("page").window(hf.tumbling("10 seconds"))
+>>> pages = by_page.agg(n=hf.count(), ms=hf.avg("ms")).output("pages", priority=5)
+>>> app.topology()
+Topology('web', 2 operators, 2 partitions)
 """
 
 from __future__ import annotations
@@ -14,43 +23,86 @@ if TYPE_CHECKING:
     from holdfast.application import (
         Aggregate,
         Application,
+        Files,
         Stream,
-        average,
+        Windowed,
+        avg,
         count,
-        distinct,
-        greatest,
-        least,
+        count_distinct,
+        files,
+        max,  # noqa: A004
+        min,  # noqa: A004
         rows,
         session,
         sliding,
-        total,
+        sum,  # noqa: A004
         tumbling,
     )
+    from holdfast.cli.submit import submit
+    from holdfast.errors import BadInput, CheckFailed, HoldfastError
+    from holdfast.runtime.io.named_sinks import console, foreach_batch, memory, parquet, transactional
+    from holdfast.runtime.io.sinks import OutputKey
+    from holdfast.runtime.messages import OperatorFailed
+    from holdfast.spark.handle import Run
+    from holdfast.spark.reading import read
+    from holdfast.spark.start import start
 
-_FROM_APPLICATION = (
-    *("Aggregate", "Application", "Stream", "average", "count", "distinct", "greatest", "least"),
-    *("rows", "session", "sliding", "total", "tumbling"),
-)
+_HOMES = {
+    "holdfast.application": (
+        *("Aggregate", "Application", "Files", "Stream", "Windowed", "avg", "count", "count_distinct", "files"),
+        *("max", "min", "rows", "session", "sliding", "sum", "tumbling"),
+    ),
+    "holdfast.cli.submit": ("submit",),
+    "holdfast.errors": ("BadInput", "CheckFailed", "HoldfastError"),
+    "holdfast.runtime.messages": ("OperatorFailed",),
+    "holdfast.runtime.io.named_sinks": ("console", "foreach_batch", "memory", "parquet", "transactional"),
+    "holdfast.runtime.io.sinks": ("OutputKey",),
+    "holdfast.spark.handle": ("Run",),
+    "holdfast.spark.reading": ("read",),
+    "holdfast.spark.start": ("start",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Aggregate",
     "Application",
+    "BadInput",
+    "CheckFailed",
+    "Files",
+    "HoldfastError",
+    "OperatorFailed",
+    "OutputKey",
+    "Run",
     "Stream",
+    "Windowed",
     "__version__",
-    "average",
+    "avg",
+    "console",
     "count",
-    "distinct",
-    "greatest",
-    "least",
+    "count_distinct",
+    "files",
+    "foreach_batch",
+    "max",
+    "memory",
+    "min",
+    "parquet",
+    "read",
     "rows",
     "session",
     "sliding",
-    "total",
+    "start",
+    "submit",
+    "sum",
+    "transactional",
     "tumbling",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FROM_APPLICATION:
-        return getattr(import_module("holdfast.application"), name)
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

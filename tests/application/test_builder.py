@@ -9,19 +9,8 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
-from holdfast import (
-    Application,
-    average,
-    count,
-    distinct,
-    greatest,
-    least,
-    rows,
-    session,
-    sliding,
-    total,
-    tumbling,
-)
+import holdfast as hf
+from holdfast import Application, count, rows, session, sliding, tumbling
 from holdfast.application import load_application, steps
 from holdfast.application.durations import seconds
 from holdfast.application.windows import Rows, Session, Sliding
@@ -41,7 +30,7 @@ def traffic() -> Application:
     speeds = (
         locations.key_by("segment")
         .window(window)
-        .aggregate(speed=average("speed"), id="O3", parallelism=4)
+        .agg(speed=hf.avg("speed"), id="O3", parallelism=4)
         .output(priority=[5, 1, 1, 1])
     )
     reports = incidents.key_by("segment").window(window).count(id="O4", parallelism=2).output()
@@ -112,13 +101,13 @@ def test_every_kind_of_operator() -> None:
     tweets = app.source("tweets", schema={"text": "string", "n": "int64", "at": "timestamp"}, event_time="at")
     tags = tweets.flat_map(lambda t: t, schema={"tag": "string", "n": "int64", "at": "timestamp"}, selectivity=1.5)
     by_tag = tags.key_by("tag").window(session(gap="5 minutes"))
-    stats = by_tag.aggregate(
+    stats = by_tag.agg(
         n=count(),
-        sum=total("n"),
-        mean=average("n"),
-        low=least("n"),
-        high=greatest("n"),
-        kinds=distinct("n"),
+        sum=hf.sum("n"),
+        mean=hf.avg("n"),
+        low=hf.min("n"),
+        high=hf.max("n"),
+        kinds=hf.count_distinct("n"),
         id="stats",
     )
     assert stats.columns == {
@@ -229,10 +218,10 @@ def mistakes() -> list[tuple[str, object]]:
         bad("not above zero", lambda app, s: s.window(tumbling(0))),
         bad("longer than the window", lambda app, s: s.window(sliding(1, every=2))),
         bad("number of rows", lambda app, s: s.window(rows(0))),
-        bad("not a number", lambda app, s: s.window(tumbling(1)).aggregate(x=total("segment"))),
-        bad("computes nothing", lambda app, s: s.window(tumbling(1)).aggregate()),
-        bad("not an aggregate", lambda app, s: s.window(tumbling(1)).aggregate(x=3)),
-        bad("key or window column", lambda app, s: s.window(tumbling(1)).aggregate(window_start=count())),
+        bad("not a number", lambda app, s: s.window(tumbling(1)).agg(x=hf.sum("segment"))),
+        bad("computes nothing", lambda app, s: s.window(tumbling(1)).agg()),
+        bad("not an aggregate", lambda app, s: s.window(tumbling(1)).agg(x=3)),
+        bad("key or window column", lambda app, s: s.window(tumbling(1)).agg(window_start=count())),
         bad("number of rows", lambda app, s: s.window(tumbling(1)).top(0, by="speed")),
         bad("no column 'x'", lambda app, s: s.window(tumbling(1)).top(3, by="x")),
         bad("is the id of another", lambda app, s: s.map(lambda t: t, id="s")),
@@ -262,7 +251,7 @@ def mistakes() -> list[tuple[str, object]]:
         bad("the same application", lambda app, s: s.join(traffic(), on="segment", window=tumbling(1))),
         bad("not a column type", lambda app, s: app.source("t", schema={"a": "strnig"})),
         bad("is not a schema", lambda app, s: app.source("t", schema={})),
-        bad("is not a function", lambda app, s: app.source("t", frame=3, schema=LOCATIONS)),
+        bad("is not a function", lambda app, s: app.source("t", reader=3, schema=LOCATIONS)),
         bad("not a time", lambda app, s: app.source("t", schema=LOCATIONS, event_time="segment")),
         bad("must be zero or more", lambda app, s: app.source("t", schema=LOCATIONS, rate=-1)),
     ]
@@ -303,5 +292,5 @@ def test_writing_an_application_imports_no_spark_and_no_arrow() -> None:
 def test_a_hint_among_aggregates_is_refused_with_where_it_goes() -> None:
     windowed = Application("x").source("s", schema=LOCATIONS, event_time="at").key_by("segment").window(tumbling(1))
     with pytest.raises(BadInput) as caught:
-        windowed.aggregate(n=count(), cost=3)  # type: ignore[arg-type]
+        windowed.agg(n=count(), cost=3)  # type: ignore[arg-type]
     assert caught.value.remedy == 'write hints={"cost": …} here'

@@ -31,9 +31,9 @@ def test_fields_of_the_contract(capsys: pytest.CaptureFixture[str], algorithm: s
 
 
 def test_failed_partitions_and_operators_may_be_named(capsys: pytest.CaptureFixture[str]) -> None:
-    found = document(capsys, "traffic", "--capacity", "2", "--failed", "O3[0],O5")
+    found = document(capsys, "traffic", "--capacity", "2", "--failed", "speeds[0],jams")
     assert found["failed"]["partitions"] == 3
-    assert set(found["recover"]) <= {"O3[0]", "O5[0]", "O5[1]"}
+    assert set(found["recover"]) <= {"speeds[0]", "jams[0]", "jams[1]"}
     assert document(capsys, "traffic", "--capacity", "2", "--failed", "none")["recover"] == []
 
 

@@ -61,8 +61,8 @@ def test_the_numbers_the_papers_print(capsys: Printed) -> None:
     assert len(sizes["sentiment-50-20-20"]["edges"]) == 560  # type: ignore[call-overload,index]
     queries = sizes["traffic"]["queries"]  # type: ignore[call-overload,index]
     assert len(queries) == 8
-    q51 = next(query for query in queries if query["id"] == "O5[0]")
-    assert q51["partitions"] == ["O1[0]", "O2[0]", "O3[0]", "O3[1]", "O4[0]", "O5[0]"]
+    q51 = next(query for query in queries if query["id"] == "jams[0]")
+    assert q51["partitions"] == ["locations[0]", "incidents[0]", "speeds[0]", "speeds[1]", "reports[0]", "jams[0]"]
 
 
 def test_show_writes_files_that_read_back_the_same(tmp_path: Path, capsys: Printed) -> None:

@@ -97,7 +97,7 @@ def test_too_few_peers_hold_up_checkpoints_and_not_the_stream() -> None:
     bench.feed(GIVEN[:10])
     assert bench.coordinator.status.frontier == 9, "the stream goes on"
     assert bench.coordinator.state.checkpoints.global_batch == -1
-    assert any("1 peer answers, 2 are needed" in line and "O3[0]" in line for line in bench.told), bench.told
+    assert any("1 peer answers, 2 are needed" in line and "speeds[0]" in line for line in bench.told), bench.told
     assert all(log.blocks(0, 1) for log in bench.logs.values()), "and its logs are kept"  # type: ignore[arg-type]
     snapshot_store.short = False
     bench.feed(GIVEN[10:])
@@ -139,11 +139,11 @@ class Brittle(MemorySink):
 
 def test_a_sink_that_fails_half_way_is_named_and_loses_nothing() -> None:
     sink = Brittle()
-    bench = Bench(sink={"O3": sink})
+    bench = Bench(sink={"speeds": sink})
     with pytest.raises(OperatorFailed, match="the database is away") as caught:
         bench.feed(GIVEN)
-    assert "operator O3" in str(caught.value)
-    assert "partition O3[1], batch 5" in str(caught.value)
+    assert "operator speeds" in str(caught.value)
+    assert "partition speeds[1], batch 5" in str(caught.value)
     sink.broken = False
     bench.coordinator.run()
     bench.feed(GIVEN[bench.coordinator.status.logged + 1 :])

@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast import Application, average, count, durable_files, session, sliding, tumbling
+import holdfast as hf
+from holdfast import Application, count, durable_files, session, sliding, tumbling
 from holdfast.runtime import InProcess, ParquetSink
 from holdfast.runtime.state import directory_store
 from runtime.generated import SCHEMA, batches, table
@@ -28,7 +29,7 @@ def application(directory: Path) -> Application:
     app = Application("crashes")
     left = app.source("l", schema=SCHEMA, event_time="at", lateness=1, parallelism=2)
     right = app.source("r", schema=SCHEMA, event_time="at", lateness=1)
-    windows = left.key_by("word").window(sliding(2, every=1)).aggregate(n=count(), x=average("x"), id="windows")
+    windows = left.key_by("word").window(sliding(2, every=1)).agg(n=count(), x=hf.avg("x"), id="windows")
     windows.output(sink=ParquetSink(directory / "windows"))
     sessions = right.key_by("word").window(session(gap=0.5)).count(id="sessions", parallelism=2)
     sessions.output(sink=ParquetSink(directory / "sessions"))

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast import Application, count, sliding, total, tumbling
+import holdfast as hf
+from holdfast import Application, count, sliding, tumbling
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.recovery.cluster_state import Start
@@ -33,9 +34,9 @@ MARKS = (BatchId(2), BatchId(5), BatchId(7))
 def application() -> Application:
     app = Application("cycles")
     source = app.source("s", schema=SCHEMA, event_time="at", lateness=1, parallelism=2)
-    counts = source.key_by("word").window(sliding(2, every=1)).aggregate(n=count(), id="c", parallelism=3)
+    counts = source.key_by("word").window(sliding(2, every=1)).agg(n=count(), id="c", parallelism=3)
     counts.output()
-    counts.window(tumbling(2)).aggregate(n=total("n"), id="t", parallelism=1).output()
+    counts.window(tumbling(2)).agg(n=hf.sum("n"), id="t", parallelism=1).output()
     return app
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast import Application, average, count, distinct, greatest, least, rows, session, sliding, total, tumbling
+import holdfast as hf
+from holdfast import Application, count, rows, session, sliding, tumbling
 from holdfast.application.windows import Sliding
 from holdfast.runtime import run_in_process
 from holdfast.runtime.messages import OperatorFailed
@@ -25,7 +26,7 @@ def windowed(table: pa.Table, *keys: str, parallelism: int = 1, **aggregates: An
     schema = {field.name: str(field.type) for field in table.schema}
     source = app.source("s", schema={**schema, "at": "double"}, event_time="at")
     stream = source.key_by(*keys) if keys else source
-    stream.window(tumbling(10)).aggregate(id="a", parallelism=parallelism, **aggregates).output()
+    stream.window(tumbling(10)).agg(id="a", parallelism=parallelism, **aggregates).output()
     done = run_in_process(app, [{"s": table.append_column("at", pa.array([1.0] * len(table)))}])
     return done.rows("a").drop_columns(["window_start", "window_end"]).to_pylist()
 
@@ -33,16 +34,16 @@ def windowed(table: pa.Table, *keys: str, parallelism: int = 1, **aggregates: An
 def test_a_sum_that_does_not_fit_is_an_error_and_its_average_is_not() -> None:
     large = pa.table({"n": [2**62, 2**62, 2**62]})
     with pytest.raises(OperatorFailed, match="a sum of column 'n' does not fit into 64 bits; map it to double first"):
-        windowed(large, n=total("n"))
-    assert windowed(large, n=average("n")) == [{"n": float(2**62)}]
-    assert windowed(pa.table({"n": [2**62, 2**62, -(2**62)]}), n=total("n")) == [{"n": 2**62}]
-    assert windowed(pa.table({"n": pa.array([200, 100], pa.uint8())}), n=total("n")) == [{"n": 300}]
+        windowed(large, n=hf.sum("n"))
+    assert windowed(large, n=hf.avg("n")) == [{"n": float(2**62)}]
+    assert windowed(pa.table({"n": [2**62, 2**62, -(2**62)]}), n=hf.sum("n")) == [{"n": 2**62}]
+    assert windowed(pa.table({"n": pa.array([200, 100], pa.uint8())}), n=hf.sum("n")) == [{"n": 300}]
 
 
 def test_a_sum_that_grows_too_large_over_batches_is_an_error() -> None:
     app = Application("x")
     source = app.source("s", schema={"n": "int64", "at": "double"}, event_time="at")
-    source.window(tumbling(10)).aggregate(n=total("n"), id="a").output()
+    source.window(tumbling(10)).agg(n=hf.sum("n"), id="a").output()
     batch = {"s": pa.table({"n": [2**62], "at": [1.0]})}
     with pytest.raises(OperatorFailed, match="does not fit"):
         run_in_process(app, [batch] * 3)
@@ -51,14 +52,22 @@ def test_a_sum_that_grows_too_large_over_batches_is_an_error() -> None:
 def test_only_nulls_give_null_and_count_nothing() -> None:
     table = pa.table({"n": pa.array([None, None], pa.int64())})
     found = windowed(
-        table, all=count(), n=count("n"), sum=total("n"), mean=average("n"), low=least("n"), kinds=distinct("n")
+        table,
+        all=count(),
+        n=count("n"),
+        sum=hf.sum("n"),
+        mean=hf.avg("n"),
+        low=hf.min("n"),
+        kinds=hf.count_distinct("n"),
     )
     assert found == [{"all": 2, "n": 0, "sum": None, "mean": None, "low": None, "kinds": 0}]
 
 
 def test_nan_and_two_zeros_are_one_value_each() -> None:
     table = pa.table({"k": [0.0, -0.0, NAN, -NAN], "x": [1.0, NAN, NAN, NAN]})
-    found = windowed(table, "k", parallelism=3, n=count(), low=least("x"), high=greatest("x"), kinds=distinct("x"))
+    found = windowed(
+        table, "k", parallelism=3, n=count(), low=hf.min("x"), high=hf.max("x"), kinds=hf.count_distinct("x")
+    )
     by_key = {str(row["k"]): row for row in found}
     assert set(by_key) == {"0.0", "nan"}
     assert by_key["0.0"] == {"k": 0.0, "n": 2, "low": 1.0, "high": 1.0, "kinds": 2}
@@ -120,8 +129,8 @@ def test_a_row_from_far_away_is_only_a_row() -> None:
 def test_windows_without_a_key_and_without_rows() -> None:
     app = Application("x")
     source = app.source("s", schema={"n": "int64", "at": "double"}, event_time="at")
-    source.window(tumbling(1)).aggregate(n=total("n"), id="a").output()
-    source.window(rows(2)).aggregate(n=total("n"), id="b").output()
+    source.window(tumbling(1)).agg(n=hf.sum("n"), id="a").output()
+    source.window(rows(2)).agg(n=hf.sum("n"), id="b").output()
     empty = {"s": pa.table({"n": pa.array([], pa.int64()), "at": pa.array([], pa.float64())})}
     done = run_in_process(app, [empty, {}, {"s": pa.table({"n": [1, 2, 3], "at": [0.5, 0.6, 1.2]})}, empty])
     assert done.rows("a")["n"].to_pylist() == [3, 3]

@@ -67,18 +67,18 @@ def rows_of(done: InProcess, name: str) -> list[Row]:
 def test_traffic(nodes: int) -> None:
     made = messed("traffic", 1)
     done = run_in_process(EXAMPLES["traffic"].application(), made, nodes=nodes)
-    speeds = windowed(plain(made, "O1"), 10, 1, "segment")
-    reports = windowed(plain(made, "O2"), 10, 1, "segment")
+    speeds = windowed(plain(made, "locations"), 10, 1, "segment")
+    reports = windowed(plain(made, "incidents"), 10, 1, "segment")
     means = {place: sum(speed := oracle.values(rows, "speed")) / len(speed) for place, rows in speeds.items()}
-    assert bag(rows_of(done, "O3")) == bag(
+    assert bag(rows_of(done, "speeds")) == bag(
         {"segment": segment, "window_start": start, "window_end": end, "speed": mean}
         for (start, end, segment), mean in means.items()
     )
-    assert bag(rows_of(done, "O4")) == bag(
+    assert bag(rows_of(done, "reports")) == bag(
         {"segment": segment, "window_start": start, "window_end": end, "count": len(rows)}
         for (start, end, segment), rows in reports.items()
     )
-    assert bag(rows_of(done, "O5")) == bag(
+    assert bag(rows_of(done, "jams")) == bag(
         {
             "segment": segment,
             "speed": means[start, end, segment],
@@ -93,10 +93,10 @@ def test_traffic(nodes: int) -> None:
         for (start, end, segment), rows in reports.items()
         if segment is not None and (start, end, segment) in means
     )
-    assert done.rows("O5").num_rows > 100
-    late = done.late("O3")
+    assert done.rows("jams").num_rows > 100
+    late = done.late("speeds")
     assert late is not None
-    assert late.num_rows == len(oracle.sliding(plain(made, "O1"), LATENESS, 10 * SECOND, SECOND)[1])
+    assert late.num_rows == len(oracle.sliding(plain(made, "locations"), LATENESS, 10 * SECOND, SECOND)[1])
 
 
 def test_hashtags() -> None:
@@ -104,10 +104,10 @@ def test_hashtags() -> None:
     done = run_in_process(EXAMPLES["hashtags"].application(), made)
     tags = [
         [{"tag": word, "at": row["at"]} for row in rows for word in (row["text"] or "").split(" ") if word[:1] == "#"]
-        for rows in plain(made, "Source")
+        for rows in plain(made, "tweets")
     ]
     # The parser has no rows where the text is null, but the source's watermark counts them.
-    marks = oracle.watermarks(plain(made, "Source"), LATENESS)
+    marks = oracle.watermarks(plain(made, "tweets"), LATENESS)
     scores: dict[int, Counter[tuple[str, int]]] = {}
     for number in range(4):
         windows, _ = oracle.sliding(tags, LATENESS, 5 * (number + 1) * SECOND, SECOND, marks)
@@ -115,7 +115,7 @@ def test_hashtags() -> None:
         for (_, end), rows in windows.items():
             for row in rows:
                 scores[number][row["tag"], end] += 1
-        found = {(row["tag"], row["window_end"]): row["count"] for row in rows_of(done, f"O{number}")}
+        found = {(row["tag"], row["window_end"]): row["count"] for row in rows_of(done, hashtags.query_name(number))}
         assert found == dict(scores[number])
     for number, reads in {**hashtags.SUMS, **hashtags.TOPS}.items():
         total: Counter[tuple[str, int]] = sum((scores[read] for read in reads), Counter())
@@ -126,9 +126,9 @@ def test_hashtags() -> None:
             best = {(tag, end) for end, ranked in by_end.items() for _, tag in sorted(ranked)[:10]}
             total = Counter({place: many for place, many in total.items() if place in best})
         scores[number] = total
-        found = {(row["tag"], row["window_end"]): row["count"] for row in rows_of(done, f"O{number}")}
-        assert found == dict(total), f"O{number}"
-        assert done.rows(f"O{number}").num_rows == len(total)
+        found = {(row["tag"], row["window_end"]): row["count"] for row in rows_of(done, hashtags.query_name(number))}
+        assert found == dict(total), hashtags.query_name(number)
+        assert done.rows(hashtags.query_name(number)).num_rows == len(total)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -172,9 +172,9 @@ def test_hot_pages() -> None:
         return out
 
     for batch in plain(made, "visits"):
-        first = [sliced(("O1", i), [(r["page"], 1) for r in batch if servers[r["server"]] == i]) for i in range(8)]
-        second = [row for j in range(4) for row in sliced(("O2", j), first[2 * j] + first[2 * j + 1])]
-        queue = waiting["O3", 0]
+        first = [sliced(("slices", i), [(r["page"], 1) for r in batch if servers[r["server"]] == i]) for i in range(8)]
+        second = [row for j in range(4) for row in sliced(("merged", j), first[2 * j] + first[2 * j + 1])]
+        queue = waiting["hottest", 0]
         queue += second
         full = len(queue) // 100 * 100
         for page, many in queue[:full]:
@@ -182,7 +182,7 @@ def test_hot_pages() -> None:
         del queue[:full]
         if full:
             expected += sorted(totals.items(), key=lambda item: (-item[1], item[0] is None, item[0] or ""))[:100]
-    assert [(row["page"], row["visits"]) for row in rows_of(done, "O3")] == expected
+    assert [(row["page"], row["visits"]) for row in rows_of(done, "hottest")] == expected
     assert len(expected) >= 200, "the totals were updated more than once"
 
 

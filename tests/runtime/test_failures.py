@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import Application, average, count, distinct, rows, session, sliding, total, tumbling
+import holdfast as hf
+from holdfast import Application, count, rows, session, sliding, tumbling
 from holdfast.errors import BadInput
 from holdfast.ids import Epoch, NodeId, PartitionId
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
@@ -31,10 +32,10 @@ def everything() -> Application:
     counts = (
         doubled.key_by("word")
         .window(sliding(2, every=1))
-        .aggregate(n=count(), x=average("x"), kinds=distinct("n"), id="windows", parallelism=4)
+        .agg(n=count(), x=hf.avg("x"), kinds=hf.count_distinct("n"), id="windows", parallelism=4)
     )
     counts.output()
-    right.key_by("word").window(session(gap=0.5)).aggregate(n=total("n"), id="sessions", parallelism=2).output()
+    right.key_by("word").window(session(gap=0.5)).agg(n=hf.sum("n"), id="sessions", parallelism=2).output()
     right.key_by("word").window(rows(3, every=2)).top(1, by="n", id="slices", parallelism=2).output()
     counts.join(right, on="word", window=tumbling(1), id="join", parallelism=2).output()
     left.window(tumbling(1)).distinct("word", id="distinct", parallelism=2).output()
@@ -222,11 +223,11 @@ def test_any_split_into_batches_gives_the_same_outputs(cuts: set[int], seed: int
         app = Application("split")
         source = app.source("s", schema=SCHEMA, event_time="at", lateness=1)
         keyed = source.key_by("word")
-        keyed.window(sliding(2, every=0.5)).aggregate(
-            n=total("n"), x=average("x"), k=distinct("n"), id="sliding", parallelism=2
+        keyed.window(sliding(2, every=0.5)).agg(
+            n=hf.sum("n"), x=hf.avg("x"), k=hf.count_distinct("n"), id="sliding", parallelism=2
         ).output()
-        keyed.window(session(gap=0.3)).aggregate(n=count(), x=total("x"), id="session", parallelism=2).output()
-        keyed.window(rows(4, every=3)).aggregate(n=total("n"), id="rows", parallelism=2).output()
+        keyed.window(session(gap=0.3)).agg(n=count(), x=hf.sum("x"), id="session", parallelism=2).output()
+        keyed.window(rows(4, every=3)).agg(n=hf.sum("n"), id="rows", parallelism=2).output()
         source.window(tumbling(1)).top(3, by="n", id="top", parallelism=1).output()
         source.window(tumbling(1)).distinct("n", id="distinct", parallelism=2).output()
         return app

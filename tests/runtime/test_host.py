@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast import Application, rows, total, tumbling
+import holdfast as hf
+from holdfast import Application, rows, tumbling
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.runtime.blocks import OUTSIDE, SINK, Block, Edge, Header, encode_blocks
@@ -31,7 +32,7 @@ def words(source: int = 2, counted: int = 2) -> Program:
     """Two sources' partitions and a windowed sum of two, exchanged in full."""
     app = Application("words")
     stream = app.source("s", schema=SCHEMA, event_time="at", parallelism=source)
-    stream.key_by("word").window(tumbling(1)).aggregate(n=total("n"), id="c", parallelism=counted).output()
+    stream.key_by("word").window(tumbling(1)).agg(n=hf.sum("n"), id="c", parallelism=counted).output()
     return Program(app)
 
 

@@ -9,20 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from holdfast import (
-    Application,
-    Stream,
-    average,
-    count,
-    distinct,
-    greatest,
-    least,
-    rows,
-    session,
-    sliding,
-    total,
-    tumbling,
-)
+import holdfast as hf
+from holdfast import Application, Stream, count, rows, session, sliding, tumbling
 from holdfast.runtime import InProcess, run_in_process
 from holdfast.runtime.times import event_times
 from runtime import oracle
@@ -34,13 +22,13 @@ SEEDS = range(3)
 AGGREGATES = {
     "rows": count(),
     "known": count("n"),
-    "sum": total("n"),
-    "real": total("x"),
-    "mean": average("n"),
-    "low": least("n"),
-    "high": greatest("x"),
-    "first": least("word"),
-    "kinds": distinct("word"),
+    "sum": hf.sum("n"),
+    "real": hf.sum("x"),
+    "mean": hf.avg("n"),
+    "low": hf.min("n"),
+    "high": hf.max("x"),
+    "first": hf.min("word"),
+    "kinds": hf.count_distinct("word"),
 }
 SHAPES = [(1, 1, 1), (3, 2, 1), (2, 4, 3)]
 """Partitions of the source, of the operator, and nodes."""
@@ -68,7 +56,7 @@ def test_aggregates_over_sliding_windows(seed: int, size: float, every: float, s
     made = batches(seed)
     found, done = run(
         made,
-        lambda s: s.key_by("word").window(sliding(size, every=every)).aggregate(parallelism=shape[1], **AGGREGATES),
+        lambda s: s.key_by("word").window(sliding(size, every=every)).agg(parallelism=shape[1], **AGGREGATES),
         shape,
     )
     windows, missed = in_windows(made, size, every)
@@ -93,7 +81,7 @@ def test_aggregates_over_sliding_windows(seed: int, size: float, every: float, s
 def test_aggregates_over_sessions(seed: int, shape: tuple[int, int, int]) -> None:
     made = batches(seed, count=10, most=12)
     found, done = run(
-        made, lambda s: s.key_by("word").window(session(gap=0.7)).aggregate(parallelism=shape[1], **AGGREGATES), shape
+        made, lambda s: s.key_by("word").window(session(gap=0.7)).agg(parallelism=shape[1], **AGGREGATES), shape
     )
     expected, late = oracle.sessions(made, int(LATENESS * SECOND), int(0.7 * SECOND), lambda row: row["word"])
     assert bag(found) == bag(
@@ -114,7 +102,7 @@ def test_aggregates_over_count_windows(seed: int, keyed: bool, size: int, every:
 
     def build(source: Stream) -> Stream:
         stream = source.key_by("word") if keyed else source
-        return stream.window(rows(size, every=every)).aggregate(**AGGREGATES)
+        return stream.window(rows(size, every=every)).agg(**AGGREGATES)
 
     found, _ = run(made, build)
     expected = oracle.counted([row for one in made for row in one], size, every, key)
@@ -285,7 +273,7 @@ def test_windows_of_windows(seed: int) -> None:
 
     def build(source: Stream) -> Stream:
         small = source.key_by("word").window(tumbling(1)).count(id="small", parallelism=2)
-        return small.key_by("word").window(tumbling(4)).aggregate(rows=total("count"), id="large", parallelism=2)
+        return small.key_by("word").window(tumbling(4)).agg(rows=hf.sum("count"), id="large", parallelism=2)
 
     found, done = run(made, build)
     assert done.late("large") is None, "results are never late"

@@ -20,20 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from holdfast import (
-    Application,
-    Stream,
-    average,
-    count,
-    distinct,
-    greatest,
-    least,
-    rows,
-    session,
-    sliding,
-    total,
-    tumbling,
-)
+import holdfast as hf
+from holdfast import Application, Stream, count, rows, session, sliding, tumbling
 from holdfast.application import steps
 from holdfast.application.aggregates import Function
 from holdfast.application.windows import Rows, Session, Sliding, Window
@@ -49,13 +37,13 @@ COUNT, MOST = 8, 900
 AGGREGATES = {
     "rows": count(),
     "known": count("n"),
-    "sum": total("n"),
-    "real": total("third"),
-    "mean": average("third"),
-    "low": least("n"),
-    "high": greatest("third"),
-    "first": least("word"),
-    "kinds": distinct("x"),
+    "sum": hf.sum("n"),
+    "real": hf.sum("third"),
+    "mean": hf.avg("third"),
+    "low": hf.min("n"),
+    "high": hf.max("third"),
+    "first": hf.min("word"),
+    "kinds": hf.count_distinct("x"),
 }
 WINDOWS = {"sliding": sliding(3, every=1), "tumbling": tumbling(2), "session": session(gap=0.02), "rows": rows(7, 3)}
 COLUMNS = {**SCHEMA, "key": "int64", "third": "double"}
@@ -75,8 +63,8 @@ def _totals(state: pa.Table, inputs: tuple[pa.Table, ...], watermark: float) -> 
 def _windowed() -> dict[str, Callable[[Stream], Stream]]:
     found: dict[str, Callable[[Stream], Stream]] = {}
     for name, window in WINDOWS.items():
-        found[f"aggregate {name}"] = lambda s, w=window: s.key_by("key").window(w).aggregate(**AGGREGATES)
-        found[f"aggregate {name} without a key"] = lambda s, w=window: s.window(w).aggregate(**AGGREGATES)
+        found[f"aggregate {name}"] = lambda s, w=window: s.key_by("key").window(w).agg(**AGGREGATES)
+        found[f"aggregate {name} without a key"] = lambda s, w=window: s.window(w).agg(**AGGREGATES)
         found[f"top {name}"] = lambda s, w=window: s.key_by("word").window(w).top(5, by="n")
         found[f"distinct {name}"] = lambda s, w=window: s.window(w).distinct("word", "key")
     return found

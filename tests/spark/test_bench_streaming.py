@@ -126,7 +126,9 @@ def test_cpu_seconds_count_this_process_and_what_it_started() -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize(("name", "outputs"), [("traffic", ["O3", "O5"]), ("hashtags", ["O3", "O8", "O13"])])
+@pytest.mark.parametrize(
+    ("name", "outputs"), [("traffic", ["speeds", "jams"]), ("hashtags", ["count-3", "sum-8", "top-13"])]
+)
 def test_the_sql_of_a_workload_says_what_its_application_computes(
     spark: SparkSession, name: str, outputs: list[str]
 ) -> None:

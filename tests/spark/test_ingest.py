@@ -37,7 +37,7 @@ def words(folder: Path) -> Application:
         parallelism=2,
     )
     counted = stream.key_by("word").window(tumbling("1 minute"))
-    counted.aggregate(id="counts", parallelism=2, n=count()).output()
+    counted.agg(id="counts", parallelism=2, n=count()).output()
     return app
 
 

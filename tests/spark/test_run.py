@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast import Application, average, sliding, tumbling
+import holdfast as hf
+from holdfast import Application, sliding, tumbling
 from holdfast.errors import BadInput
 from holdfast.ids import Epoch, OperatorId
 from holdfast.runtime import MemorySink, OutputKey, ParquetSink, run_in_process
@@ -43,7 +44,7 @@ def traffic() -> Application:
     locations = app.source("locations", schema=columns, event_time="at", lateness="1 second", parallelism=2)
     incidents = app.source("incidents", schema=columns, event_time="at", lateness="1 second")
     busy = locations.filter(lambda rows: rows["speed"].is_valid(), id="known")
-    speeds = busy.key_by("segment").window(window).aggregate(id="speeds", parallelism=4, speed=average("speed"))
+    speeds = busy.key_by("segment").window(window).agg(id="speeds", parallelism=4, speed=hf.avg("speed"))
     reports = incidents.key_by("segment").window(window).count(id="reports", parallelism=2)
     speeds.output(priority=[5, 1, 1, 1])
     reports.output()

@@ -15,9 +15,9 @@ from holdfast.spark.cluster import EmbeddedCluster
 from holdfast.spark.java import find_java_home
 
 APPLICATION = """
-from holdfast import Application, count, tumbling
+import holdfast as hf
 
-app = Application("words")
+app = hf.Application("words")
 stream = app.source(
     "words",
     lambda spark: spark.readStream.schema("word string, at timestamp").option("maxFilesPerTrigger", 1).json({folder!r}),
@@ -25,12 +25,11 @@ stream = app.source(
     event_time="at",
     parallelism=2,
 )
-stream.key_by("word").window(tumbling("1 minute")).aggregate(id="counts", parallelism=2, n=count()).output()
+by_word = stream.key_by("word").window(hf.tumbling("1 minute"))
+by_word.agg(parallelism=2, n=hf.count()).output("counts")
 
 if __name__ == "__main__":
-    from holdfast.cli.main import submit
-
-    submit(__file__)
+    hf.submit(app)
 """
 
 

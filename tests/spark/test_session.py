@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.run import run_folder
 from holdfast.errors import BadInput
 from holdfast.spark.session import _not_from_py4j, interrupts_held, submitted_session
+from holdfast.spark.start import run_folder
 
 
 def test_an_interrupt_waits_for_the_end_of_the_block() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from holdfast.errors import BadInput
+from holdfast.examples.hashtags import query_name
 from holdfast.examples.registry import EXAMPLES
 from holdfast.topology import (
     Queries,
@@ -55,11 +56,12 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
 def test_traffic_has_eight_queries_and_q51_its_six_partitions() -> None:
     traffic = named_topology("traffic")
     assert len(Queries(traffic)) == 8
-    # pNi of the paper is ON[i-1]
-    assert query(traffic, "O5[0]") == {"O1[0]", "O2[0]", "O3[0]", "O3[1]", "O4[0]", "O5[0]"}
-    assert query(traffic, "O5[1]") == {"O1[0]", "O2[0]", "O3[2]", "O3[3]", "O4[1]", "O5[1]"}
-    assert query(traffic, "O3[3]") == {"O1[0]", "O3[3]"}
-    assert [operator.id for operator in traffic.operators if operator.joins] == ["O5"]
+    # p1, p2 of the paper are the sources; p3i, p4i, p5i are speeds[i-1], reports[i-1], jams[i-1]
+    sources = {"locations[0]", "incidents[0]"}
+    assert query(traffic, "jams[0]") == sources | {"speeds[0]", "speeds[1]", "reports[0]", "jams[0]"}
+    assert query(traffic, "jams[1]") == sources | {"speeds[2]", "speeds[3]", "reports[1]", "jams[1]"}
+    assert query(traffic, "speeds[3]") == {"locations[0]", "speeds[3]"}
+    assert [operator.id for operator in traffic.operators if operator.joins] == ["jams"]
 
 
 def test_the_small_example_has_the_queries_of_the_figure() -> None:
@@ -78,17 +80,17 @@ def test_windows_all_read_the_parsers() -> None:
 def test_hashtags_has_fifteen_queries_whose_rates_grow_downstream() -> None:
     hashtags = named_topology("hashtags")
     assert [o.parallelism for o in hashtags.operators] == [1] * 17
-    assert [str(hashtags.partition(p)) for p in hashtags.outputs] == [f"O{n}[0]" for n in range(15)]
+    assert [str(hashtags.partition(p)) for p in hashtags.outputs] == [f"{query_name(n)}[0]" for n in range(15)]
     entering = rates_of(hashtags).input
     assert entering[0] == 1000
     assert (entering[hashtags.edge_from] <= entering[hashtags.edge_to]).all()
     level = dict(zip([o.id for o in hashtags.operators], hashtags.operator_level.tolist(), strict=True))
-    assert {level[f"O{n}"] for n in range(4)} == {2}, "O0 to O3 read the parser"
+    assert {level[query_name(n)] for n in range(4)} == {2}, "the counts read the parser"
     assert max(level.values()) == 5, "four levels of aggregates"
     # Losing O0 to O3 stops every query; losing O12 to O14 stops only these (incremental recovery, sec. 6.2).
     members = Queries(hashtags).matrix()
-    first = hashtags.indices([f"O{n}[0]" for n in range(4)])
-    last = hashtags.indices([f"O{n}[0]" for n in (12, 13, 14)])
+    first = hashtags.indices([f"{query_name(n)}[0]" for n in range(4)])
+    last = hashtags.indices([f"{query_name(n)}[0]" for n in (12, 13, 14)])
     assert members[:, first].any(axis=1).all()
     assert members[:, last].any(axis=1).sum() == 3
 

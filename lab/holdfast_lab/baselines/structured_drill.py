@@ -40,12 +40,12 @@ POLL = 0.1
 END_SECONDS = 300.0
 
 _WINDOW = "window(at, '10 seconds', '1 second')"
-_SPEEDS = f"SELECT segment, window, avg(speed) AS speed FROM O1 GROUP BY segment, {_WINDOW}"
-_REPORTS = f"SELECT segment, window, count(*) AS count FROM O2 GROUP BY segment, {_WINDOW}"
+_SPEEDS = f"SELECT segment, window, avg(speed) AS speed FROM locations GROUP BY segment, {_WINDOW}"
+_REPORTS = f"SELECT segment, window, count(*) AS count FROM incidents GROUP BY segment, {_WINDOW}"
 TRAFFIC: dict[str, str] = {
-    "O3": f"SELECT segment, window.start AS window_start, window.end AS window_end, speed FROM ({_SPEEDS})",
-    "O4": f"SELECT segment, window.start AS window_start, window.end AS window_end, count FROM ({_REPORTS})",
-    "O5": f"""
+    "speeds": f"SELECT segment, window.start AS window_start, window.end AS window_end, speed FROM ({_SPEEDS})",
+    "reports": f"SELECT segment, window.start AS window_start, window.end AS window_end, count FROM ({_REPORTS})",
+    "jams": f"""
         SELECT s.segment AS segment, s.window.start AS left_window_start, s.window.end AS left_window_end, speed,
                r.window.start AS right_window_start, r.window.end AS right_window_end, count,
                s.window.end - INTERVAL 1 SECOND AS window_start, s.window.end AS window_end
@@ -53,9 +53,12 @@ TRAFFIC: dict[str, str] = {
         """,
 }
 _COLUMNS = {
-    "O1": {"segment": "string", "speed": "double", "at": "timestamp[us]"},
-    "O2": {"segment": "string", "kind": "string", "at": "timestamp[us]"},
+    "locations": {"segment": "string", "speed": "double", "at": "timestamp[us]"},
+    "incidents": {"segment": "string", "kind": "string", "at": "timestamp[us]"},
 }
+
+_READS = {"speeds": ["locations"], "reports": ["incidents"], "jams": ["locations", "incidents"]}
+"""The streams that each query reads, in the order of its sources."""
 
 
 def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
@@ -80,7 +83,8 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
     began = float(orders.readline())
     partitions = scenario.application().topology().partitions()
     heads = {name: [str(one) for one in partitions if one.operator == name] for name in TRAFFIC}
-    needs = {"O3": {"O1", "O3"}, "O4": {"O2", "O4"}, "O5": {"O1", "O2", "O3", "O4", "O5"}}
+    needs = {name: {*reads, name} for name, reads in _READS.items()}
+    needs["jams"] |= {"speeds", "reports"}
     members = {name: [str(one) for one in partitions if one.operator in needs[name]] for name in TRAFFIC}
     told = _Told(running, heads, members, events, asked.rows)
     lost = _Losses(spark, [str(one) for one in partitions], events)
@@ -141,7 +145,7 @@ class _Told:
         self._running, self._heads, self._members, self._events = running, heads, members, events
         self._lost_at: dict[str, float] = {}
         self._looked: dict[str, str | None] = {}
-        self._rows = {"O1": rows, "O2": rows // LOCATIONS_PER_INCIDENT}
+        self._rows = {"locations": rows, "incidents": rows // LOCATIONS_PER_INCIDENT}
         self._seen: set[tuple[str, str]] = set()
         self._taken: dict[str, dict[int, int]] = {name: {} for name in heads}
         self.published = dict.fromkeys(heads, -1)
@@ -180,7 +184,7 @@ class _Told:
         self._lost_at = dict.fromkeys(self._heads, at)
 
     def _through(self, name: str) -> int:
-        reads = {"O3": ["O1"], "O4": ["O2"], "O5": ["O1", "O2"]}[name]
+        reads = _READS[name]
         taken = self._taken[name]
         # The far row of the end is one more: it never makes a whole batch.
         return min(taken.get(number, 0) // self._rows[source] for number, source in enumerate(reads)) - 1

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from holdfast.application import Application, average, sliding, tumbling
+import holdfast as hf
+from holdfast.application import Application, sliding, tumbling
 from holdfast.topology import Topology, rates_of
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def run_routed_rates(spark: SparkSession, seconds: int = 20, seed: int = 1) -> t
     jams = speeds.join(reports, ["segment", "end"])
     emitting = seconds - WINDOW + 1
     counted: dict[str, float] = {}
-    for name, frame, size in (("O3", speeds, 4), ("O4", reports, 2), ("O5", jams, 2)):
+    for name, frame, size in (("speeds", speeds, 4), ("reports", reports, 2), ("jams", jams, 2)):
         routed = frame.groupBy(_partition(size).alias("partition")).count().collect()
         counted.update({f"{name}[{row['partition']}]": row["count"] / emitting for row in routed})
     predicted = rates_of(topology).output
@@ -86,21 +87,21 @@ def traffic_topology(popularity: np.ndarray[Any, Any], places: np.ndarray[Any, A
     seen_incidents = 1 - np.exp(-INCIDENTS_PER_SECOND * WINDOW * popularity)
     app = Application("traffic")
     columns = {"segment": "int64", "speed": "double", "at": "double"}
-    locations = app.source("O1", schema=columns, event_time="at", rate=LOCATIONS_PER_SECOND)
-    incidents = app.source("O2", schema=columns, event_time="at", rate=INCIDENTS_PER_SECOND)
+    locations = app.source("locations", schema=columns, event_time="at", rate=LOCATIONS_PER_SECOND)
+    incidents = app.source("incidents", schema=columns, event_time="at", rate=INCIDENTS_PER_SECOND)
     window = sliding(WINDOW, every=SLIDE)
     # What an aggregate emits follows the number of active segments of a partition, not its rows.
     speeds = (
         locations.key_by("segment")
         .window(window)
-        .aggregate(
-            id="O3",
+        .agg(
+            id="speeds",
             parallelism=4,
             hints={
                 "weights": shares(4, seen_locations),
                 "selectivity": float(seen_locations.sum()) / LOCATIONS_PER_SECOND,
             },
-            speed=average("speed"),
+            speed=hf.avg("speed"),
         )
         .output(priority=[5, 1, 1, 1])
     )
@@ -108,7 +109,7 @@ def traffic_topology(popularity: np.ndarray[Any, Any], places: np.ndarray[Any, A
         incidents.key_by("segment")
         .window(window)
         .count(
-            id="O4",
+            id="reports",
             parallelism=2,
             weights=shares(2, seen_incidents),
             selectivity=float(seen_incidents.sum()) / INCIDENTS_PER_SECOND,
@@ -118,7 +119,12 @@ def traffic_topology(popularity: np.ndarray[Any, Any], places: np.ndarray[Any, A
     both = seen_locations * seen_incidents
     into_join = float(seen_locations.sum() + seen_incidents.sum())
     speeds.join(
-        reports, on="segment", window=tumbling(SLIDE), id="O5", parallelism=2, selectivity=float(both.sum()) / into_join
+        reports,
+        on="segment",
+        window=tumbling(SLIDE),
+        id="jams",
+        parallelism=2,
+        selectivity=float(both.sum()) / into_join,
     ).output(priority=3)
     return app.topology()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.functions import asc, desc, explode, split
 from pyspark.sql.functions import sum as total
 
-from holdfast.examples.hashtags import SUMS, TOP, TOPS
+from holdfast.examples.hashtags import SUMS, TOP, TOPS, query_name
 from holdfast_lab.sql_answers.inputs import Inputs
 from holdfast_lab.sql_answers.windows import Answer, best, in_windows, late_rows, with_bounds
 
@@ -44,15 +44,15 @@ def tops(several: list[DataFrame]) -> DataFrame:
 
 
 def answer(inputs: Inputs) -> Answer:
-    """Return the rows of O0 to O14."""
-    found = tags(inputs["Source"])
+    """Return the rows of all fifteen queries."""
+    found = tags(inputs["tweets"])
     rows = {number: counts(found, size).cache() for number, size in SIZES.items()}
     for number, reads in SUMS.items():
         rows[number] = sums([rows[read] for read in reads]).cache()
     for number, reads in TOPS.items():
         rows[number] = tops([rows[read] for read in reads])
     return Answer(
-        {f"O{number}": frame for number, frame in rows.items()},
-        {(f"O{number}", "Parser"): late_rows(found, "at", size, EVERY) for number, size in SIZES.items()},
-        frozenset(f"O{number}" for number in TOPS),
+        {query_name(number): frame for number, frame in rows.items()},
+        {(query_name(number), "tags"): late_rows(found, "at", size, EVERY) for number, size in SIZES.items()},
+        frozenset(query_name(number) for number in TOPS),
     )

@@ -95,4 +95,4 @@ def answer(inputs: Inputs) -> Answer:
     """Return the rows of O3."""
     first = slices(by_task(inputs["visits"]), PLACE)
     merged = slices(sent_on(first, SLICING, MERGING), BATCH, "sender", "slice", "first")
-    return Answer({"O3": hottest(merged)}, in_order=frozenset({"O3"}))
+    return Answer({"hottest": hottest(merged)}, in_order=frozenset({"hottest"}))

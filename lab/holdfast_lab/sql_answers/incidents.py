@@ -51,9 +51,9 @@ def answer(inputs: Inputs) -> Answer:
     """Return the rows of O4."""
     locations, reports = inputs["locations"], inputs["reports"]
     return Answer(
-        {"O4": jams(slow_seconds(locations), known(reports))},
+        {"jams": jams(slow_seconds(locations), known(reports))},
         {
-            ("O1", "locations"): late_rows(locations, "at", 1),
-            ("O2", "reports"): late_rows(reports, "at", EVERY),
+            ("speeds", "locations"): late_rows(locations, "at", 1),
+            ("incidents", "reports"): late_rows(reports, "at", EVERY),
         },
     )

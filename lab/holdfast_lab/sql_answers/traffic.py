@@ -39,11 +39,11 @@ def joined(left: DataFrame, right: DataFrame) -> DataFrame:
 
 def answer(inputs: Inputs) -> Answer:
     """Return the rows of O3, O4 and O5."""
-    left, right = speeds(inputs["O1"]).cache(), reports(inputs["O2"]).cache()
+    left, right = speeds(inputs["locations"]).cache(), reports(inputs["incidents"]).cache()
     return Answer(
-        {"O3": left, "O4": right, "O5": joined(left, right)},
+        {"speeds": left, "reports": right, "jams": joined(left, right)},
         {
-            ("O3", "O1"): late_rows(inputs["O1"], "at", SIZE, EVERY),
-            ("O4", "O2"): late_rows(inputs["O2"], "at", SIZE, EVERY),
+            ("speeds", "locations"): late_rows(inputs["locations"], "at", SIZE, EVERY),
+            ("reports", "incidents"): late_rows(inputs["incidents"], "at", SIZE, EVERY),
         },
     )

@@ -1,4 +1,4 @@
-"""What a window computes, per key: count, sum, average, least, greatest, distinct values. Runs anywhere."""
+"""Aggregates of a window, per key, with the names of `pyspark.sql.functions`. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -7,49 +7,96 @@ from enum import StrEnum
 
 
 class Function(StrEnum):
-    """The aggregates there are."""
+    """The aggregate functions there are; the values are the names in `pyspark.sql.functions`."""
 
     COUNT = "count"
     SUM = "sum"
-    AVERAGE = "average"
-    LEAST = "min"
-    GREATEST = "max"
-    DISTINCT = "distinct"
+    AVG = "avg"
+    MIN = "min"
+    MAX = "max"
+    COUNT_DISTINCT = "count_distinct"
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """One aggregate over a column (over rows, for a count). Nulls are passed over, as in SQL."""
+    """One aggregate over a column (`count` also over rows). Nulls are skipped, as in SQL.
+
+    >>> import holdfast as hf
+    >>> hf.avg("speed")
+    Aggregate(function=<Function.AVG: 'avg'>, column='speed')
+    """
 
     function: Function
     column: str | None = None
 
 
 def count(column: str | None = None) -> Aggregate:
-    """How many rows; with a column, how many of its values are not null."""
+    """Count the rows; with a column, count its values that are not null.
+
+    >>> import holdfast as hf
+    >>> app = hf.Application("counted")
+    >>> visits = app.source("visits", schema="page string, ms double")
+    >>> visits.key_by("page").window(hf.rows(10)).agg(n=hf.count(), timed=hf.count("ms")).columns
+    {'page': 'string', 'n': 'int64', 'timed': 'int64'}
+    """
     return Aggregate(Function.COUNT, column)
 
 
-def total(column: str) -> Aggregate:
-    """The sum of a column."""
+def sum(column: str) -> Aggregate:  # noqa: A001
+    """Add up a column of numbers; whole numbers give an int64 and an overflow is an error.
+
+    >>> import holdfast as hf
+    >>> app = hf.Application("added")
+    >>> sales = app.source("sales", schema="shop string, cents bigint")
+    >>> sales.key_by("shop").window(hf.rows(10)).agg(cents=hf.sum("cents")).columns
+    {'shop': 'string', 'cents': 'int64'}
+    """
     return Aggregate(Function.SUM, column)
 
 
-def average(column: str) -> Aggregate:
-    """The mean of a column."""
-    return Aggregate(Function.AVERAGE, column)
+def avg(column: str) -> Aggregate:
+    """Compute the mean of a column of numbers, as a double.
+
+    >>> import holdfast as hf
+    >>> app = hf.Application("averaged")
+    >>> cars = app.source("cars", schema="segment string, speed double")
+    >>> cars.key_by("segment").window(hf.rows(10)).agg(speed=hf.avg("speed")).columns
+    {'segment': 'string', 'speed': 'double'}
+    """
+    return Aggregate(Function.AVG, column)
 
 
-def least(column: str) -> Aggregate:
-    """The smallest value of a column."""
-    return Aggregate(Function.LEAST, column)
+def min(column: str) -> Aggregate:  # noqa: A001
+    """Find the smallest value of a column.
+
+    >>> import holdfast as hf
+    >>> app = hf.Application("smallest")
+    >>> cars = app.source("cars", schema="segment string, speed double")
+    >>> cars.key_by("segment").window(hf.rows(10)).agg(slowest=hf.min("speed")).columns
+    {'segment': 'string', 'slowest': 'double'}
+    """
+    return Aggregate(Function.MIN, column)
 
 
-def greatest(column: str) -> Aggregate:
-    """The largest value of a column."""
-    return Aggregate(Function.GREATEST, column)
+def max(column: str) -> Aggregate:  # noqa: A001
+    """Find the largest value of a column.
+
+    >>> import holdfast as hf
+    >>> app = hf.Application("largest")
+    >>> cars = app.source("cars", schema="segment string, speed double")
+    >>> cars.key_by("segment").window(hf.rows(10)).agg(fastest=hf.max("speed")).columns
+    {'segment': 'string', 'fastest': 'double'}
+    """
+    return Aggregate(Function.MAX, column)
 
 
-def distinct(column: str) -> Aggregate:
-    """How many different values a column has."""
-    return Aggregate(Function.DISTINCT, column)
+def count_distinct(column: str) -> Aggregate:
+    """Count the different values of a column.
+
+    >>> import holdfast as hf
+    >>> app = hf.Application("visitors")
+    >>> visits = app.source("visits", schema="page string, user string")
+    >>> visits.key_by("page").window(hf.rows(10)).agg(users=hf.count_distinct("user")).columns
+    {'page': 'string', 'users': 'int64'}
+    """
+    return Aggregate(Function.COUNT_DISTINCT, column)

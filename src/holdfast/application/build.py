@@ -2,7 +2,7 @@
 
 An application collects operators in the order they are written. `topology()` gives the model that planners use;
 `steps`, `keys` and `columns` tell the runtime what each operator does. Nothing runs while an application is written,
-and no Spark session is needed: a source holds a function that makes its streaming DataFrame when there is one.
+and no Spark session is needed: a source holds what makes its streaming DataFrame when there is one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from holdfast.application import steps
 from holdfast.application.columns import TIMES, Schema, need_columns, need_kind, read_schema
 from holdfast.application.durations import Duration, seconds
 from holdfast.application.hints import Hints, read_hints
-from holdfast.application.streams import FrameMaker, Stream
+from holdfast.application.readers import NEED_SCHEMA, Files, Reader
+from holdfast.application.streams import Stream
 from holdfast.errors import BadInput
 from holdfast.ids import OperatorId, is_operator_id
 from holdfast.topology import Input, Operator, Partitioning, Topology, checks
@@ -24,12 +25,12 @@ from holdfast.topology import Input, Operator, Partitioning, Topology, checks
 class Application:
     """A named set of streams, operators and outputs.
 
-    >>> from holdfast import Application, average, sliding
-    >>> app = Application("speeds")
-    >>> locations = app.source("locations", schema={"segment": "string", "speed": "double", "at": "timestamp"},
+    >>> import holdfast as hf
+    >>> app = hf.Application("speeds")
+    >>> locations = app.source("locations", schema="segment string, speed double, at timestamp",
     ...                        event_time="at", rate=20000)
-    >>> speeds = (locations.key_by("segment").window(sliding("10 seconds", every="1 second"))
-    ...           .aggregate(speed=average("speed"), id="speeds", parallelism=4).output(priority=[5, 1, 1, 1]))
+    >>> speeds = (locations.key_by("segment").window(hf.sliding("10 seconds", every="1 second"))
+    ...           .agg(speed=hf.avg("speed"), parallelism=4).output("speeds", priority=[5, 1, 1, 1]))
     >>> app.topology()
     Topology('speeds', 2 operators, 5 partitions)
     """
@@ -49,14 +50,15 @@ class Application:
         """The column with the event time of each operator's rows. For a window's result that is `window_end`: it counts
         as happening in the last microsecond before, so results fall into the larger window that holds their own."""
         self.sinks: dict[OperatorId, object] = {}
-        """Where the rows of each output go; None: the runner decides."""
+        """Where the rows of each output operator go; None: Parquet files under DIRECTORY/out."""
+        self._output_names: dict[OperatorId, str] = {}
 
     def source(
         self,
-        id: str,  # noqa: A002
-        frame: FrameMaker | None = None,
+        name: str,
+        reader: Reader | None = None,
         *,
-        schema: Mapping[str, str],
+        schema: Any = None,
         event_time: str | None = None,
         lateness: Duration = 0.0,
         rate: float | None = None,
@@ -66,27 +68,58 @@ class Application:
     ) -> Stream:
         """Take rows from outside.
 
-        `frame` is a function that makes a streaming DataFrame: `lambda spark: spark.readStream.format("kafka")…`. It
-        may be left out while planning. `schema` names the columns; `event_time` the one that windows go by; rows may be
-        late by `lateness`. `rate` is what is expected, in rows per second over all partitions. With `key`, rows are
+        `reader` is `hf.files(path, …)`, or a function that takes a Spark session and returns a streaming DataFrame:
+        `lambda spark: spark.readStream.format("kafka")…load()`. It may be left out while planning. `schema` is a DDL
+        string, a pyspark StructType, a pyarrow.Schema or a dict; without one the columns are those of the DataFrame,
+        and mistakes in column names are found at the start. `event_time` names the column that windows go by; rows may
+        be late by `lateness`. `rate` is what is expected, in rows per second over all partitions. With `key`, rows are
         spread over the source's partitions by these columns, else as they come.
+
+        >>> import holdfast as hf
+        >>> app = hf.Application("web")
+        >>> visits = app.source("visits", hf.files("visits/", format="json"), event_time="ts", lateness="1 second",
+        ...                     schema="ts timestamp, user string, page string, ms double")
         """
-        columns = read_schema(schema, field=f"{id}.schema")
-        if event_time is not None:
-            need_kind(columns, event_time, TIMES, "a time or a number of seconds", field=f"{id}.event_time")
-        if frame is not None and not callable(frame):
+        columns = None if schema is None else read_schema(schema, field=f"{name}.schema")
+        if isinstance(reader, Files):
+            if columns is None and reader.format in NEED_SCHEMA:
+                raise BadInput(
+                    f"{reader.format} files do not say the types of their columns",
+                    field=f"{name}.schema",
+                    remedy='give the source its schema: schema="ts timestamp, page string"',
+                )
+        elif reader is not None and not callable(reader):
             raise BadInput(
                 "is not a function",
-                field=f"{id}.frame",
-                remedy="pass `lambda spark: spark.readStream…`, not a DataFrame",
+                field=f"{name}.reader",
+                remedy='pass hf.files("folder/") or `lambda spark: spark.readStream…`, not a DataFrame',
             )
-        late = seconds(lateness, field=f"{id}.lateness", zero=True)
+        if event_time is not None:
+            need_kind(columns, event_time, TIMES, "a time or a number of seconds", field=f"{name}.event_time")
+        late = seconds(lateness, field=f"{name}.lateness", zero=True)
         placed = () if key is None else ((key,) if isinstance(key, str) else tuple(key))
-        step = steps.Source(frame, event_time, late)
-        need_columns(columns, placed, field=f"{id}.key")
+        step = steps.Source(reader, event_time, late)
+        need_columns(columns, placed, field=f"{name}.key")
         return self.add(
-            step, "source", (), columns, id, parallelism, hints, rate=rate, placed_by=placed, event_time=event_time
+            step, "source", (), columns, name, parallelism, hints, rate=rate, placed_by=placed, event_time=event_time
         )
+
+    def output_names(self) -> dict[OperatorId, str]:
+        """Return the name of every output, by its operator; operators that nothing consumes are outputs too."""
+        consumed = {feed.source for one in self._operators.values() for feed in one.inputs}
+        found: dict[OperatorId, str] = {}
+        for name, one in self._operators.items():
+            if one.output or (one.output is None and name not in consumed):
+                found[name] = self._output_names.get(name, name)
+        for name, given in found.items():
+            if taken := [other for other, its in found.items() if its == given and other != name]:
+                raise BadInput(
+                    f"{name} and {taken[0]} are both published as {given!r}",
+                    where=f"application {self.name}",
+                    field="output",
+                    remedy="give every output a name of its own",
+                )
+        return found
 
     def operator(self, name: str) -> Operator:
         """Return an operator as it stands so far."""
@@ -94,6 +127,7 @@ class Application:
 
     def topology(self) -> Topology:
         """Return the model of the application; refuses what could not run, naming the operator and the field."""
+        self.output_names()
         try:
             return Topology(self.name, self._operators.values())
         except BadInput as error:
@@ -149,16 +183,28 @@ class Application:
         self.event_times[own] = event_time
         return Stream(self, own, columns, (), placed_by)
 
-    def mark_output(self, name: OperatorId, priority: int | Sequence[int], sink: object) -> None:
-        """Publish an operator; streams call this."""
+    def mark_output(
+        self, operator: OperatorId, priority: int | Sequence[int], sink: object = None, name: str | None = None
+    ) -> None:
+        """Publish an operator; streams call this. Without a name, the one it has stays, at first its id."""
+        called = self._output_names.get(operator, operator) if name is None else name
+        taken = [other for other, its in self._output_names.items() if its == called and other != operator]
+        if not is_operator_id(called) or taken:
+            raise BadInput(
+                f"{called!r} {f'is the output of {taken[0]}' if taken else 'is not a name for an output'}",
+                where=f"application {self.name}",
+                field=f"{operator}.output",
+                remedy="use letters, digits, '_' and '-', once each",
+            )
         level = tuple(priority) if isinstance(priority, Sequence) else priority
-        marked = replace(self._operators[name], output=True, priority=level)
+        marked = replace(self._operators[operator], output=True, priority=level)
         try:
-            checks.check_values(marked, name)
+            checks.check_values(marked, operator)
         except BadInput as error:
             raise error.placed(f"application {self.name}") from None
-        self._operators[name] = marked
-        self.sinks[name] = sink
+        self._operators[operator] = marked
+        self._output_names[operator] = called
+        self.sinks[operator] = sink
 
     def need_event_time(self, name: OperatorId) -> None:
         """Refuse an event-time window over rows without an event time, or over a source that has none."""
@@ -226,4 +272,4 @@ def load_application(names: Mapping[str, Any], where: str) -> Application:
     if len({id(one) for one in found.values()}) == 1:
         return next(iter(found.values()))
     problem = "defines no application" if not found else f"defines several applications: {', '.join(sorted(found))}"
-    raise BadInput(problem, where=where, remedy='write app = Application("name") once')
+    raise BadInput(problem, where=where, remedy='write app = hf.Application("name") once')

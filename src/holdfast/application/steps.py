@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from holdfast.application.aggregates import Aggregate
 from holdfast.application.columns import Schema
+from holdfast.application.readers import Reader
 from holdfast.application.windows import Window
 
 Table: TypeAlias = Any
@@ -22,9 +23,9 @@ CustomFunction = Callable[[Table, tuple[Table, ...], float], tuple[Table, Table]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Rows from outside: `frame` makes a streaming DataFrame when it is given a Spark session."""
+    """Rows from outside: `reader` says where from."""
 
-    frame: Callable[[Any], Any] | None
+    reader: Reader | None
     event_time: str | None
     lateness: float
     """Seconds the watermark trails the latest event."""

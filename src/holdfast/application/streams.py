@@ -6,13 +6,20 @@ choose the partitioning of the next exchange: rows of one key always meet in one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.application import steps
-from holdfast.application.aggregates import Aggregate, Function, count
-from holdfast.application.columns import NUMBERS, TIMES, Schema, need_columns, need_kind, read_schema
+from holdfast.application.aggregates import Aggregate, count
+from holdfast.application.columns import TIMES, Schema, need_columns, need_kind, read_schema
+from holdfast.application.derived_columns import (
+    WINDOW_COLUMNS,
+    aggregate_columns,
+    distinct_columns,
+    join_columns,
+    top_columns,
+)
 from holdfast.application.hints import Hints
 from holdfast.application.windows import Rows, Window
 from holdfast.errors import BadInput
@@ -21,11 +28,6 @@ from holdfast.topology import Partitioning
 
 if TYPE_CHECKING:
     from holdfast.application.build import Application
-
-FrameMaker = Callable[[Any], Any]
-"""Makes a streaming DataFrame, given a Spark session."""
-
-WINDOW_COLUMNS = {"window_start": "timestamp[us]", "window_end": "timestamp[us]"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Stream:
         self,
         function: steps.TableFunction,
         *,
-        schema: Mapping[str, str] | None = None,
+        schema: Any = None,
         event_time: str | None = None,
         id: str | None = None,  # noqa: A002
         parallelism: int | None = None,
@@ -87,7 +89,7 @@ class Stream:
         self,
         function: steps.TableFunction,
         *,
-        schema: Mapping[str, str] | None = None,
+        schema: Any = None,
         event_time: str | None = None,
         id: str | None = None,  # noqa: A002
         parallelism: int | None = None,
@@ -149,27 +151,7 @@ class Stream:
         left, right = self.key_by(*keys), other.key_by(*keys)
         for side in (left, right):
             self.app.need_event_time(side.id)
-        columns: Schema | None = None
-        if self.columns is not None and other.columns is not None:
-            for key in keys:
-                if (self.columns[key] in NUMBERS) != (other.columns[key] in NUMBERS) or (
-                    self.columns[key] not in NUMBERS and self.columns[key] != other.columns[key]
-                ):
-                    raise BadInput(
-                        f"column {key!r} is {self.columns[key]} on one side and {other.columns[key]} on the other",
-                        field=f"{self.id}.join.on",
-                        remedy="map one of them to the other's type",
-                    )
-            mine, theirs = joined_names(tuple(self.columns), tuple(other.columns), keys)
-            columns = {mine[name]: kind for name, kind in self.columns.items()}
-            columns.update({theirs[name]: kind for name, kind in other.columns.items() if name in theirs})
-            columns.update(WINDOW_COLUMNS)
-            if len(columns) < len(mine) + len(theirs) + len(WINDOW_COLUMNS):
-                raise BadInput(
-                    "two columns of the result would have one name",
-                    field=f"{self.id}.join",
-                    remedy="rename the columns that begin with left_ or right_",
-                )
+        columns = join_columns(self.columns, other.columns, keys, field=f"{self.id}.join")
         step = steps.WindowJoin(keys, window)
         return self.app.add(
             step,
@@ -188,8 +170,8 @@ class Stream:
         self,
         function: steps.CustomFunction,
         *others: Stream,
-        state: Mapping[str, str],
-        schema: Mapping[str, str],
+        state: Any,
+        schema: Any,
         event_time: str | None = None,
         deterministic: bool = True,
         joins: bool = False,
@@ -215,13 +197,21 @@ class Stream:
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    def output(self, *, priority: int | Sequence[int] = 1, sink: object = None) -> Stream:
-        """Publish this stream: each partition of its operator heads a query, with this priority (or one each).
+    def output(self, name: str | None = None, *, priority: int | Sequence[int] = 1, sink: object = None) -> Stream:
+        """Publish this stream under a name; without one, the operator's id is the name.
 
-        After a failure, queries of high priority come back first. `sink` says where the rows go; by default the
-        runner of the application decides. The stream can still be consumed by other operators.
+        Each partition of the operator heads a query with this priority (or one each): after a failure, queries of high
+        priority come back first. `sink` takes the rows (`hf.parquet(path)`, …); without one they go to Parquet files
+        under DIRECTORY/out/NAME. The stream can still be consumed by other operators.
+
+        >>> import holdfast as hf
+        >>> app = hf.Application("web")
+        >>> visits = app.source("visits", schema="page string")
+        >>> pages = visits.key_by("page").window(hf.rows(100)).count().output("pages", priority=5)
+        >>> app.output_names()
+        {'aggregate-1': 'pages'}
         """
-        self.app.mark_output(self.id, priority, sink)
+        self.app.mark_output(self.id, priority, sink, name)
         return self
 
     def _next(
@@ -252,7 +242,7 @@ class Windowed:
     stream: Stream
     over: Window
 
-    def aggregate(
+    def agg(
         self,
         *,
         id: str | None = None,  # noqa: A002
@@ -262,25 +252,24 @@ class Windowed:
     ) -> Stream:
         """Compute aggregates per key and window, one column each. Columns are the keys, `window_start`, `window_end`.
 
-        Example: `cars.key_by("segment").window(tumbling("10 s")).aggregate(speed=average("speed"))`.
+        >>> import holdfast as hf
+        >>> app = hf.Application("speeds")
+        >>> cars = app.source("cars", schema="segment string, speed double, at timestamp", event_time="at")
+        >>> speeds = cars.key_by("segment").window(hf.tumbling("10 s")).agg(n=hf.count(), speed=hf.avg("speed"))
+        >>> list(speeds.columns)
+        ['segment', 'window_start', 'window_end', 'n', 'speed']
         """
-        field = f"{self.stream.id}.aggregate"
+        field = f"{self.stream.id}.agg"
         if not aggregates:
-            raise BadInput("computes nothing", field=field, remedy='write speed=average("speed")')
-        schema = self.stream.columns
-        columns: Schema | None = self._kept_columns()
+            raise BadInput("computes nothing", field=field, remedy='write speed=hf.avg("speed")')
         for name, one in aggregates.items():
             if not isinstance(one, Aggregate):
                 raise _not_an_aggregate(one, name, field)
             if name in self.stream.keys or name in WINDOW_COLUMNS:
                 raise BadInput(f"{name!r} is a key or window column", field=f"{field}.{name}", remedy="rename it")
-            if one.column is not None:
-                if one.function in (Function.SUM, Function.AVERAGE):
-                    need_kind(schema, one.column, NUMBERS, "a number", field=f"{field}.{name}")
-                need_columns(schema, [one.column], field=f"{field}.{name}")
-            if columns is not None:
-                columns[name] = _aggregate_type(one, schema)
-        step = steps.WindowAggregate(self.stream.keys, self.over, tuple(aggregates.items()))
+        asked = tuple(aggregates.items())
+        columns = aggregate_columns(self.stream.columns, self.stream.keys, self.over, asked, field=field)
+        step = steps.WindowAggregate(self.stream.keys, self.over, asked)
         return self._add(step, "aggregate", columns, id, parallelism, hints or {}, None)
 
     def count(
@@ -291,7 +280,7 @@ class Windowed:
         **hints: Unpack[Hints],
     ) -> Stream:
         """Count rows per key and window, in a column `count`."""
-        return self.aggregate(id=id, parallelism=parallelism, hints=hints, count=count())
+        return self.agg(id=id, parallelism=parallelism, hints=hints, count=count())
 
     def top(
         self,
@@ -310,8 +299,7 @@ class Windowed:
         field = f"{self.stream.id}.top"
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise BadInput(f"{k!r} is not a number of rows", field=field, remedy="give a whole number of 1 or more")
-        need_columns(self.stream.columns, [by], field=field)
-        columns = None if self.stream.columns is None else {**self.stream.columns, **self._window_columns()}
+        columns = top_columns(self.stream.columns, self.stream.keys, self.over, by, field=field)
         step = steps.TopK(self.stream.keys, self.over, k, by, largest)
         return self._add(step, "top", columns, id, parallelism, hints, self.stream.event_time)
 
@@ -326,9 +314,7 @@ class Windowed:
         field = f"{self.stream.id}.distinct"
         if not columns:
             raise BadInput("needs at least one column", field=field, remedy='write distinct("segment", "incident")')
-        need_columns(self.stream.columns, columns, field=field)
-        known = self.stream.columns
-        kept = None if known is None else {**{c: known[c] for c in columns}, **self._window_columns()}
+        kept = distinct_columns(self.stream.columns, columns, self.over, field=field)
         if not isinstance(self.over, Rows) and (taken := set(columns) & set(WINDOW_COLUMNS)):
             raise BadInput(
                 f"{min(taken)!r} is the window's own column", field=field, remedy="leave it out or rename it"
@@ -338,13 +324,6 @@ class Windowed:
         keyed = self if own else Windowed(self.stream.key_by(*columns), self.over)
         time = self.stream.event_time if self.stream.event_time in columns else None
         return keyed._add(steps.Distinct(columns, self.over), "distinct", kept, id, parallelism, hints, time)
-
-    def _window_columns(self) -> Schema:
-        return {} if isinstance(self.over, Rows) else dict(WINDOW_COLUMNS)
-
-    def _kept_columns(self) -> Schema | None:
-        known = self.stream.columns
-        return None if known is None else {**{key: known[key] for key in self.stream.keys}, **self._window_columns()}
 
     def _add(
         self,
@@ -364,33 +343,12 @@ class Windowed:
         )
 
 
-def joined_names(
-    left: Sequence[str], right: Sequence[str], keys: Sequence[str]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what the columns of each side of a join are called in its result; the keys come from the left."""
-    mine = {name: f"left_{name}" if name in WINDOW_COLUMNS else name for name in left}
-    taken = {*mine.values(), *WINDOW_COLUMNS}
-    theirs = {name: f"right_{name}" if name in taken else name for name in right if name not in keys}
-    return mine, theirs
-
-
 def _not_an_aggregate(given: object, name: str, field: str) -> BadInput:
     is_hint = name in Hints.__optional_keys__
-    remedy = f'write hints={{"{name}": …}} here' if is_hint else 'write total("bytes")'
+    remedy = f'write hints={{"{name}": …}} here' if is_hint else 'write hf.sum("bytes")'
     return BadInput(f"{given!r} is not an aggregate", field=f"{field}.{name}", remedy=remedy)
 
 
 def _need_window(window: object, field: str) -> None:
     if not isinstance(window, Window):
-        raise BadInput(f"{window!r} is not a window", field=field, remedy='write tumbling("1 minute")')
-
-
-def _aggregate_type(one: Aggregate, schema: Schema | None) -> str:
-    if one.function in (Function.COUNT, Function.DISTINCT):
-        return "int64"
-    if one.function is Function.AVERAGE:
-        return "double"
-    kind = "double" if schema is None or one.column is None else schema[one.column]
-    if one.function is Function.SUM:
-        return "double" if kind in ("double", "float") else "int64"
-    return kind
+        raise BadInput(f"{window!r} is not a window", field=field, remedy='write hf.tumbling("1 minute")')

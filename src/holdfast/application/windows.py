@@ -41,7 +41,12 @@ Window = Sliding | Session | Rows
 
 
 def sliding(size: Duration, every: Duration) -> Sliding:
-    """Overlapping event-time windows: `sliding("10 seconds", every="1 second")`."""
+    """Overlapping event-time windows, one starting every so often.
+
+    >>> import holdfast as hf
+    >>> hf.sliding("10 seconds", every="1 second")
+    Sliding(size=10.0, every=1.0)
+    """
     window = Sliding(seconds(size, field="size"), seconds(every, field="every"))
     if window.every > window.size:
         raise BadInput("is longer than the window, so rows between would be lost", field="every", remedy="shorten it")
@@ -49,18 +54,35 @@ def sliding(size: Duration, every: Duration) -> Sliding:
 
 
 def tumbling(size: Duration) -> Sliding:
-    """Event-time windows side by side: `tumbling("1 minute")`."""
+    """Event-time windows side by side.
+
+    >>> import holdfast as hf
+    >>> hf.tumbling("1 minute")
+    Sliding(size=60.0, every=60.0)
+    """
     length = seconds(size, field="size")
     return Sliding(length, length)
 
 
 def session(gap: Duration) -> Session:
-    """Event-time windows that close after a pause: `session(gap="5 minutes")`."""
+    """Event-time windows that close after a pause.
+
+    >>> import holdfast as hf
+    >>> hf.session(gap="5 minutes")
+    Session(gap=300.0)
+    """
     return Session(seconds(gap, field="gap"))
 
 
 def rows(size: int, every: int | None = None) -> Rows:
-    """Count windows: `rows(100)` for slices of 100 rows, `rows(100, every=10)` for overlapping ones."""
+    """Windows of so many rows: side by side, or with `every` overlapping.
+
+    >>> import holdfast as hf
+    >>> hf.rows(100)
+    Rows(size=100, every=100)
+    >>> hf.rows(100, every=10)
+    Rows(size=100, every=10)
+    """
     step = size if every is None else every
     for name, value in (("size", size), ("every", step)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -230,7 +230,7 @@ def _check_application(asked: DrillSettings) -> None:
     elif is_application(asked.scenario):
         app = scenario_of(asked).application()
         for name, step in app.steps.items():
-            if isinstance(step, steps.Source) and step.frame is None:
+            if isinstance(step, steps.Source) and step.reader is None:
                 raise BadInput(
                     "has no reader, so there is nothing to record",
                     where=asked.scenario,

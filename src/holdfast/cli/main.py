@@ -59,20 +59,20 @@ def usage_line(error: click.ClickException) -> str:
     return one_line(line)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and leave with its status."""
+def main(arguments: list[str] | None = None, obj: object = None) -> None:
+    """Run the command line and leave with its status; `obj` is handed to the command."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Where the terminal cannot show a letter, its code is better than no answer.
         sys.stdout.reconfigure(errors="backslashreplace")
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments, obj=obj))
 
 
-def run(arguments: list[str], command: click.Group | None = None, name: str = "holdfast") -> int:
+def run(arguments: list[str], command: click.Group | None = None, name: str = "holdfast", obj: object = None) -> int:
     """Run one command; return its exit status."""
     # Small products of matrices: threads of their own cost more than they bring, most of all on a busy machine.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        result = (command or cli).main(args=arguments, prog_name=name, standalone_mode=False)
+        result = (command or cli).main(args=arguments, prog_name=name, standalone_mode=False, obj=obj)
     except HoldfastError as error:
         click.echo(f"holdfast: {error}", err=True)
         return error.status
@@ -102,18 +102,6 @@ def run(arguments: list[str], command: click.Group | None = None, name: str = "h
         sys.stdout = None
         return 2
     return result if isinstance(result, int) else 0
-
-
-def submit(file: str) -> None:
-    """Run the application in this file as `holdfast run` does, with the options that follow the file's name.
-
-    For the end of a file that spark-submit is given: the session, its master and its settings are spark-submit's.
-
-    Example:
-        if __name__ == "__main__":
-            submit(__file__)
-    """
-    main(["run", file, *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -1,14 +1,12 @@
-"""What people see of a run: a line that keeps up with it, the events as JSON lines, a table at the end."""
+"""What people see of a run: a line that keeps up with it, and a table at the end. Runs on the driver."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,40 +15,35 @@ from holdfast.cli.output import print_table
 if TYPE_CHECKING:
     from holdfast.runtime.coordinator.event_log import Observation
     from holdfast.spark.run import SparkRun
-
-
-MOST_BYTES = 64 << 20
-"""Of the file of events; then it is put aside as events.1.jsonl, in the place of the one before, and begun anew."""
+    from holdfast.spark.start import Watch
 
 
 class RunDisplay:
-    """Hears what a run says. Every event goes to a file, one JSON object a line."""
+    """Prints lines and progress of a run on standard error."""
 
-    def __init__(self, log: Path, *, quiet: bool) -> None:
-        self._path, self._quiet = log, quiet
+    def __init__(self, *, quiet: bool, last: int | None) -> None:
+        """Print nothing where it is quiet; `last` is the last batch there will be, where that is known."""
+        self._quiet, self._last = quiet, last
         self._live = not quiet and sys.stderr.isatty()
         self._rows, self._seconds, self._checkpoint_at = 0, 0.0, time.time()
         self._width = 0
+        self._run: SparkRun | None = None
 
-    def __enter__(self) -> Self:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("a")
-        return self
+    def watch(self, running: SparkRun, place: Path) -> Watch:
+        """Watch a run that is about to start."""
+        from holdfast.spark.start import Watch
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._clear()
-        self._file.close()
+        self._run = running
+        return Watch(self.tell, self.observe, self.advanced)
+
+    @property
+    def running(self) -> SparkRun:
+        """The run that is watched."""
+        assert self._run is not None
+        return self._run
 
     def observe(self, seen: Observation) -> None:
-        """Write an event down, and remember what the line tells."""
-        self._file.write(json.dumps({"at": round(seen.at, 3), "event": seen.kind, **seen.fields}) + "\n")
-        self._file.flush()
-        if self._file.tell() > MOST_BYTES:
-            self._file.close()
-            self._path.replace(self._path.with_suffix(".1.jsonl"))
-            self._file = self._path.open("a")
+        """Remember what the line tells."""
         if seen.kind == "cycle":
             self._rows, self._seconds = seen.fields["rows"], seen.fields["seconds"]
         elif seen.kind == "checkpoint":
@@ -59,14 +52,15 @@ class RunDisplay:
     def tell(self, line: str) -> None:
         """Print a line for people."""
         if not self._quiet:
-            self._clear()
+            self.clear()
             click.echo(line, err=True)
 
-    def batch(self, running: SparkRun, last: int | None) -> None:
+    def advanced(self, report: dict[str, Any]) -> None:
         """Show where the run stands."""
+        running = self.running
         state = running.coordinator.state
         states = Counter(str(one.state) for one in state.partitions.values())
-        of = "" if last is None else f" of {last}"
+        of = "" if self._last is None else f" of {self._last}"
         rate = self._rows / self._seconds if self._seconds else 0.0
         age = time.time() - self._checkpoint_at
         line = (
@@ -80,8 +74,32 @@ class RunDisplay:
         elif not self._quiet:
             click.echo(line, err=True)
 
-    def partitions(self, running: SparkRun) -> list[dict[str, Any]]:
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def batches(self) -> int:
+        """Return how many batches every partition has completed."""
+        return self.running.frontier + 1
+
+    def rollbacks(self) -> int:
+        """Return how often live partitions rolled back."""
+        return self.running.rollbacks
+
+    def counted(self) -> list[str]:
+        """Return the outputs whose sinks count rows."""
+        from holdfast.errors import BadInput
+
+        found = []
+        for name in self.running.program.output_names.values():
+            try:
+                self.running.count(name)
+            except BadInput:
+                continue
+            found.append(name)
+        return found
+
+    def partitions(self) -> list[dict[str, Any]]:
         """Return what every partition has taken."""
+        running = self.running
         state = running.coordinator.state
         return [
             {
@@ -100,9 +118,9 @@ class RunDisplay:
             for partition, one in running.measures.items()
         ]
 
-    def table(self, running: SparkRun) -> None:
+    def table(self) -> None:
         """Print what every partition has taken."""
-        self._clear()
+        self.clear()
         rows = [
             [
                 one["partition"],
@@ -115,12 +133,13 @@ class RunDisplay:
                 f"{one['state_bytes']:,}",
                 "-" if one["checkpoint"] is None else str(one["checkpoint"]),
             ]
-            for one in self.partitions(running)
+            for one in self.partitions()
         ]
         head = ["partition", "node", "rows in", "rows out", "late", "seconds", "CPU", "state bytes", "saved at"]
         print_table("partitions", head, rows, right=(2, 3, 4, 5, 6, 7, 8))
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Remove the line."""
         if self._width:
             click.echo("\r" + " " * self._width + "\r", nl=False, err=True)
             self._width = 0

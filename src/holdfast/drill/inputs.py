@@ -11,7 +11,7 @@ many batches of nearly equal size as the drill has.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from holdfast.application import Application, steps
+from holdfast.application.columns import Schema, read_schema
 from holdfast.errors import BadInput
 from holdfast.runtime.schemas import arrow_schema, conform
 
@@ -55,6 +56,12 @@ def read_input(app: Application, folder: Path, limit: int) -> dict[str, pa.Table
     found = {name: _read_source(folder, name, schema, limit) for name, schema in sources_of(app).items()}
     need_rows({name: table.num_rows for name, table in found.items()}, str(folder))
     return found
+
+
+def recorded_columns(app: Application, folder: Path, sources: Iterable[str]) -> dict[str, Schema]:
+    """Return the columns that the rows of these sources have in a folder."""
+    given = read_input(app, folder, 1)
+    return {name: read_schema(given[name].schema, field=f"{name}.schema") for name in sources}
 
 
 def need_rows(rows: Mapping[str, int], where: str) -> None:

@@ -29,18 +29,18 @@ class Reference:
 
 
 def output_names(app: Application) -> list[str]:
-    """Name the operators that publish."""
-    topology = app.topology()
-    return list(dict.fromkeys(str(one.operator) for one in topology.partitions(topology.outputs)))
+    """Return the names of the outputs."""
+    return list(app.output_names().values())
 
 
 def make_reference(scenario: Scenario, asked: DrillSettings, *, twice: bool) -> Reference:
     """Run the drill's input without failures; `twice` finds outputs that differ from run to run."""
     app = scenario.application()
+    program = Program(app)
     declared = {
-        str(name): "it depends on an operator with deterministic=False"
-        for name, one in Program(app).operators.items()
-        if not one.deterministic
+        name: "it depends on an operator with deterministic=False"
+        for operator, name in program.output_names.items()
+        if not program.operators[operator].deterministic
     }
     first = _run(scenario, asked)
     not_compared = {name: declared[name] for name in first if name in declared}

@@ -13,8 +13,9 @@ from functools import cache, partial
 from pathlib import Path
 
 from holdfast.application import Application
+from holdfast.application.resolving import unresolved_sources, with_columns
 from holdfast.drill import chain
-from holdfast.drill.inputs import read_batches
+from holdfast.drill.inputs import read_batches, recorded_columns
 from holdfast.drill.settings import DrillSettings
 from holdfast.errors import BadInput
 from holdfast.examples import hashtags, traffic
@@ -24,7 +25,7 @@ from holdfast.loading import LoadedApplication, load, names_application
 from holdfast.topology.checks import suggestion
 
 HASHTAG_PRIORITIES = (2, 9, 4, 6, 1, 7, 3, 10, 5, 8, 4, 9, 2, 6, 10)
-"""Of O0 to O14: all from 1 to 10 (incremental recovery, sec. 6.3), not in the order of the topology."""
+"""Of the fifteen queries, in their order: all from 1 to 10 (incremental recovery, sec. 6.3), not by the topology."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def hashtags_by_priority() -> Application:
     """Return the hashtags of incremental recovery, Fig. 8, with a priority for each of the fifteen queries."""
     app = hashtags.application()
     for number, priority in enumerate(HASHTAG_PRIORITIES):
-        app.mark_output(OperatorId(f"O{number}"), priority, None)
+        app.mark_output(OperatorId(hashtags.query_name(number)), priority, None)
     return app
 
 
@@ -89,8 +90,8 @@ def scenario_of(asked: DrillSettings) -> Scenario:
         found = find_scenario(asked.scenario)
     if asked.input is None:
         return found
-    batches = partial(_recorded, found.application, Path(asked.input))
-    return Scenario(found.name, found.title, found.application, batches)
+    application = partial(_with_recorded_columns, found.application, Path(asked.input))
+    return Scenario(found.name, found.title, application, partial(_recorded, application, Path(asked.input)))
 
 
 @cache
@@ -113,6 +114,13 @@ def without_sinks(app: Application) -> Application:
     bare = copy(app)
     bare.sinks = {}
     return bare
+
+
+def _with_recorded_columns(application: Callable[[], Application], folder: Path) -> Application:
+    """Return the application with the columns of the recorded rows, where a source declares none."""
+    app = application()
+    open_ones = unresolved_sources(app)
+    return with_columns(app, recorded_columns(app, folder, open_ones)) if open_ones else app
 
 
 def _recorded(application: Callable[[], Application], folder: Path, seed: int, count: int, rows: int) -> Batches:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.application import Application, tumbling
+import holdfast as hf
 from holdfast.examples.draws import SECOND, of_batch
 
 TITLE = "Views per advertising campaign, in windows of ten seconds"
@@ -51,20 +51,13 @@ _ADS = pa.array(list(CAMPAIGN_OF_AD))
 _CAMPAIGNS = pa.array(list(CAMPAIGN_OF_AD.values()))
 
 
-def application() -> Application:
+def application() -> hf.Application:
     """Return the application: four tasks of everything, and one full exchange, by campaign."""
-    app = Application("advertising")
+    app = hf.Application("advertising")
     events = app.source(
         "events",
-        schema={
-            "user_id": "string",
-            "page_id": "string",
-            "ad_id": "string",
-            "ad_type": "string",
-            "event_type": "string",
-            "event_time": "timestamp",
-            "ip_address": "string",
-        },
+        schema="user_id string, page_id string, ad_id string, ad_type string, event_type string, event_time timestamp, "
+        "ip_address string",
         event_time="event_time",
         lateness=1,
         parallelism=4,
@@ -72,9 +65,11 @@ def application() -> Application:
     )
     views = events.filter(pc.field("event_type") == "view", id="views", parallelism=4, selectivity=1 / 3)
     of_campaigns = views.flat_map(
-        with_campaign, schema={"campaign_id": "string", "event_time": "timestamp"}, id="joined", parallelism=4
+        with_campaign, schema="campaign_id string, event_time timestamp", id="joined", parallelism=4
     )
-    of_campaigns.key_by("campaign_id").window(tumbling("10 seconds")).count(id="counts", parallelism=4).output()
+    of_campaigns.key_by("campaign_id").window(hf.tumbling("10 seconds")).count(id="counts", parallelism=4).output(
+        "counts"
+    )
     return app
 
 

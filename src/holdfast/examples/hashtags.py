@@ -1,9 +1,9 @@
 """Hashtags (incremental recovery, Fig. 8): fifteen queries that build on each other, from one stream of tweets.
 
-Runs anywhere. O0 to O3 count hashtags in sliding windows of 5, 10, 15 and 20 seconds; O4 to O9 add up what they
-subscribe to, by hashtag and end of window; O10 to O14 give the ten hashtags with the highest sums. Who subscribes to
-whom is that of the library's topology of this name, where paper and picture leave it open. The tweets are synthetic:
-1.5 hashtags each, popular by Zipf's law.
+Runs anywhere. `count-0` to `count-3` count hashtags in sliding windows of 5, 10, 15 and 20 seconds; `sum-4` to `sum-9`
+add up what they subscribe to, by hashtag and end of window; `top-10` to `top-14` give the ten hashtags with the highest
+sums. The numbers are those of the figure (O0 to O14 there). The paper and its picture leave open which query subscribes
+to which; that is chosen here. The tweets are synthetic: 1.5 hashtags each, popular by Zipf's law.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.application import Application, Stream, sliding
+import holdfast as hf
 from holdfast.examples.draws import by_popularity, moments, of_batch
 
 TITLE = "Hashtag frequencies: fifteen queries that build on each other"
@@ -23,28 +23,34 @@ SUMS: dict[int, tuple[int, ...]] = {4: (0, 1), 5: (1, 2), 6: (2, 3), 7: (4, 5), 
 TOPS: dict[int, tuple[int, ...]] = {10: (7,), 11: (7, 8), 12: (8,), 13: (8, 9), 14: (9,)}
 TOP = 10
 
-_SCORES = {"tag": "string", "window_end": "timestamp", "count": "int64"}
+_SCORES = "tag string, window_end timestamp, count bigint"
 
 
-def application() -> Application:
-    """Return the application: every one of O0 to O14 is an output."""
-    app = Application("hashtags")
-    tweets = app.source("Source", schema={"text": "string", "at": "timestamp"}, event_time="at", lateness=1, rate=1_000)
-    tags = tweets.flat_map(hashtags, schema={"tag": "string", "at": "timestamp"}, id="Parser", selectivity=1.5)
-    made: dict[int, Stream] = {}
+def query_name(number: int) -> str:
+    """Return the name of one of the fifteen queries: what it does, and its number in the figure."""
+    kind = "sum" if number in SUMS else "top" if number in TOPS else "count"
+    return f"{kind}-{number}"
+
+
+def application() -> hf.Application:
+    """Return the application: every one of the fifteen queries is an output."""
+    app = hf.Application("hashtags")
+    tweets = app.source("tweets", schema="text string, at timestamp", event_time="at", lateness=1, rate=1_000)
+    tags = tweets.flat_map(hashtags, schema="tag string, at timestamp", id="tags", selectivity=1.5)
+    made: dict[int, hf.Stream] = {}
     for number in range(4):
-        window = sliding(5 * (number + 1), every="1 second")
-        made[number] = tags.key_by("tag").window(window).count(id=f"O{number}", parallelism=1).output()
+        window = hf.sliding(5 * (number + 1), every="1 second")
+        made[number] = tags.key_by("tag").window(window).count(id=query_name(number), parallelism=1).output()
     for feeds, function in ((SUMS, summed), (TOPS, topped)):
         for number, reads in feeds.items():
             first, *others = (made[read] for read in reads)
             made[number] = first.apply(
                 function,
                 *others,
-                state={"tag": "string"},
+                state="tag string",
                 schema=_SCORES,
                 event_time="window_end",
-                id=f"O{number}",
+                id=query_name(number),
                 parallelism=1,
             ).output()
     return app
@@ -81,4 +87,4 @@ def batches(seed: int, count: int, rows: int) -> Iterator[dict[str, pa.Table]]:
         first, second = (tags.take(pa.array(by_popularity(random, rows, TAGS, 1.1))) for _ in range(2))
         second = pc.if_else(pa.array(random.random(rows) < 0.5), second, "nothing")
         text = pc.binary_join_element_wise("just", first, "and", second, " ")
-        yield {"Source": pa.table({"text": text, "at": moments(random, batch, rows)})}
+        yield {"tweets": pa.table({"text": text, "at": moments(random, batch, rows)})}

@@ -1,9 +1,10 @@
 """Hot pages (PPA, Q1): the hundred most visited pages of a large site, by merging slices of a hundred visits.
 
-Runs anywhere. O1 takes the log in by server and sums every slice of 100 visits, O2 merges every 100 of these sums, one
-task of O3 keeps the totals and gives the hundred hottest pages after each batch in which a hundred sums came. All three
-are operators with memory of their own. The visits are synthetic: pages are popular by Zipf's law, in an order of its
-own for each server, and the rate rises and falls over a day (the paper replays the log of World Cup 1998).
+Runs anywhere. `slices` takes the log in by server and sums every slice of 100 visits, `merged` merges every 100 of
+these sums, one task of `hottest` keeps the totals and gives the hundred hottest pages after each batch in which a
+hundred sums came. All three are operators with memory of their own. The visits are synthetic: pages are popular by
+Zipf's law, in an order of its own for each server, and the rate rises and falls over a day (the paper replays the log
+of World Cup 1998).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.application import Application
+import holdfast as hf
 from holdfast.application.steps import CustomFunction
 from holdfast.examples.draws import by_popularity, moments, of_batch
 
@@ -26,18 +27,19 @@ TOP = 100
 BATCHES_OF_DAY = 1800
 """A day, replayed 48 times as fast, in batches of a second."""
 
-_SUMS = {"page": "string", "visits": "int64"}
+_SUMS = {"page": "string", "visits": "bigint"}
 _SCHEMA = pa.schema([("page", pa.string()), ("visits", pa.int64())])
 
 
-def application() -> Application:
+def application() -> hf.Application:
     """Return the application: 8 tasks that slice, 4 that merge, one that keeps the totals."""
-    app = Application("hot-pages")
-    schema = {"server": "int32", "page": "string", "at": "timestamp"}
+    app = hf.Application("hot-pages")
+    schema = "server int, page string, at timestamp"
     visits = app.source("visits", schema=schema, event_time="at", key="server", parallelism=8, rate=40_717.7)
-    sums = visits.apply(by_slices(_one_each), state=_SUMS, schema=_SUMS, id="O1", parallelism=8, selectivity=0.5)
-    merged = sums.apply(by_slices(_as_they_are), state=_SUMS, schema=_SUMS, id="O2", parallelism=4, selectivity=0.5)
-    merged.apply(hottest, state={**_SUMS, "waiting": "bool"}, schema=_SUMS, id="O3", parallelism=1).output()
+    sums = visits.apply(by_slices(_one_each), state=_SUMS, schema=_SUMS, id="slices", parallelism=8, selectivity=0.5)
+    merged = sums.apply(by_slices(_as_they_are), state=_SUMS, schema=_SUMS, id="merged", parallelism=4, selectivity=0.5)
+    pages = merged.apply(hottest, state={**_SUMS, "waiting": "boolean"}, schema=_SUMS, id="hottest", parallelism=1)
+    pages.output("hottest")
     return app
 
 

@@ -1,8 +1,8 @@
 """Incidents (PPA, Q2): which incidents of the last five minutes come with a traffic jam, told every ten seconds.
 
-Runs anywhere. O1 averages the speed of every segment in every second; O2 condenses what users report into incidents; O3
-joins both over windows of five minutes that slide by ten seconds; O4 aggregates per incident. Only seconds in which a
-segment is slow can be part of a jam, so the others are left out before the join.
+Runs anywhere. `speeds` averages the speed of every segment in every second; `incidents` condenses what users report
+into incidents; `matches` joins both over windows of five minutes that slide by ten seconds; `jams` aggregates per
+incident. Only seconds in which a segment is slow can be part of a jam, so the others are left out before the join.
 
 The input is synthetic, with the paper's numbers: 100,000 users on 1,000 segments by Zipf's law with exponent 0.5;
 20,000 locations a second, so each user tells its own every five seconds; an incident every two seconds, on a segment
@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.application import Application, average, distinct, least, sliding, tumbling
+import holdfast as hf
 from holdfast.examples.draws import SECOND, by_popularity, moments, of_batch
 
 TITLE = "Incidents of the last five minutes that come with a traffic jam"
@@ -38,12 +38,12 @@ _ASSIGNMENT, _LOCATIONS, _INCIDENT = 0, 1, 2
 Users = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def application() -> Application:
+def application() -> hf.Application:
     """Return the application; everything is spread by segment, so no exchange is full."""
-    app = Application("incidents")
+    app = hf.Application("incidents")
     locations = app.source(
         "locations",
-        schema={"user": "int64", "segment": "string", "speed": "double", "at": "timestamp"},
+        schema="user bigint, segment string, speed double, at timestamp",
         event_time="at",
         lateness=1,
         key="segment",
@@ -52,7 +52,7 @@ def application() -> Application:
     )
     reports = app.source(
         "reports",
-        schema={"user": "int64", "segment": "string", "incident": "int64", "at": "timestamp"},
+        schema="user bigint, segment string, incident bigint, at timestamp",
         event_time="at",
         lateness=1,
         key="segment",
@@ -61,24 +61,26 @@ def application() -> Application:
     )
     speeds = (
         locations.key_by("segment")
-        .window(tumbling("1 second"))
-        .aggregate(speed=average("speed"), id="O1", parallelism=8, hints={"selectivity": 0.05})
+        .window(hf.tumbling("1 second"))
+        .agg(speed=hf.avg("speed"), id="speeds", parallelism=8, hints={"selectivity": 0.05})
     )
     slow = speeds.filter(pc.field("speed") < JAM_SPEED, id="slow", parallelism=8, selectivity=0.03)
     known = (
         reports.key_by("segment")
-        .window(tumbling("10 seconds"))
-        .distinct("segment", "incident", id="O2", parallelism=4, selectivity=0.007)
+        .window(hf.tumbling("10 seconds"))
+        .distinct("segment", "incident", id="incidents", parallelism=4, selectivity=0.007)
     )
-    jams = slow.join(known, on="segment", window=sliding("5 minutes", every="10 seconds"), id="O3", parallelism=4)
+    matches = slow.join(
+        known, on="segment", window=hf.sliding("5 minutes", every="10 seconds"), id="matches", parallelism=4
+    )
     # A pair comes out with the window it shares; windows that end together fall into the same ten seconds.
-    jams.key_by("segment", "incident").window(tumbling("10 seconds")).aggregate(
-        reported=least("right_window_start"),
-        slow_seconds=distinct("left_window_end"),
-        slowest=least("speed"),
-        id="O4",
+    matches.key_by("segment", "incident").window(hf.tumbling("10 seconds")).agg(
+        reported=hf.min("right_window_start"),
+        slow_seconds=hf.count_distinct("left_window_end"),
+        slowest=hf.min("speed"),
+        id="jams",
         parallelism=1,
-    ).output()
+    ).output("jams")
     return app
 
 

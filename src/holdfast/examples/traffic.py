@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from holdfast.application import Application, average, sliding, tumbling
+import holdfast as hf
 from holdfast.examples.draws import by_popularity, moments, of_batch
 
 TITLE = "Speed and incidents per road segment, joined"
@@ -19,36 +19,33 @@ SEGMENTS = 1000
 LOCATIONS_PER_INCIDENT = 40
 
 
-def application() -> Application:
+def application() -> hf.Application:
     """Return the application; partitions of the same segment nest, so no exchange is full."""
-    app = Application("traffic")
-    window = sliding("10 seconds", every="1 second")
+    app = hf.Application("traffic")
+    window = hf.sliding("10 seconds", every="1 second")
     locations = app.source(
-        "O1",
-        schema={"segment": "string", "speed": "double", "at": "timestamp"},
-        event_time="at",
-        lateness=1,
-        rate=20_000,
+        "locations", schema="segment string, speed double, at timestamp", event_time="at", lateness=1, rate=20_000
     )
     incidents = app.source(
-        "O2", schema={"segment": "string", "kind": "string", "at": "timestamp"}, event_time="at", lateness=1, rate=500
+        "incidents", schema="segment string, kind string, at timestamp", event_time="at", lateness=1, rate=500
     )
     speeds = (
         locations.key_by("segment")
         .window(window)
-        .aggregate(speed=average("speed"), id="O3", parallelism=4, hints={"selectivity": 0.05})
+        .agg(speed=hf.avg("speed"), id="speeds", parallelism=4, hints={"selectivity": 0.05})
+        .output("speeds", priority=[4, 2, 1, 1])
     )
-    speeds.output(priority=[4, 2, 1, 1])
     reports = (
         incidents.key_by("segment")
         .window(window)
-        .count(id="O4", parallelism=2, selectivity=0.2)
-        .output(priority=[3, 1])
+        .count(id="reports", parallelism=2, selectivity=0.2)
+        .output("reports", priority=[3, 1])
     )
     # Results of windows that end together fall into the same second.
-    speeds.join(reports, on="segment", window=tumbling("1 second"), id="O5", parallelism=2, selectivity=0.02).output(
-        priority=[5, 2]
+    jams = speeds.join(
+        reports, on="segment", window=hf.tumbling("1 second"), id="jams", parallelism=2, selectivity=0.02
     )
+    jams.output("jams", priority=[5, 2])
     return app
 
 
@@ -73,4 +70,4 @@ def batches(seed: int, count: int, rows: int) -> Iterator[dict[str, pa.Table]]:
                 "at": moments(random, batch, few),
             }
         )
-        yield {"O1": locations, "O2": incidents}
+        yield {"locations": locations, "incidents": incidents}

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.application import Application, sliding, tumbling
+import holdfast as hf
 from holdfast.examples.draws import by_popularity, moments, of_batch
 
 TITLE = "The twenty words most used in the last minute, every ten seconds"
@@ -32,15 +32,15 @@ STOP_WORDS = (
 )
 
 
-def application() -> Application:
+def application() -> hf.Application:
     """Return the application: three tasks that split, four that filter, five that count, one that ranks."""
-    app = Application("trending-keywords")
+    app = hf.Application("trending-keywords")
     tweets = app.source(
-        "tweets", schema={"text": "string", "at": "timestamp"}, event_time="at", lateness=1, parallelism=3, rate=50
+        "tweets", schema="text string, at timestamp", event_time="at", lateness=1, parallelism=3, rate=50
     )
     words = tweets.flat_map(
         split,
-        schema={"word": "string", "at": "timestamp"},
+        schema="word string, at timestamp",
         id="splitter",
         parallelism=3,
         selectivity=WORDS_IN_TWEET,
@@ -49,11 +49,11 @@ def application() -> Application:
     keywords = words.filter(is_keyword, id="filter", parallelism=4, selectivity=1 - STOP_SHARE)
     counts = (
         keywords.key_by("word")
-        .window(sliding("1 minute", every="10 seconds"))
+        .window(hf.sliding("1 minute", every="10 seconds"))
         .count(id="counter", parallelism=5, selectivity=0.1)
     )
     # Counts of windows that end together fall into the same ten seconds.
-    counts.window(tumbling("10 seconds")).top(TOP, by="count", id="trending", parallelism=1).output()
+    counts.window(hf.tumbling("10 seconds")).top(TOP, by="count", id="trending", parallelism=1).output("trending")
     return app
 
 

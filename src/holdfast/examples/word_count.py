@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.application import Application, tumbling
+import holdfast as hf
 from holdfast.examples.draws import by_popularity, moments, of_batch
 
 TITLE = "How often each word is said, in windows of ten seconds"
@@ -16,16 +16,14 @@ WORDS = 2000
 WORDS_IN_SENTENCE = 6
 
 
-def application() -> Application:
+def application() -> hf.Application:
     """Return the application: sentences are cut into words, words are counted per window."""
-    app = Application("word-count")
-    sentences = app.source(
-        "sentences", schema={"text": "string", "at": "timestamp"}, event_time="at", lateness=1, rate=10_000
-    )
+    app = hf.Application("word-count")
+    sentences = app.source("sentences", schema="text string, at timestamp", event_time="at", lateness=1, rate=10_000)
     words = sentences.flat_map(
-        split, schema={"word": "string", "at": "timestamp"}, id="words", parallelism=2, selectivity=WORDS_IN_SENTENCE
+        split, schema="word string, at timestamp", id="words", parallelism=2, selectivity=WORDS_IN_SENTENCE
     )
-    words.key_by("word").window(tumbling("10 seconds")).count(id="counts", parallelism=4).output()
+    words.key_by("word").window(hf.tumbling("10 seconds")).count(id="counts", parallelism=4).output("counts")
     return app
 
 

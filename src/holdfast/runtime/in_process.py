@@ -112,7 +112,7 @@ class InProcess:
             self.program,
             self._backend,
             self._logs,
-            name_sinks(self.program, sinks or {}),
+            name_sinks(self.program, self.program.sinks_by_operator(sinks or {})),
             self._late_sink,
             MemoryProgress()
             if self._directory is None
@@ -170,9 +170,9 @@ class InProcess:
 
     # -- what came of it --------------------------------------------------------------------------------------------
 
-    def rows(self, operator: str) -> pa.Table:
+    def rows(self, output: str) -> pa.Table:
         """Return all rows an output has given, by batch and then by partition; its sink must be one that can tell."""
-        return self._coordinator.outputs.rows(operator)
+        return self._coordinator.outputs.rows(self.program.output_operator(output))
 
     def late(self, operator: str, source: str | None = None) -> pa.Table | None:
         """Return the rows an operator kept aside (of one of its inputs); None where there are none."""

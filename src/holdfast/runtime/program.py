@@ -69,9 +69,27 @@ class Program:
             name: _source(app, name, step) for name, step in app.steps.items() if isinstance(step, steps.Source)
         }
         self.sinks: Mapping[OperatorId, object] = dict(app.sinks)
+        self.output_names: Mapping[OperatorId, str] = app.output_names()
+        """The name that users know each output operator by."""
         order = self.topology.operator_order
         self.order: tuple[OperatorId, ...] = tuple(self.topology.operators[number].id for number in order)
         """The operators, inputs before consumers."""
+
+    def output_operator(self, name: str) -> OperatorId:
+        """Return the operator that is published under a name."""
+        for operator, its in self.output_names.items():
+            if its == name:
+                return operator
+        raise BadInput(
+            f"{name!r} is not an output",
+            where=f"application {self.name}",
+            field="sinks",
+            remedy=f"there are {', '.join(self.output_names.values())}",
+        )
+
+    def sinks_by_operator(self, sinks: Mapping[str, object]) -> dict[str, object]:
+        """Return sinks that are given by the names of outputs, by their operators."""
+        return {self.output_operator(name): sink for name, sink in sinks.items()}
 
     @cached_property
     def partitions(self) -> tuple[PartitionId, ...]:
@@ -140,7 +158,13 @@ def _operators(app: Application, topology: Topology) -> dict[OperatorId, Operato
 
 def _source(app: Application, name: OperatorId, step: steps.Source) -> SourceProgram:
     schema = arrow_schema(app.columns[name])
-    assert schema is not None, "a source declares its columns"
+    if schema is None:
+        raise BadInput(
+            "the columns of this source are not known yet",
+            where=f"application {app.name}",
+            field=f"{name}.schema",
+            remedy='declare them: schema="ts timestamp, page string"; hf.start takes them from the DataFrame',
+        )
     return SourceProgram(
         name, app.operator(name).parallelism, schema, app.keys[name][0], step.event_time, step.lateness
     )

@@ -1,57 +1,144 @@
-"""Read an application's sources and process what comes, to their end or until told to stop. Runs on the driver."""
+"""What brings batches into a run: the application's sources, or tables that are given. Runs on the driver."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from typing import Protocol
 
+import pyarrow as pa
+
+from holdfast.errors import BadInput
 from holdfast.spark.ingest import Ingestion
 from holdfast.spark.run import SparkRun
 
 
-def read_sources(
-    ingestion: Ingestion,
-    running: SparkRun,
-    *,
-    available_now: bool = False,
-    close: bool = False,
-    progressed: Callable[[], object] = lambda: None,
-) -> None:
-    """Read until the sources end: never, unless `available_now` says to read what there is. Ctrl-C stops it.
+class Feed(Protocol):
+    """Brings batches into the source logs of a run; called in the run's own thread, apart from `available`."""
 
-    Live queries wait for nobody: those that are lost come back beside them as nodes arrive. `close` lets every window
-    out at the end, after which nothing can follow. `progressed` is called when live queries have gone on.
-    """
-    try:
-        ingestion.start(available_now=available_now)
-        _read(ingestion, running, progressed)
-        finish(running, close=close)
-        progressed()
-    except BaseException:
-        with suppress(Exception):  # Ctrl-C may have ended Spark's JVM as well: what is on its way says more
-            ingestion.stop()
-        raise
-    ingestion.stop()
+    def start(self) -> None:
+        """Begin to read."""
+        ...
+
+    @property
+    def reading(self) -> bool:
+        """Whether more may come; raises what a source failed with."""
+        ...
+
+    @property
+    def pending(self) -> bool:
+        """Whether rows are there that are in no batch yet."""
+        ...
+
+    def log_batches(self) -> bool:
+        """Log batches of what has come, not too many at once; say whether there was one."""
+        ...
+
+    def available(self) -> Callable[[], bool]:
+        """Wait until what the sources have now is there; return what says whether it is in batches."""
+        ...
+
+    def stop(self) -> None:
+        """Stop reading; what has come stays."""
+        ...
 
 
-def _read(ingestion: Ingestion, running: SparkRun, progressed: Callable[[], object]) -> None:
-    most = 2 * running.coordinator.pace.most_batches
-    shown = running.live_frontier
-    while True:
-        reading, made = ingestion.reading, False
+class SourceFeed:
+    """Reads the application's sources as streams."""
+
+    def __init__(self, ingestion: Ingestion, running: SparkRun, *, available_now: bool) -> None:
+        """With `available_now`, read what there is and end."""
+        self._ingestion, self._running, self._available_now = ingestion, running, available_now
         # Several batches where much has come: a cycle then takes them together, with fewer exchanges.
-        while running.logged - running.live_frontier < most and ingestion.make_batch() is not None:
+        self._most = 2 * running.coordinator.pace.most_batches
+
+    def start(self) -> None:
+        """See Feed."""
+        self._ingestion.start(available_now=self._available_now)
+
+    @property
+    def reading(self) -> bool:
+        """See Feed."""
+        return self._ingestion.reading
+
+    @property
+    def pending(self) -> bool:
+        """See Feed."""
+        return any(self._ingestion.waiting.values())
+
+    def log_batches(self) -> bool:
+        """See Feed."""
+        made, running = False, self._running
+        while running.logged - running.live_frontier < self._most and self._ingestion.make_batch() is not None:
             made = True
-        worked = running.advance()
-        if running.live_frontier != shown:
-            shown = running.live_frontier
-            progressed()
-        if not reading and not made and not worked:
-            return
+        return made
+
+    def available(self) -> Callable[[], bool]:
+        """See Feed."""
+        through = self._ingestion.await_available()
+        return lambda: self._ingestion.has_taken(through)
+
+    def stop(self) -> None:
+        """See Feed."""
+        self._ingestion.stop()
+
+
+class GivenFeed:
+    """Logs tables that are given, source -> rows, batch by batch; skips those that an earlier start has logged."""
+
+    def __init__(self, batches: Iterable[Mapping[str, pa.Table]], running: SparkRun) -> None:
+        self._batches, self._running = iter(batches), running
+        self._number, self._ended = -1, False
+
+    def start(self) -> None:
+        """See Feed."""
+
+    @property
+    def reading(self) -> bool:
+        """See Feed."""
+        return not self._ended
+
+    @property
+    def pending(self) -> bool:
+        """See Feed."""
+        return not self._ended
+
+    def log_batches(self) -> bool:
+        """See Feed: one batch, once live queries have processed the one before."""
+        if self._ended or self._running.live_frontier < self._number:
+            return False
+        batch = next(self._batches, None)
+        if batch is None:
+            self._ended = True
+            return False
+        if not isinstance(batch, Mapping):
+            raise BadInput(f"a batch is {type(batch).__name__}", field="batches", remedy="give source -> pyarrow.Table")
+        self._number += 1
+        if self._number > self._running.logged:
+            self._running.log(batch)
+        return True
+
+    def available(self) -> Callable[[], bool]:
+        """See Feed."""
+        return lambda: self._ended
+
+    def stop(self) -> None:
+        """See Feed."""
+        with suppress(AttributeError):
+            self._batches.close()  # type: ignore[attr-defined]
 
 
 def finish(running: SparkRun, *, close: bool = False) -> None:
-    """Process what is logged, also for those that waited for nodes; with `close`, let every window out."""
+    """Process what is logged, also in partitions that wait for nodes; with `close`, close every window."""
     if close and not running.closed:
         running.log({}, last=True)
     running.run()
+
+
+def drain(running: SparkRun) -> None:
+    """Process what is logged as far as live partitions can; those that are lost are not waited for."""
+    status, still = running.coordinator.status, 0
+    while status.can_go_on and still < 10:
+        before = status.standing
+        running.advance()
+        still = 0 if status.standing != before else still + 1

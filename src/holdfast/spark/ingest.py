@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
@@ -36,6 +36,7 @@ from holdfast.runtime.io.source_pieces import Piece, piece_fields, piece_of, wri
 from holdfast.runtime.io.sources import DirectoryLog
 from holdfast.runtime.program import SourceProgram
 from holdfast.runtime.times import Watermark, lowest
+from holdfast.spark.readers import open_sources
 from holdfast.spark.run import SparkRun
 from holdfast.spark.settings import Settings
 
@@ -71,8 +72,11 @@ class Ingestion:
         most_arrivals: int = MOST_ARRIVALS,
         most_behind: int | None = None,
         idle_batches: int | None = None,
+        frames: Mapping[OperatorId, DataFrame] | None = None,
     ) -> None:
-        """Prepare a query for every source; each must have a frame. `directory` is the run's.
+        """Prepare a query for every source; each must have a reader. `directory` is the run's.
+
+        `frames`: the sources' DataFrames, where they are open already (None: they are opened by `start`).
 
         `most_arrivals`: micro-batches that one batch takes at most. `most_behind`: micro-batches that may wait; then
         sources wait too (None: as spark.holdfast.ingest.maxPendingBatches says). `idle_batches`: a source without rows
@@ -83,19 +87,18 @@ class Ingestion:
         self._most_arrivals, self._idle = most_arrivals, idle_batches
         self._most_behind = Settings.read(spark).max_pending_batches if most_behind is None else most_behind
         self._directory = Path(directory) / "ingest"
-        self._frames: dict[OperatorId, Callable[[Any], Any]] = {}
+        self._app, self._frames = app, frames
         self._logs: dict[OperatorId, DirectoryLog] = {}
         for name, step in app.steps.items():
             if not isinstance(step, steps.Source):
                 continue
-            if step.frame is None:
+            if step.reader is None and frames is None:
                 raise BadInput(
                     "has no streaming DataFrame",
                     where=f"application {app.name}",
-                    field=f"{name}.frame",
+                    field=f"{name}.reader",
                     remedy="give the source one: app.source(…, lambda spark: spark.readStream…)",
                 )
-            self._frames[name] = step.frame
             source = run.program.sources[name]
             self._logs[name] = DirectoryLog(source, run.program.name, Path(directory) / "sources" / name)
             (self._directory / name / "arrived").mkdir(parents=True, exist_ok=True)
@@ -111,22 +114,12 @@ class Ingestion:
     def start(self, *, available_now: bool = False) -> None:
         """Start reading; with `available_now`, read what there is and end."""
         self._stopping = False
-        for name, make in self._frames.items():
+        frames = open_sources(self._app, self._spark) if self._frames is None else self._frames
+        for name, frame in frames.items():
             schema = self._run.program.sources[name].schema
-            frame = make(self._spark)
-            if not getattr(frame, "isStreaming", False):
-                raise BadInput(
-                    "is not a streaming DataFrame", field=f"{name}.frame", remedy="make it with spark.readStream"
-                )
-            if missing := [column for column in schema.names if column not in frame.columns]:
-                raise BadInput(
-                    f"has no column {missing[0]!r}",
-                    field=f"{name}.frame",
-                    remedy=f"it has {', '.join(frame.columns)}; select or rename to the declared schema",
-                )
             writer = (
                 frame.select(*schema.names)
-                .writeStream.queryName(f"holdfast ingest {name}")
+                .writeStream.queryName(f"holdfast {self._run.id}: {name}")
                 .option("checkpointLocation", str(self._directory / name / "checkpoint"))
                 .foreachBatch(partial(self._arrived, name))
             )
@@ -179,13 +172,23 @@ class Ingestion:
         return {
             name: sum(number > self._taken[name] for number in self._there(name))
             + sum(len(taken.get(name, ())) for taken in in_batches)
-            for name in self._frames
+            for name in self._logs
         }
+
+    def await_available(self) -> dict[str, int]:
+        """Wait until everything the sources have now is written down; return the last micro-batch of each."""
+        for query in self._queries.values():
+            query.processAllAvailable()
+        return {name: max([self._taken[name], *self._there(name)]) for name in self._logs}
+
+    def has_taken(self, through: Mapping[str, int]) -> bool:
+        """Whether batches hold the micro-batches up to these."""
+        return all(self._taken[name] >= number for name, number in through.items())
 
     def make_batch(self) -> BatchId | None:
         """Make the next batch of what has arrived, and log it; None where nothing has."""
         taken: dict[str, list[int]] = {}
-        for name in self._frames:
+        for name in self._logs:
             fresh = sorted(number for number in self._there(name) if number > self._taken[name])
             taken[name] = fresh[: self._most_arrivals]
         if not any(taken.values()):
@@ -239,7 +242,7 @@ class Ingestion:
 
     def _resume(self) -> None:
         """Find what earlier drivers took, and log a batch whose list was written but whose rows were not."""
-        self._taken = dict.fromkeys(map(str, self._frames), -1)
+        self._taken = dict.fromkeys(map(str, self._logs), -1)
         lists = {int(path.stem): path for path in (self._directory / "batches").glob("[0-9]*.json")}
         for number in sorted(lists):
             made = json.loads(lists[number].read_bytes())

@@ -8,15 +8,15 @@ checkpoints of this reading are in a folder of their own: a run of the applicati
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast.application import Application, steps
-from holdfast.errors import BadInput, CheckFailed
+from holdfast.application import Application
+from holdfast.errors import CheckFailed
 from holdfast.runtime.schemas import arrow_schema, conform
+from holdfast.spark.readers import open_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,47 +31,17 @@ _LOOK_AGAIN = 0.2
 def record_sources(app: Application, spark: SparkSession, folder: Path, limit: int) -> dict[str, pa.Table]:
     """Return the first rows that every source delivers, at most so many of each; checkpoints go into the folder."""
     found = {}
-    for name, step in app.steps.items():
-        if not isinstance(step, steps.Source):
-            continue
-        if step.frame is None:
-            raise BadInput(
-                "has no reader, so there is nothing to record",
-                where=f"application {app.name}",
-                field=name,
-                remedy="give its rows with --input DIR, or the source a reader: app.source(…, lambda spark: …)",
-            )
-        schema = arrow_schema(app.columns[name])
-        frame = _frame(name, step.frame, schema, spark)
+    for name, frame in open_sources(app, spark).items():
         rows = _read(name, frame, folder / name / "now", limit, available_now=True, seconds=MOST_SECONDS)
         if not sum(table.num_rows for table in rows):
             rows = _read(name, frame, folder / name / "on", limit, available_now=False, seconds=IDLE_SECONDS)
+        schema = arrow_schema(app.columns[name])
         if rows:
             table = pa.concat_tables(rows).combine_chunks()
             found[str(name)] = table if schema is None else conform(table, schema, f"source {name}")
         else:
             found[str(name)] = pa.table({}) if schema is None else schema.empty_table()
     return found
-
-
-def _frame(name: str, make: Callable[[Any], Any], schema: pa.Schema | None, spark: SparkSession) -> DataFrame:
-    try:
-        frame: DataFrame = make(spark)
-    except Exception as error:
-        raise BadInput(
-            f"its reader failed: {_first_line(error)}", where=f"source {name}", remedy="see what the reader needs"
-        ) from None
-    if not getattr(frame, "isStreaming", False):
-        raise BadInput("is not a streaming DataFrame", field=f"{name}.frame", remedy="make it with spark.readStream")
-    if schema is None:
-        return frame
-    if missing := [column for column in schema.names if column not in frame.columns]:
-        raise BadInput(
-            f"has no column {missing[0]!r}",
-            field=f"{name}.frame",
-            remedy=f"it has {', '.join(frame.columns)}; select or rename to the declared schema",
-        )
-    return frame.select(*schema.names)
 
 
 def _read(

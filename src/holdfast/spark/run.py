@@ -95,7 +95,8 @@ class SparkRun:
             for name, source in self.program.sources.items()
         }
         start = f"{folder_name(self.program.name)}-{uuid4().hex[:12]}"
-        self._sinks = name_sinks(self.program, sinks or {})
+        self.id, self.start_id = progress.run, start
+        self._sinks = name_sinks(self.program, self.program.sinks_by_operator(sinks or {}))
         stagers = stagers_of(self.program, self._sinks, start)
         context = RunContext(
             _portable(app),
@@ -170,6 +171,11 @@ class SparkRun:
         """Put one batch into the source logs; sources that are not named have no rows in it. Returns its number."""
         return log_batch(self.program, self._logs, batch, last=last, number=number)
 
+    def logged_rows(self, batch: BatchId) -> dict[str, int]:
+        """Return how many rows each source has in a batch; 0 where its manifest is trimmed."""
+        found = {name: log.manifest(batch) for name, log in self._logs.items()}
+        return {str(name): 0 if one is None else sum(one.rows) for name, one in found.items()}
+
     # -- running -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -212,13 +218,13 @@ class SparkRun:
         """How often live partitions went back for others, after the start."""
         return self.coordinator.rollbacks
 
-    def count(self, operator: str) -> int:
+    def count(self, output: str) -> int:
         """Return how many rows an output has given; its sink must be one that can tell."""
-        return self.coordinator.outputs.count(operator)
+        return self.coordinator.outputs.count(self.program.output_operator(output))
 
-    def rows(self, operator: str) -> pa.Table:
+    def rows(self, output: str) -> pa.Table:
         """Return all rows an output has given, by batch and then by partition; its sink must be one that can tell."""
-        return self.coordinator.outputs.rows(operator)
+        return self.coordinator.outputs.rows(self.program.output_operator(output))
 
 
 def _pace(settings: Settings, wait_seconds: float) -> CycleSettings:
@@ -282,7 +288,7 @@ def _portable(app: Application) -> bytes:
     """Return the application as bytes for the nodes, without what only the driver needs: frames and sinks."""
     stripped = copy(app)
     stripped.steps = {
-        name: replace(step, frame=None) if isinstance(step, steps.Source) else step for name, step in app.steps.items()
+        name: replace(step, reader=None) if isinstance(step, steps.Source) else step for name, step in app.steps.items()
     }
     stripped.sinks = {}
     try:

@@ -76,7 +76,7 @@ class HoldfastSide:
         for stream in self.feed.streams:
             source = app.steps[OperatorId(stream.name)]
             assert isinstance(source, steps.Source)
-            app.steps[OperatorId(stream.name)] = replace(source, frame=partial(_frame, stream, files_per_batch))
+            app.steps[OperatorId(stream.name)] = replace(source, reader=partial(_frame, stream, files_per_batch))
         self._outputs = tuple(workload.sql)
         sinks: dict[str, object] = {name: str(folder / "out" / name) for name in self._outputs}
         self._run = SparkRun(app, spark, folder / "run", sinks=sinks, secret_file=secret_file)

@@ -73,15 +73,16 @@ def _count_sql() -> dict[str, str]:
 
 
 def _traffic_sql() -> dict[str, str]:
-    speeds = (
-        f"SELECT segment, w, avg(speed) AS speed FROM {_windows('segment, speed, at', 'O1', 10)} GROUP BY segment, w"
+    located = _windows("segment, speed, at", "locations", 10)
+    speeds = f"SELECT segment, w, avg(speed) AS speed FROM {located} GROUP BY segment, w"
+    reports = (
+        f"SELECT segment, w, count(*) AS count FROM {_windows('segment, at', 'incidents', 10)} GROUP BY segment, w"
     )
-    reports = f"SELECT segment, w, count(*) AS count FROM {_windows('segment, at', 'O2', 10)} GROUP BY segment, w"
     joined = f"({speeds}) AS l JOIN ({reports}) AS r ON l.segment = r.segment AND l.w = r.w"
     return {
-        "O3": f"SELECT segment, w.end AS window_end, speed FROM ({speeds})",
-        "O4": f"SELECT segment, w.end AS window_end, count FROM ({reports})",
-        "O5": f"SELECT l.segment AS segment, l.w.end AS window_end, speed, count FROM {joined}",
+        "speeds": f"SELECT segment, w.end AS window_end, speed FROM ({speeds})",
+        "reports": f"SELECT segment, w.end AS window_end, count FROM ({reports})",
+        "jams": f"SELECT l.segment AS segment, l.w.end AS window_end, speed, count FROM {joined}",
     }
 
 
@@ -90,7 +91,7 @@ def _hashtags_sql() -> dict[str, str]:
     weights = {number: [int(number == window) for window in range(4)] for number in range(4)}
     for number, reads in {**hashtags.SUMS, **hashtags.TOPS}.items():
         weights[number] = [sum(column) for column in zip(*(weights[read] for read in reads), strict=True)]
-    words = "SELECT explode(split(text, ' ')) AS tag, at FROM Source"
+    words = "SELECT explode(split(text, ' ')) AS tag, at FROM tweets"
     tags = f"(SELECT tag, at FROM ({words}) WHERE startswith(tag, '#'))"
     found = {}
     for number, weight in weights.items():
@@ -104,7 +105,7 @@ def _hashtags_sql() -> dict[str, str]:
         text = f"SELECT tag, w, {value} AS count FROM {_windows('tag, at', tags, 5 * (largest + 1))} GROUP BY tag, w"
         if number in hashtags.TOPS:
             text = _top_sql(text)
-        found[f"O{number}"] = f"SELECT tag, w.end AS window_end, count FROM ({text})"
+        found[hashtags.query_name(number)] = f"SELECT tag, w.end AS window_end, count FROM ({text})"
     return found
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from holdfast.drill.settings import DrillSettings, DrillStrategy
+from holdfast.examples.hashtags import query_name
 
-UPSTREAM = tuple(f"O{number}[0]" for number in range(4))
-DOWNSTREAM = tuple(f"O{number}[0]" for number in (14, 13, 12))
-TOPOLOGICAL = tuple(f"O{number}[0]" for number in range(15))
+UPSTREAM = tuple(f"{query_name(number)}[0]" for number in range(4))
+DOWNSTREAM = tuple(f"{query_name(number)}[0]" for number in (14, 13, 12))
+TOPOLOGICAL = tuple(f"{query_name(number)}[0]" for number in range(15))
 REVERSE = tuple(reversed(TOPOLOGICAL))
 STRATEGIES = (
     DrillStrategy.INCREMENTAL,

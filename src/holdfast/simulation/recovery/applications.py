@@ -17,7 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.application import Application, Stream, average, rows, sliding, tumbling
+import holdfast as hf
+from holdfast.application import Application, Stream, rows, sliding, tumbling
 from holdfast.ids import BatchId, OperatorId, PartitionId
 from holdfast.runtime.blocks import OUTSIDE, Edge
 from holdfast.runtime.io.source_pieces import cut_rows
@@ -164,7 +165,7 @@ def _traffic(app: Application, sizes: tuple[int, ...]) -> None:
     window = sliding("3 seconds", every="1 second")
     locations = app.source("O1", schema=TIMED, event_time="at", lateness=1, cost=0.5)
     incidents = app.source("O2", schema=TIMED, event_time="at", lateness=1, cost=0.5)
-    speeds = locations.key_by("key").window(window).aggregate(speed=average("n"), id="O3", parallelism=sizes[0])
+    speeds = locations.key_by("key").window(window).agg(speed=hf.avg("n"), id="O3", parallelism=sizes[0])
     speeds.output(priority=[4, 2, 1, 1][: sizes[0]])
     reports = incidents.key_by("key").window(window).count(id="O4", parallelism=sizes[1]).output(priority=3)
     speeds.join(reports, on="key", window=tumbling("1 second"), id="O5", parallelism=sizes[2]).output(priority=5)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.application.aggregates import Aggregate, Function
-from holdfast.application.streams import joined_names
+from holdfast.application.derived_columns import joined_names
 from holdfast.errors import BadInput
 from holdfast.runtime.worker.operators.grouping import codes_of, expand, grouped, places_in_group, with_plain_floats
 
@@ -50,7 +50,9 @@ class Aggregates:
         self._aggregates = tuple(aggregates)
         self._distinct = tuple(
             dict.fromkeys(
-                one.column for _, one in aggregates if one.function is Function.DISTINCT and one.column is not None
+                one.column
+                for _, one in aggregates
+                if one.function is Function.COUNT_DISTINCT and one.column is not None
             )
         )
 
@@ -107,14 +109,14 @@ class Aggregates:
         if one.function is Function.SUM:
             total = merged[f"sum:{column}"]
             return total if pa.types.is_floating(total.type) else total.cast(pa.int64())
-        if one.function is Function.AVERAGE:
+        if one.function is Function.AVG:
             count = merged[f"count:{column}"].cast(pa.float64())
             total = merged[f"double_sum:{column}" if f"double_sum:{column}" in merged.column_names else f"sum:{column}"]
             return pc.divide(total, count)
-        if one.function is Function.DISTINCT:
+        if one.function is Function.COUNT_DISTINCT:
             assert column is not None
             return _counted_values(merged.select(by), kept[f"distinct:{column}"], by, _value(column))
-        return merged[f"{'min' if one.function is Function.LEAST else 'max'}:{column}"]
+        return merged[f"{'min' if one.function is Function.MIN else 'max'}:{column}"]
 
     @staticmethod
     def _kept_columns(one: Aggregate, schema: pa.Schema) -> list[str]:
@@ -126,13 +128,13 @@ class Aggregates:
             return [_ROWS if column is None else f"count:{column}"]
         if one.function is Function.SUM:
             return [f"sum:{column}"]
-        if one.function is Function.AVERAGE:
+        if one.function is Function.AVG:
             # Whole numbers are averaged by their sum as a double: a sum that does not fit must not stop an average.
             whole = not pa.types.is_floating(schema.field(column).type)
             return [f"double_sum:{column}" if whole else f"sum:{column}", f"count:{column}"]
-        if one.function is Function.DISTINCT:
+        if one.function is Function.COUNT_DISTINCT:
             return []
-        return [f"{'min' if one.function is Function.LEAST else 'max'}:{column}"]
+        return [f"{'min' if one.function is Function.MIN else 'max'}:{column}"]
 
 
 class TopRows:

@@ -1,0 +1,48 @@
+"""Ctrl-C and SIGTERM of `holdfast run`: the first stops the run in order, a second ends the process at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from holdfast.spark.handle import Run
+
+
+class StopSignals:
+    """Handles both signals while it is entered; in the main thread only, for Python allows no other."""
+
+    def __init__(self, log: Callable[[str], object]) -> None:
+        self._log = log
+        self._run: Run | None = None
+        self._requested = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def stop(self, run: Run) -> None:
+        """From now on, stop this run; before there is one, a signal ends the start with KeyboardInterrupt."""
+        self._run = run
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._run is None:
+            raise KeyboardInterrupt
+        if self._requested:
+            self._run.abandon()
+            raise KeyboardInterrupt
+        self._requested = True
+        self._run.request_stop()
+        self._log("stopping: logged batches are processed and a checkpoint is taken; Ctrl-C again ends at once")

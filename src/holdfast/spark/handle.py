@@ -1,0 +1,160 @@
+"""The handle of a run: the members of PySpark's StreamingQuery, and the queries, nodes and recovery of Holdfast.
+
+Runs on the driver, in the user's threads.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.spark.feed import Feed
+from holdfast.spark.run import SparkRun
+from holdfast.spark.run_loop import RunLoop
+from holdfast.spark.run_view import NodeStatus, QueryStatus, RecoveryStatus, RunView
+
+
+class Run:
+    """A run of an application, as `hf.start` returns it.
+
+    Example:
+        run = hf.start(app, directory="/data/web")
+        run.processAllAvailable()
+        print(run.lastProgress["numInputRows"], [query.lag for query in run.queries])
+        run.stop()
+    """
+
+    def __init__(self, running: SparkRun, feed: Feed, view: RunView, loop: RunLoop, directory: Path) -> None:
+        """Made by `hf.start`."""
+        self._running, self._feed, self._view, self._loop = running, feed, view, loop
+        self.directory = directory
+        """The folder of the run: logs, checkpoints and events in `run/`, outputs without a sink in `out/`."""
+
+    # -- as PySpark's StreamingQuery ---------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name of the application."""
+        return self._running.program.name
+
+    @property
+    def id(self) -> str:
+        """Identifies the run over all its starts: it stays the same when the run is started again."""
+        return self._running.id
+
+    @property
+    def runId(self) -> str:  # noqa: N802
+        """Identifies this start of the run."""
+        return self._running.start_id
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        """Whether the run goes on: it has neither ended nor failed."""
+        return self._loop.active
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What the run does now: `message`, `isDataAvailable`, `isTriggerActive`."""
+        active = self._loop.active
+        recovery = self._view.recovery() if active else None
+        message = self._loop.phase
+        if recovery is not None and message == "Processing":
+            message = f"Recovering: {len(recovery.lost)} partitions lost, {len(recovery.restoring)} being restored"
+        behind = self._running.live_frontier < self._running.logged
+        return {
+            "message": message,
+            "isDataAvailable": active and (behind or self._feed.pending),
+            "isTriggerActive": active and self._loop.worked,
+        }
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
+        """The newest progress report; None before the first.
+
+        Fields as in Spark: `id`, `runId`, `name`, `timestamp`, `batchId` (the last batch that every live partition has
+        completed), `numInputRows`, `inputRowsPerSecond`, `processedRowsPerSecond`, `durationMs`, `sources`, `sinks`
+        (rows of this report). Holdfast's own: `loggedBatchId`, `checkpointBatchId`, `epoch`, `partitions` (how many
+        are in which state).
+        """
+        reports = list(self._loop.reports)
+        return reports[-1] if reports else None
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802
+        """The last hundred progress reports, oldest first."""
+        return list(self._loop.reports)
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
+        """Wait until the run ends, and raise what it failed with.
+
+        With a timeout in seconds, return whether the run has ended within it.
+        """
+        ended = self._loop.wait(timeout)
+        if ended and self._loop.problem is not None:
+            raise self._loop.problem
+        return None if timeout is None else ended
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        """Wait until everything that the sources have now is processed and in the sinks; for tests, mostly.
+
+        Windows that later rows may still belong to stay open. Raises what the run failed with.
+        """
+        self._loop.process_all_available()
+        if self._loop.problem is not None:
+            raise self._loop.problem
+
+    def stop(self) -> None:
+        """Stop reading, process what is logged, take a checkpoint, release the executors; wait until this is done.
+
+        Queries that are down are not waited for. The next start of the same directory continues from there. A session
+        that was passed to `hf.start` goes on. What failed meanwhile is in `exception()`.
+        """
+        self._loop.request_stop()
+        self._loop.wait()
+
+    def request_stop(self) -> None:
+        """Do the same as `stop`, without waiting for it: `awaitTermination` does."""
+        self._loop.request_stop()
+
+    def exception(self) -> BaseException | None:
+        """Return what the run failed with; None where it goes on or has ended in order."""
+        return self._loop.problem
+
+    def explain(self, extended: bool = False) -> None:
+        """Print the operators, partitionings and outputs; with `extended`, where every partition is."""
+        sys.stdout.write(self._view.explained(extended=extended) + "\n")
+
+    # -- Holdfast's own ----------------------------------------------------------------------------------------------
+
+    @property
+    def queries(self) -> list[QueryStatus]:
+        """Every query: `id`, `output`, `priority`, `state`, `published` (the last batch in its sink), `lag`."""
+        return self._view.queries()
+
+    @property
+    def nodes(self) -> list[NodeStatus]:
+        """Every node: `name`, `host`, `partitions`, `capacity`."""
+        return self._view.nodes()
+
+    @property
+    def recovery(self) -> RecoveryStatus | None:
+        """What is `lost`, `restoring` and since when; None where every partition is live."""
+        return self._view.recovery()
+
+    def rows(self, output: str) -> pa.Table:
+        """Return all rows of an output, by batch and then by partition; its sink must be Parquet or memory."""
+        return self._running.rows(output)
+
+    def count(self, output: str) -> int:
+        """Return how many rows an output has; its sink must be Parquet or memory."""
+        return self._running.count(output)
+
+    def abandon(self) -> None:
+        """Let the process end at once, without a drain: the next start continues from the last checkpoint."""
+        self._loop.abandon()
+
+    def __repr__(self) -> str:
+        return f"<holdfast.Run {self.name} {self.id} {'active' if self.isActive else self._loop.phase}>"

@@ -1,0 +1,182 @@
+"""The thread of a run: it logs batches, advances the coordinator, and ends with a drain and a checkpoint.
+
+Runs on the driver.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from holdfast.errors import CheckFailed, HoldfastError, one_line
+from holdfast.spark.feed import Feed, drain, finish
+from holdfast.spark.run import SparkRun
+from holdfast.spark.run_view import RunView
+
+REPORTS_KEPT = 100
+"""Progress reports that `recentProgress` returns at most, as in Spark."""
+_EXIT_SECONDS = 10.0
+"""How long the end of the program waits for a run that nobody has stopped."""
+_LOOK_SECONDS = 0.5
+
+
+class RunLoop:
+    """Drives a run in a thread of its own until the input ends, a stop is requested or something fails."""
+
+    def __init__(
+        self,
+        running: SparkRun,
+        feed: Feed,
+        view: RunView,
+        held: ExitStack,
+        *,
+        close: bool = False,
+        log: Callable[[str], object] = lambda line: None,
+        advanced: Callable[[dict[str, Any]], object] = lambda report: None,
+    ) -> None:
+        """`held` is closed at the end: executors, files, and a session and a cluster of the run's own."""
+        self._running, self._feed, self._view, self._held = running, feed, view, held
+        self._close, self._log, self._advanced = close, log, advanced
+        self.reports: deque[dict[str, Any]] = deque(maxlen=REPORTS_KEPT)
+        self.problem: BaseException | None = None
+        self.phase = "Starting"
+        self.worked = False
+        """Whether the last step ran a job."""
+        self._stop, self._abandon, self._done = threading.Event(), threading.Event(), threading.Event()
+        self._turn = threading.Condition()
+        self._thread = threading.Thread(target=self._main, name=f"holdfast {running.program.name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the feed has started."""
+        atexit.register(self._at_exit)
+        self._thread.start()
+
+    # -- from other threads ------------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> bool:
+        """Whether the run goes on."""
+        return not self._done.is_set()
+
+    def request_stop(self) -> None:
+        """Ask the run to end: no more is read, what is logged is processed, a checkpoint is taken. Does not wait."""
+        self._stop.set()
+
+    def abandon(self) -> None:
+        """Let the process end without waiting for the run: the next start continues from the last checkpoint."""
+        atexit.unregister(self._at_exit)
+        self._abandon.set()
+        self._stop.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end; say whether it has come. The run's own thread (a sink's function) does not wait."""
+        return False if threading.current_thread() is self._thread else self._done.wait(timeout)
+
+    def process_all_available(self) -> None:
+        """Wait until what the sources have now is processed and published; return early where the run ends."""
+        try:
+            in_batches = self._feed.available()
+        except Exception:
+            if self._ended_soon():
+                return
+            raise
+        if not self._until(in_batches):
+            return
+        logged = self._running.logged
+        self._until(lambda: self._view.is_published(logged))
+
+    def _until(self, reached: Callable[[], bool]) -> bool:
+        """Wait until a condition holds; False where the run has ended before."""
+        with self._turn:
+            while not reached():
+                if self._done.is_set():
+                    return reached()
+                self._turn.wait(_LOOK_SECONDS)
+        return True
+
+    def _ended_soon(self) -> bool:
+        """Whether the run ends now as well: what failed in a source ends the run a moment later."""
+        return self._done.wait(5.0)
+
+    # -- the run's own thread ----------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:
+            self.problem = error
+        finally:
+            try:
+                self._held.close()
+            except Exception as error:
+                self._log(f"the run did not end in order: {one_line(str(error))}")
+            self.phase = "Stopped" if self.problem is None else f"Terminated with exception: {self.problem}"
+            atexit.unregister(self._at_exit)
+            self._done.set()
+            with self._turn:
+                self._turn.notify_all()
+
+    def _run(self) -> None:
+        try:
+            self.phase = "Processing"
+            self._read()
+        finally:
+            with suppress(Exception):  # what failed first says more; Ctrl-C may have ended Spark's JVM as well
+                self._feed.stop()
+        if self._abandon.is_set():
+            return
+        if self._stop.is_set():
+            self._end_on_request()
+            return
+        self.phase = "Finishing"
+        finish(self._running, close=self._close)
+        self._running.checkpoint()
+        self._report()
+
+    def _read(self) -> None:
+        """Log batches and process them until the input has ended or a stop is requested."""
+        while not self._stop.is_set():
+            reading = self._feed.reading
+            made = self._feed.log_batches()
+            self.worked = self._running.advance()
+            self._report()
+            with self._turn:
+                self._turn.notify_all()
+            if not reading and not made and not self.worked:
+                return
+
+    def _end_on_request(self) -> None:
+        """Drain what is logged, and take a checkpoint where every partition is live.
+
+        Where Spark has gone meanwhile, nothing is lost: what is logged is processed by the next start.
+        """
+        self.phase = "Stopping"
+        try:
+            drain(self._running)
+            if self._view.all_live():
+                self._running.checkpoint()
+            else:
+                self._log("partitions are lost, so no checkpoint was taken: the next start recovers them")
+        except Exception as error:
+            if isinstance(error, HoldfastError) and not isinstance(error, CheckFailed):
+                raise
+            line = one_line(str(error), 200)
+            self._log(f"the logged batches were not drained: {line}; the next start processes them")
+        self._report()
+        self._log(f"stopped at checkpoint {self._view.checkpoint_batch()}; the next start continues from there")
+
+    def _report(self) -> None:
+        report = self._view.advanced()
+        if report is not None:
+            self.reports.append(report)
+            self._advanced(report)
+
+    def _at_exit(self) -> None:
+        """End before the interpreter does: a thread that is cut off in a call to the JVM would leave a traceback."""
+        self._abandon.set()
+        self._stop.set()
+        self._thread.join(_EXIT_SECONDS)

@@ -1,0 +1,145 @@
+"""The thread of a run, without Spark: how it ends, by the input, by a request and by a failure."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.errors import BadInput, CheckFailed
+from holdfast.spark.run_loop import RunLoop
+
+
+class Fake:
+    """A run, its feed and its view in one: what is called is written down."""
+
+    def __init__(self, batches: float = 0, *, live: bool = True, fails: dict[str, Exception] | None = None) -> None:
+        self.left, self.live, self.fails = batches, live, fails or {}
+        self.calls: list[str] = []
+        self.program = SimpleNamespace(name="fake")
+        self.logged = self.processed = -1
+        self.coordinator = SimpleNamespace(status=self)
+        self.worked_once = threading.Event()
+
+    def _call(self, name: str) -> None:
+        if not self.calls or self.calls[-1] != name:
+            self.calls.append(name)
+        if name in self.fails:
+            raise self.fails[name]
+
+    # the feed
+    @property
+    def reading(self) -> bool:
+        return self.left > 0
+
+    def log_batches(self) -> bool:
+        if self.left > 0:
+            self.left -= 1
+            self.logged += 1
+            return True
+        return False
+
+    def available(self) -> Callable[[], bool]:
+        return lambda: self.left == 0
+
+    def stop(self) -> None:
+        self._call("feed.stop")
+
+    # the run
+    closed = False
+    can_go_on = False
+    standing = 0
+
+    def advance(self) -> bool:
+        self._call("advance")
+        worked, self.processed = self.processed < self.logged, self.logged
+        self.worked_once.set()
+        return worked
+
+    def run(self) -> None:
+        self._call("run")
+
+    def log(self, batch: object, *, last: bool = False) -> None:
+        self._call("close windows")
+
+    def checkpoint(self) -> None:
+        self._call("checkpoint")
+
+    # the view
+    def advanced(self) -> dict[str, Any] | None:
+        return {"batchId": self.processed}
+
+    def all_live(self) -> bool:
+        return self.live
+
+    def is_published(self, through: int) -> bool:
+        return self.processed >= through
+
+    def checkpoint_batch(self) -> int:
+        return self.processed
+
+
+def loop_of(fake: Fake, lines: list[str] | None = None, *, close: bool = False) -> RunLoop:
+    held = ExitStack()
+    held.callback(fake.calls.append, "released")
+    log = (lambda line: None) if lines is None else lines.append
+    loop = RunLoop(fake, fake, fake, held, close=close, log=log)  # type: ignore[arg-type]
+    loop.start()
+    return loop
+
+
+def test_an_input_that_ends_is_finished_with_a_checkpoint() -> None:
+    fake = Fake(3)
+    loop = loop_of(fake, close=True)
+    loop.process_all_available()
+    assert fake.processed == 2
+    assert loop.wait(10)
+    assert loop.problem is None
+    assert fake.calls == ["advance", "feed.stop", "close windows", "run", "checkpoint", "released"]
+    assert [one["batchId"] for one in loop.reports][-1] == 2
+
+
+def test_a_requested_stop_drains_and_takes_a_checkpoint() -> None:
+    fake, lines = Fake(float("inf")), list[str]()
+    loop = loop_of(fake, lines)
+    assert fake.worked_once.wait(10)
+    loop.request_stop()
+    assert loop.wait(10)
+    assert loop.problem is None
+    assert fake.calls == ["advance", "feed.stop", "checkpoint", "released"]
+    assert "the next start continues" in lines[-1]
+
+
+def test_a_stop_during_a_recovery_does_not_wait_for_nodes() -> None:
+    fake, lines = Fake(float("inf"), live=False), list[str]()
+    loop = loop_of(fake, lines)
+    assert fake.worked_once.wait(10)
+    loop.request_stop()
+    assert loop.wait(10)
+    assert "checkpoint" not in fake.calls
+    assert any("no checkpoint was taken" in line for line in lines)
+
+
+@pytest.mark.parametrize("error", [OSError("the JVM is gone"), CheckFailed("no node")])
+def test_a_stop_after_spark_has_gone_is_still_a_stop(error: Exception) -> None:
+    fake, lines = Fake(float("inf"), fails={"checkpoint": error, "feed.stop": OSError("gone")}), list[str]()
+    loop = loop_of(fake, lines)
+    assert fake.worked_once.wait(10)
+    loop.request_stop()
+    assert loop.wait(10)
+    assert loop.problem is None
+    assert any(str(error) in line and "the next start processes them" in line for line in lines)
+
+
+def test_a_failure_is_kept_and_everything_is_released() -> None:
+    fake = Fake(float("inf"), fails={"advance": BadInput("wrong")})
+    loop = loop_of(fake)
+    assert loop.wait(10)
+    assert str(loop.problem) == "wrong"
+    assert fake.calls == ["advance", "feed.stop", "released"]
+    loop.process_all_available()  # does not wait for what never comes
+    assert "wrong" in loop.phase
