@@ -26,6 +26,7 @@ def test_the_first_stops_and_the_second_ends_at_once(number: signal.Signals) -> 
     before = signal.getsignal(number)
     run, lines = FakeRun(), list[str]()
     with StopSignals(lines.append) as signals:
+        signal.signal(number, signal.default_int_handler)  # as PySpark does, when a context is made
         signals.stop(run)  # type: ignore[arg-type]
         signal.raise_signal(number)
         assert run.calls == ["request_stop"]

@@ -34,8 +34,13 @@ class StopSignals:
             signal.signal(number, before)
 
     def stop(self, run: Run) -> None:
-        """From now on, stop this run; before there is one, a signal ends the start with KeyboardInterrupt."""
+        """From now on, stop this run; before there is one, a signal ends the start with KeyboardInterrupt.
+
+        A SparkContext that is made in the main thread has put a handler of its own in the place of ours for Ctrl-C.
+        """
         self._run = run
+        for number in self._before:
+            signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._run is None:
