@@ -13,7 +13,7 @@ Rules, for every page outside the dated decision records:
 | after `<!-- run with spark -->` | runs it with the suite's Spark session as `spark` |
 
 A page that begins with `<!-- blocks run by tests/docs/… -->` is run by that test. In expected output `…` stands for
-anything, also for whole lines; times after `planned in` and widths of tables do not count.
+anything, also for whole lines; times after `planned in`, widths of tables and breaks of lines do not count.
 """
 
 from __future__ import annotations
@@ -113,9 +113,7 @@ def same_output(expected: str, printed: str) -> bool:
 def _plain(text: str) -> str:
     text = re.sub(r"planned in [\d.]+ s", "planned in N s", text)
     text = re.sub(r"from \d+ seeds", "from N seeds", text)
-    text = re.sub(r"[─━┄]+", "-", text)
-    text = re.sub(r"[ \t]+", " ", text)
-    return "\n".join(line.strip() for line in text.splitlines() if line.strip())
+    return " ".join(re.sub(r"[─━┄]+", "-", text).split())
 
 
 @dataclass(slots=True)
@@ -193,14 +191,14 @@ class PageRun:
 def expected_status(block: Block, command: str) -> int:
     """Return 0, or the status that a comment behind the command names: `# status 3`."""
     for line in block.text.splitlines():
-        if command.split("  #")[0] in line and (found := re.search(r"# status (\d)", line)):
+        if command.split("  #", maxsplit=1)[0] in line and (found := re.search(r"# status (\d)", line)):
             return int(found[1])
     return 0
 
 
 def is_plain(command: str) -> bool:
     """Say whether a line is one `holdfast` command that needs no shell."""
-    bare = re.sub(r'"[^"]*"', "", command.split("  #")[0])
+    bare = re.sub(r'"[^"]*"', "", command.split("  #", maxsplit=1)[0])
     return command.startswith("holdfast ") and not re.search(r"[|<>&;$*`]", bare)
 
 

@@ -39,7 +39,9 @@ def test_every_block_names_its_language(page: Path) -> None:
             f"{block.where}: give the block a language: sh, console and python are run, text is not"
         )
         command = re.search(r"^(\$ )?(holdfast|make|pip|python|spark-submit) .*$", block.text, re.MULTILINE)
-        assert block.language != "text" or command is None, f"{block.where}: `{command[0] if command else ''}` is not run"
+        assert block.language != "text" or command is None, (
+            f"{block.where}: `{command[0] if command else ''}` is not run"
+        )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
