@@ -128,18 +128,17 @@ def main() -> int:
     os.environ["COLUMNS"] = "160"
     from docs.blocks import PAGES
 
-    changed = []
-    for page in [*PAGES, ROOT / "docs" / "decisions" / "index.md"]:
-        old = page.read_text()
-        new = with_generated(old)
+    pages = [*PAGES, ROOT / "docs" / "decisions" / "index.md"]
+    old = {page: page.read_text() for page in pages}
+    # All generated parts first: what a group's help says of its commands depends on which of them have been loaded.
+    new = {page: with_generated(text) for page, text in old.items()}
+    if not check:
+        new = {page: with_outputs(page, text) for page, text in new.items()}
+    changed = [page for page in pages if new[page] != old[page]]
+    for page in changed:
+        print(f"{'would change' if check else 'written'}: {page.relative_to(ROOT)}")
         if not check:
-            new = with_outputs(page, new)
-        if new != old:
-            changed.append(str(page.relative_to(ROOT)))
-            if not check:
-                page.write_text(new)
-    for name in changed:
-        print(f"{'would change' if check else 'written'}: {name}")
+            page.write_text(new[page])
     return 1 if check and changed else 0
 
 

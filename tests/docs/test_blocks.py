@@ -17,7 +17,7 @@ def _mark(page: Path) -> object:
     return pytest.param(page, marks=marks, id=str(page.relative_to(ROOT)))
 
 
-@pytest.mark.parametrize("page", map(_mark, TO_RUN))
+@pytest.mark.parametrize("page", [_mark(page) for page in TO_RUN])
 def test_blocks_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
