@@ -78,7 +78,9 @@ def test_settings_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", [*TODAY, *RECORDS], ids=name)
 def test_papers_have_names(page: Path) -> None:
     found = re.search(r"\bpapers? 00\d\b|\b00[0-4], (?:Fig|sec|Alg|Q)", page.read_text(), re.IGNORECASE)
-    assert found is None, f"{page.name}: {found[0] if found else ''}: cite papers by the names in docs/research/index.md"
+    assert found is None, (
+        f"{page.name}: {found[0] if found else ''}: cite papers by the names in docs/research/index.md"
+    )
 
 
 @pytest.mark.parametrize("page", TODAY, ids=name)
@@ -89,7 +91,9 @@ def test_pages_use_the_terms_of_the_glossary(page: Path) -> None:
     text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"`[^`]*`|\]\([^)]*\)", "", text)
     for word in ("conductor", "vault", "keepers", "unsure", "warden", "heard", "narrat"):
-        assert not re.search(rf"\b{word}", text, re.IGNORECASE), f"{page.name} says {word!r}: see docs/concepts/glossary.md"
+        assert not re.search(rf"\b{word}", text, re.IGNORECASE), (
+            f"{page.name} says {word!r}: see docs/concepts/glossary.md"
+        )
 
 
 def test_defaults_in_the_file_page_are_those_of_the_code() -> None:

@@ -144,7 +144,9 @@ def half_a_cluster() -> None:
         ("traffic jams", 3, ""),
         ("trends", 1, ""),
     ]
-    spans = {  # live, down, live again; the columns begin at 150, 342, 534, 726
+    spans: dict[
+        str, list[tuple[int, int, str | None]]
+    ] = {  # live, down, live again; the columns begin at 150, 342, 534, 726
         "fraud alerts": [(150, 342, TEAL), (342, 366, None), (366, 912, TEAL)],
         "checkout": [(150, 912, TEAL)],
         "traffic jams": [(150, 342, TEAL), (342, 556, None), (556, 912, TEAL)],

@@ -3,8 +3,8 @@
     python tools/refresh_docs.py             # tables of settings, the command line page, the list of decisions, outputs
     python tools/refresh_docs.py --check     # status 1 and the files' names, where something would change
 
-Generated parts stand between `<!-- generated: NAME -->` and `<!-- end -->`. Outputs are those of `console` blocks and of
-blocks titled "prints" (rules: tests/docs/blocks.py); what is marked as not run stays as it is.
+Generated parts stand between `<!-- generated: NAME -->` and `<!-- end -->`. Outputs are those of `console` blocks and
+of blocks titled "prints" (rules: tests/docs/blocks.py); what is marked as not run stays as it is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -86,31 +87,31 @@ def with_generated(text: str) -> str:
 
 def with_outputs(page: Path, text: str) -> str:
     """Return a page with what its commands print now; blocks that fail stay as they are, and are named."""
-    from docs.blocks import PageRun, blocks_of, commands_and_outputs, other_test, runs, same_output
-
-    if other_test(page) is not None:
+    blocks = import_module("docs.blocks")  # of tests/
+    same_output = blocks.same_output
+    if blocks.other_test(page) is not None:
         return text
     lines = text.splitlines(keepends=True)
     changes: list[tuple[int, int, str]] = []
     with tempfile.TemporaryDirectory() as place:
         before = Path.cwd()
         os.chdir(place)
-        running: Any = PageRun(Path(place))
+        running: Any = blocks.PageRun(Path(place))
         try:
-            for block in blocks_of(page):
-                if not runs(block) or block.needs_spark:
+            for block in blocks.blocks_of(page):
+                if not blocks.runs(block) or block.needs_spark:
                     continue
                 begin, end = block.line, block.line + block.text.count("\n")
                 if block.title == "prints":
                     if not same_output(block.text, running.printed):
                         changes.append((begin, end, running.printed))
                 elif block.language == "console":
-                    new = []
-                    for command, shown in commands_and_outputs(block.text):
+                    shown_now = []
+                    for command, shown in blocks.commands_and_outputs(block.text):
                         running.printed = running._shell(command, block)
                         kept = shown if same_output(shown, running.printed) else running.printed
-                        new.append(f"$ {command}\n{kept}")
-                    changes.append((begin, end, "".join(new)))
+                        shown_now.append(f"$ {command}\n{kept}")
+                    changes.append((begin, end, "".join(shown_now)))
                 else:
                     running.run(block)
         except AssertionError as problem:
@@ -126,9 +127,7 @@ def main() -> int:
     """Refresh, or check, every page."""
     check = "--check" in sys.argv[1:]
     os.environ["COLUMNS"] = "160"
-    from docs.blocks import PAGES
-
-    pages = [*PAGES, ROOT / "docs" / "decisions" / "index.md"]
+    pages = [*import_module("docs.blocks").PAGES, ROOT / "docs" / "decisions" / "index.md"]
     old = {page: page.read_text() for page in pages}
     # All generated parts first: what a group's help says of its commands depends on which of them have been loaded.
     new = {page: with_generated(text) for page, text in old.items()}

@@ -49,7 +49,7 @@ def test_reasons_are_reasons(page: Path) -> None:
     text = page.read_text()
     for reason in re.findall(r"<!-- not run:(.*?)-->", text):
         assert len(reason.split()) >= 3, f"{page.name}: say why in words: {reason!r}"
-    marks = len(re.findall(r"<!-- (?:not run:|run with spark)", text))
+    marks = len(re.findall(r"^\s*<!-- (?:not run:|run with spark)", text, re.MULTILINE))
     used = [block for block in blocks_of(page) if block.reason is not None or block.needs_spark]
     assert marks == len(used), f"{page.name}: a mark does not stand right before a block"
     named = other_test(page)

@@ -36,7 +36,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_part_is_there(site: Path) -> None:
-    for page in ("index", "start", "guides/index", "operate/failures", "concepts/failure", "reference/api", "research/index"):
+    for page in (
+        "index",
+        "start",
+        "guides/index",
+        "operate/failures",
+        "concepts/failure",
+        "reference/api",
+        "research/index",
+    ):
         assert (site / f"{page}.html").is_file(), page
 
 
