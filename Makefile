@@ -26,7 +26,7 @@ lint: setup
 	@$(BIN)/mypy
 
 lock: setup
-	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --extra dev -c tools/constraints.in -o requirements.lock pyproject.toml
+	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --extra dev --extra docs --extra lab -c tools/constraints.in -o requirements.lock pyproject.toml
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url -o requirements-java.lock tools/java.in
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url -o requirements-build.lock tools/build.in
 

@@ -1,4 +1,4 @@
-"""Paper 002's headline on real processes: thirty peers, m = 10, n = 30, twenty killed with SIGKILL, every state back.
+"""A-FP4S's headline on real processes: thirty peers, m = 10, n = 30, twenty killed with SIGKILL, every state back.
 
 Run: `python tools/kill_twenty_of_thirty.py --sizes 1,16,256,1024` (MB; 1024 takes 5 GB of disk and a minute). Ends
 with status 1 if a state does not come back bit-exact, or if anything comes back with 21 peers killed.
@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from holdfast.testing.ring_of_peers import RingOfPeers
+from holdfast_lab.testing.ring_of_peers import RingOfPeers
 
 
 def store(*arguments: str) -> subprocess.CompletedProcess[str]:

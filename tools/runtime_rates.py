@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from holdfast.examples import EXAMPLES, Example
-from holdfast.experiments.bench_streaming.workloads import tag_batches, windowed_count
 from holdfast.runtime import InProcess
+from holdfast_lab.benches.streaming.workloads import tag_batches, windowed_count
 
 
 def measure(example: Example, rows: int, batches: int, directory: Path | None) -> None:

@@ -23,7 +23,7 @@ JAVA_LOCK = "requirements-java.lock"
 def fingerprint() -> str:
     """What the environment was built from: the locks, the project file, this Python."""
     digest = hashlib.sha256(sys.version.encode())
-    for name in (*LOCKS, "pyproject.toml"):
+    for name in (*LOCKS, "pyproject.toml", "lab/pyproject.toml"):
         digest.update((ROOT / name).read_bytes())
     digest.update(str(ROOT).encode())
     return digest.hexdigest()
@@ -50,7 +50,7 @@ def build() -> None:
     pip_install("--require-hashes", "-r", LOCKS[0])
     # pyspark comes as a source archive: it is built with the setuptools locked above, not with one fetched unseen.
     pip_install("--require-hashes", "--no-build-isolation", "-r", LOCKS[1])
-    pip_install("--no-build-isolation", "--no-deps", "-e", ".")
+    pip_install("--no-build-isolation", "--no-deps", "-e", ".", "-e", "lab")
 
 
 def java_found() -> bool:

@@ -55,6 +55,18 @@ class Undecided(HoldfastError):
     status = 4
 
 
+EXTRAS = {"ortools": "plan", "matplotlib": "plots", "pyspark": "spark", "py4j": "spark", "pandas": "spark"}
+"""Which extra of the package brings a module that is not always there."""
+
+
+def missing_extra(error: ModuleNotFoundError) -> BadInput | None:
+    """Say which extra brings a module that was not found; None where it is none of those."""
+    module = (error.name or "").partition(".")[0]
+    if module not in EXTRAS:
+        return None
+    return BadInput(f"{module} is not installed", remedy=f"run `pip install 'holdfast[{EXTRAS[module]}]'`")
+
+
 def one_line(text: str, longest: int = 500) -> str:
     """Fold anything into one printable line, cut where it is very long."""
     folded = "".join(c if c.isprintable() else " " for c in text)

@@ -33,7 +33,7 @@ INCIDENTS = {"segment": "string", "kind": "string", "at": "timestamp"}
 
 
 def traffic() -> Application:
-    """The application of paper 000, Fig. 1."""
+    """The application of incremental recovery, Fig. 1."""
     app = Application("traffic")
     window = sliding("10 seconds", every="1 second")
     locations = app.source("O1", schema=LOCATIONS, event_time="at", rate=20000)

@@ -18,8 +18,8 @@ from holdfast.cli.main import run
 from holdfast.cli.topology_files import write_text
 from holdfast.ids import OperatorId
 from holdfast.topology import Input, Operator, Partitioning, Topology, parse, to_json
-from holdfast.topology.library import named_topologies, named_topology
-from holdfast.topology.random_recipes import RECIPES
+from holdfast_lab.random_topologies import RECIPES
+from holdfast_lab.topologies import named_topologies, named_topology
 
 Printed = pytest.CaptureFixture[str]
 
@@ -35,7 +35,8 @@ def test_list_names_every_topology_with_its_origin(capsys: Printed) -> None:
     listed = printed_json(capsys, "topology", "list", "--json")
     assert isinstance(listed, list)
     assert [one["name"] for one in listed] == named_topologies()
-    assert all(one["origin"].startswith("paper 00") for one in listed)
+    papers = ("example application", "incremental recovery, ", "PPA, ", "FTC, ", "FastRecover, ")
+    assert all(one["origin"].startswith(papers) for one in listed)
     assert run(["topology", "list"]) == 0
     assert "traffic" in capsys.readouterr().out
 

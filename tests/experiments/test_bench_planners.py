@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.cli.main import run
 from holdfast.errors import CheckFailed
-from holdfast.experiments.bench_planners import Case, Section, all_sections
-from holdfast.experiments.bench_planners.measuring import CaseFigures, measure_sections
+from holdfast_lab.benches.planners import Case, Section, all_sections
+from holdfast_lab.benches.planners.measuring import CaseFigures, measure_sections
 
 
 def test_sections_are_found_and_their_cases_have_names_of_their_own() -> None:
@@ -46,7 +46,7 @@ def test_the_command_prints_and_writes(
 ) -> None:
     cheap = [case for case in all_sections()["recovery"].cases() if case.series == "operator-centric"][:1]
     only = {"recovery": Section("recovery", "Recovery plans", lambda: cheap)}
-    monkeypatch.setattr("holdfast.experiments.bench_planners.all_sections", lambda: only)
+    monkeypatch.setattr("holdfast_lab.benches.planners.all_sections", lambda: only)
     out = tmp_path / "bench"
     assert run(["bench", "planners", "--repeat", "1", "--out", str(out), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.experiments.bench_planners import all_sections
+from holdfast_lab.benches.planners import all_sections
 
 
 def test_cases_of_the_replica_section() -> None:

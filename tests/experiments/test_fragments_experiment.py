@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.cli.main import run
 from holdfast.erasure.layout import Coding
-from holdfast.experiments.code_rate_measuring import CodingTimes, measure_coding, some_state
-from holdfast.experiments.fragments import (
+from holdfast_lab.experiments.code_rate_measuring import CodingTimes, measure_coding, some_state
+from holdfast_lab.experiments.fragments import (
     file_limit_points,
     fitted_rate,
     modelled,

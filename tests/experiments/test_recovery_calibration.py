@@ -13,14 +13,13 @@ from holdfast.cli.main import cli
 from holdfast.drill.history import Event
 from holdfast.drill.scenarios import find_scenario
 from holdfast.errors import BadInput
-from holdfast.experiments.recovery.calibration import (
+from holdfast.simulation.recovery.times import TimeConstants, read_constants
+from holdfast_lab.experiments.recovery.calibration import (
     checkpoint_age,
     constants_document,
     measure_constants,
-    read_constants,
     simulate_drill,
 )
-from holdfast.simulation.recovery_times import TimeConstants
 
 TOPOLOGY = find_scenario("chain").application().topology()
 PARTITIONS = [str(p) for p in TOPOLOGY.partitions()]

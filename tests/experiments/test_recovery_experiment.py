@@ -9,8 +9,8 @@ import pytest
 from holdfast.drill.scenarios import find_scenario
 from holdfast.drill.schedule import FaultKind, make_schedule
 from holdfast.drill.settings import check_settings
-from holdfast.experiments.recovery.drills import planned_drills
-from holdfast.experiments.recovery.findings import find_claims, latencies, mean_relative, summary
+from holdfast_lab.experiments.recovery.drills import planned_drills
+from holdfast_lab.experiments.recovery.findings import find_claims, latencies, mean_relative, summary
 
 
 def test_every_drill_can_be_done() -> None:

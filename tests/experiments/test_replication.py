@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import run
-from holdfast.experiments import replication
-from holdfast.experiments.replication import (
+from holdfast_lab.experiments import replication
+from holdfast_lab.experiments.replication import (
     ALGORITHMS,
     QUERIES,
     RATIOS,

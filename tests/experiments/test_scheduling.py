@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import run
-from holdfast.experiments.scheduling import (
+from holdfast_lab.experiments.scheduling import (
     ALGORITHMS,
     PERCENTAGES,
     SETTINGS,

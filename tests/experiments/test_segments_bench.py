@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.experiments.bench_planners import all_sections
+from holdfast_lab.benches.planners import all_sections
 
 
 def test_the_sizes_we_promise_are_measured() -> None:

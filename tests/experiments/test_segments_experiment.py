@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from holdfast.cli.main import run
-from holdfast.experiments.segments.claims import crossing
-from holdfast.experiments.segments.comparison import compare, measure
-from holdfast.experiments.segments.failures import simulate
-from holdfast.experiments.segments.run import run as run_experiment
-from holdfast.experiments.segments.search_gap import measure_search
-from holdfast.experiments.segments.settings import CHAIN, SLOW_TREE, SWEEPS
 from holdfast.pictures import style
-from holdfast.pictures.segments import draw_segments
-from holdfast.planning.segment_baselines import plan_n_segments, plan_one_segment
-from holdfast.planning.segment_model import totals_of
+from holdfast.planning.segments.baselines import plan_n_segments, plan_one_segment
+from holdfast.planning.segments.model import totals_of
+from holdfast_lab.experiments.segments.claims import crossing
+from holdfast_lab.experiments.segments.comparison import compare, measure
+from holdfast_lab.experiments.segments.failures import simulate
+from holdfast_lab.experiments.segments.run import run as run_experiment
+from holdfast_lab.experiments.segments.search_gap import measure_search
+from holdfast_lab.experiments.segments.settings import CHAIN, SLOW_TREE, SWEEPS
+from holdfast_lab.plots.segments import draw_segments
 
 
 def test_fast_recover_is_never_worse_than_what_it_is_compared_with() -> None:

@@ -14,8 +14,8 @@ from holdfast.pictures.topology_groups import groups_of
 from holdfast.pictures.topology_marks import COLOUR_OF
 from holdfast.pictures.topology_picture import draw_topology
 from holdfast.topology import Input, Operator, Partitioning, Topology
-from holdfast.topology.library import named_topology
-from holdfast.topology.random_recipes import generate
+from holdfast_lab.random_topologies import generate
+from holdfast_lab.topologies import named_topology
 
 
 def svg_of(topology: Topology, path: Path) -> str:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from holdfast.planning.recovery_problem import RecoveryProblem
+from holdfast.planning.recovery.problem import RecoveryProblem
 from holdfast.topology import Topology
-from holdfast.topology.random_recipes import generate
+from holdfast_lab.random_topologies import generate
 
 
 @st.composite

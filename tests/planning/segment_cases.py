@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from holdfast.ids import OperatorId
-from holdfast.planning.segment_model import SegmentModel
+from holdfast.planning.segments.model import SegmentModel
 
 
 def model(inputs: list[tuple[int, ...]], values: list[tuple[float, float, float, float]]) -> SegmentModel:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.experiments.backups import SETTINGS, latencies_of, measure_setting, summarise, too_slow
-from holdfast.topology.library import named_topology
+from holdfast_lab.experiments.backups import SETTINGS, latencies_of, measure_setting, summarise, too_slow
+from holdfast_lab.topologies import named_topology
 
 
 def test_every_latency_from_the_largest_time_to_the_longest_path() -> None:

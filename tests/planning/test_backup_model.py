@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput, NoPlan, Undecided
 from holdfast.ids import OperatorId
-from holdfast.planning.backup_exhaustive import exhaustive_backups
-from holdfast.planning.backup_line_tree import line_backups, tree_backups
-from holdfast.planning.backup_model import (
+from holdfast.planning.backups.exhaustive import exhaustive_backups
+from holdfast.planning.backups.line_tree import line_backups, tree_backups
+from holdfast.planning.backups.model import (
     BackupProblem,
     check_backups,
     reprocess_times,
@@ -22,7 +22,7 @@ from holdfast.planning.backup_model import (
     young_interval,
 )
 from holdfast.topology import Input, Operator, Partitioning, Topology
-from holdfast.topology.library import named_topology
+from holdfast_lab.topologies import named_topology
 from topology.topology_strategies import topologies
 
 
@@ -143,7 +143,7 @@ def test_half_of_youngs_interval_where_the_topology_gives_no_time() -> None:
 
 
 def test_the_paper_s_example_of_lines() -> None:
-    """Paper 003, Fig. 3: 16 tasks in lines, T = 1, R = 2: every second task of a line keeps a backup."""
+    """FTC, Fig. 3: 16 tasks in lines, T = 1, R = 2: every second task of a line keeps a backup."""
     problem = BackupProblem(named_topology("lines"), 2)
     assert line_backups(problem).sum() == 6
     assert (line_backups(problem) == tree_backups(problem)).all()

@@ -12,19 +12,19 @@ import pytest
 from ortools.sat.python import cp_model
 
 from holdfast.errors import BadInput
-from holdfast.planning.backup_dag import dag_backups
-from holdfast.planning.backup_domains import repaired
-from holdfast.planning.backup_exact import exact_backups, quick_bound
-from holdfast.planning.backup_exhaustive import exhaustive_backups
-from holdfast.planning.backup_line_tree import line_backups, tree_backups
-from holdfast.planning.backup_model import BackupProblem, Mask, check_backups, require_feasible
-from holdfast.planning.backup_plan import BackupAlgorithm, plan_backups
-from holdfast.planning.backup_replan import carried_over
-from holdfast.planning.backup_share import resource_shares, share_backups
+from holdfast.planning.backups.algorithms import BackupAlgorithm, plan_backups
+from holdfast.planning.backups.dag import dag_backups
+from holdfast.planning.backups.domains import repaired
+from holdfast.planning.backups.exact import exact_backups, quick_bound
+from holdfast.planning.backups.exhaustive import exhaustive_backups
+from holdfast.planning.backups.line_tree import line_backups, tree_backups
+from holdfast.planning.backups.model import BackupProblem, Mask, check_backups, require_feasible
+from holdfast.planning.backups.replan import carried_over
+from holdfast.planning.backups.share import resource_shares, share_backups
 from holdfast.topology import Topology
 from holdfast.topology.draws import Draws
-from holdfast.topology.library import named_topology
-from holdfast.topology.random_recipes import generate
+from holdfast_lab.random_topologies import generate
+from holdfast_lab.topologies import named_topology
 
 CLOCK = time.perf_counter
 PAPER_GRAPHS = ("signal-guru", "sentiment-50-20-20", "sentiment-30-30-30")

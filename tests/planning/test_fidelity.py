@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.ids import OperatorId
-from holdfast.planning.fidelity import LossModel, Metric, completeness, fidelity, working
-from holdfast.planning.fidelity_gradient import entangled, slopes, values_if_one_fails
-from holdfast.planning.fidelity_incremental import IncrementalFidelity
+from holdfast.planning.replicas.fidelity import LossModel, Metric, completeness, fidelity, working
+from holdfast.planning.replicas.fidelity_gradient import entangled, slopes, values_if_one_fails
+from holdfast.planning.replicas.fidelity_incremental import IncrementalFidelity
 from holdfast.topology import Input, Operator, Partitioning, Topology, rates_of
 from topology.topology_strategies import topologies
 

@@ -9,10 +9,10 @@ import pytest
 
 from holdfast.erasure.layout import Coding
 from holdfast.errors import BadInput
-from holdfast.planning.code_rates import CodeRate, CodeRates
-from holdfast.planning.fragment_tuner import FragmentMeasurement, FragmentTuner, TunerGoals
-from holdfast.planning.fragments import Preference, choose_coding, evaluate, problems_of
-from holdfast.planning.measurement_filters import LossFilter, RateFilter
+from holdfast.planning.fragments.choice import Preference, choose_coding, evaluate, problems_of
+from holdfast.planning.fragments.code_rates import CodeRate, CodeRates
+from holdfast.planning.fragments.measurement_filters import LossFilter, RateFilter
+from holdfast.planning.fragments.tuner import FragmentMeasurement, FragmentTuner, TunerGoals
 
 
 def true_rates(coding: Coding) -> CodeRate:

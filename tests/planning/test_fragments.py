@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.erasure.layout import Coding
 from holdfast.errors import BadInput, NoPlan
-from holdfast.planning.code_rates import CodeRate, CodeRates, MeasuredRate
-from holdfast.planning.fragments import (
+from holdfast.planning.fragments.choice import (
     FragmentRequest,
     Preference,
     all_codings,
@@ -29,7 +28,8 @@ from holdfast.planning.fragments import (
     success_probability,
     upload_bytes,
 )
-from holdfast.planning.peer_shares import (
+from holdfast.planning.fragments.code_rates import CodeRate, CodeRates, MeasuredRate
+from holdfast.planning.fragments.peer_shares import (
     Peer,
     SharesPlan,
     SharesRequest,

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
 from holdfast.ids import NodeId, OperatorId, PartitionId
-from holdfast.planning.best_density import best_density
-from holdfast.planning.placement import (
+from holdfast.planning.recovery.algorithms import RecoveryAlgorithm, planner_of
+from holdfast.planning.recovery.best_density import best_density
+from holdfast.planning.recovery.placement import (
     PlacedPlan,
     RecoveryNode,
     node_ids,
@@ -20,11 +21,10 @@ from holdfast.planning.placement import (
     placement_problems,
     rooms_of,
 )
-from holdfast.planning.recovery_algorithms import RecoveryAlgorithm, planner_of
-from holdfast.planning.recovery_problem import RecoveryProblem
-from holdfast.planning.recovery_schedule import Arrival, RecoverySchedule, Strategy, make_schedule
+from holdfast.planning.recovery.problem import RecoveryProblem
+from holdfast.planning.recovery.schedule import Arrival, RecoverySchedule, Strategy, make_schedule
 from holdfast.topology import Operator, Queries, Topology
-from holdfast.topology.library import named_topology
+from holdfast_lab.topologies import named_topology
 from planning.recovery_cases import problems
 
 

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 
 from holdfast.errors import BadInput
 from holdfast.ids import OperatorId
-from holdfast.planning.best_density import best_density, grow_candidates, seeds_of
-from holdfast.planning.cost_units import CostUnits
-from holdfast.planning.operator_centric import operator_centric
-from holdfast.planning.recovery_algorithms import RecoveryAlgorithm, planner_of
-from holdfast.planning.recovery_dp import dp_frontier, recovery_dp
-from holdfast.planning.recovery_exact import recovery_exact, relaxed
-from holdfast.planning.recovery_problem import RecoveryPlan, RecoveryProblem, plan_problems, share_bound
+from holdfast.planning.recovery.algorithms import RecoveryAlgorithm, planner_of
+from holdfast.planning.recovery.best_density import best_density, grow_candidates, seeds_of
+from holdfast.planning.recovery.cost_units import CostUnits
+from holdfast.planning.recovery.dp import dp_frontier, recovery_dp
+from holdfast.planning.recovery.exact import recovery_exact, relaxed
+from holdfast.planning.recovery.operator_centric import operator_centric
+from holdfast.planning.recovery.problem import RecoveryPlan, RecoveryProblem, plan_problems, share_bound
 from holdfast.topology import Input, Operator, Partitioning, Topology
-from holdfast.topology.library import named_topology
-from holdfast.topology.random_recipes import generate
+from holdfast_lab.random_topologies import generate
+from holdfast_lab.topologies import named_topology
 from planning.recovery_cases import brute_force, problems
 
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
 from holdfast.ids import OperatorId, PartitionId
-from holdfast.planning.fidelity import LossModel
-from holdfast.planning.replica_adaptation import AdaptationSettings, AdaptationState, adapt
-from holdfast.planning.replica_change import cheapest_change
-from holdfast.planning.replica_exact import exact
-from holdfast.planning.replica_structure import structure_aware
+from holdfast.planning.replicas.adaptation import AdaptationSettings, AdaptationState, adapt
+from holdfast.planning.replicas.change import cheapest_change
+from holdfast.planning.replicas.exact import exact
+from holdfast.planning.replicas.fidelity import LossModel
+from holdfast.planning.replicas.structure_aware import structure_aware
 from holdfast.topology import Input, Operator, Partitioning, Topology
 from topology.topology_strategies import topologies
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
 from holdfast.ids import NodeId, OperatorId, PartitionId
-from holdfast.planning.replica_placement import (
+from holdfast.planning.replicas.placement import (
     LeftOut,
     Replica,
     ReplicaNode,

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import OperatorId
-from holdfast.planning import replica_exact
-from holdfast.planning.fidelity import LossModel, Metric
-from holdfast.planning.replica_completion import Completion, present
-from holdfast.planning.replica_dp import dp
-from holdfast.planning.replica_exact import exact, relaxed_bound
-from holdfast.planning.replica_greedy import greedy
-from holdfast.planning.replica_plan import ReplicaPlan, checked, problems_of
-from holdfast.planning.replica_planning import ReplicaAlgorithm, plan_replicas
-from holdfast.planning.replica_structure import StructureAware, structure_aware
-from holdfast.planning.replica_units import units_of
+from holdfast.planning.replicas import exact as replica_exact
+from holdfast.planning.replicas.algorithms import ReplicaAlgorithm, plan_replicas
+from holdfast.planning.replicas.completion import Completion, present
+from holdfast.planning.replicas.dp import dp
+from holdfast.planning.replicas.exact import exact, relaxed_bound
+from holdfast.planning.replicas.fidelity import LossModel, Metric
+from holdfast.planning.replicas.greedy import greedy
+from holdfast.planning.replicas.plan import ReplicaPlan, checked, problems_of
+from holdfast.planning.replicas.structure_aware import StructureAware, structure_aware
+from holdfast.planning.replicas.units import units_of
 from holdfast.topology import Input, Operator, Partitioning, Topology, smallest_mc_tree_size
 from topology.topology_strategies import topologies
 

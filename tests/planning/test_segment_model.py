@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput, CheckFailed, NoPlan
 from holdfast.ids import OperatorId
-from holdfast.planning.segment_baselines import plan_n_segments, plan_one_segment
-from holdfast.planning.segment_frequencies import best_frequencies
-from holdfast.planning.segment_model import (
+from holdfast.planning.segments.baselines import plan_n_segments, plan_one_segment
+from holdfast.planning.segments.frequencies import best_frequencies
+from holdfast.planning.segments.model import (
     check_plan,
     model_of,
     plan_of,
@@ -23,7 +23,7 @@ from holdfast.planning.segment_model import (
     totals_of,
 )
 from holdfast.topology import Input, Operator, Partitioning, Topology
-from holdfast.topology.library import named_topology
+from holdfast_lab.topologies import named_topology
 from planning.segment_cases import drawn, goes_back, models, plain_segments, plain_totals
 
 

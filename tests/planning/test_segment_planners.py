@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import NoPlan, Undecided
-from holdfast.planning import min_plus
-from holdfast.planning.segment_baselines import plan_n_segments, plan_one_segment
-from holdfast.planning.segment_chain import plan_chain
-from holdfast.planning.segment_dag import plan_dag
-from holdfast.planning.segment_grid import FrequencyGrid
-from holdfast.planning.segment_model import SegmentModel, SegmentPlan, check_plan
-from holdfast.planning.segment_printed_tree import plan_printed_tree
-from holdfast.planning.segment_refine import refine
-from holdfast.planning.segment_transcription import algorithm_1, algorithm_2
-from holdfast.planning.segment_tree import plan_tree
+from holdfast.planning.segments import min_plus
+from holdfast.planning.segments.baselines import plan_n_segments, plan_one_segment
+from holdfast.planning.segments.chain import plan_chain
+from holdfast.planning.segments.dag import plan_dag
+from holdfast.planning.segments.grid import FrequencyGrid
+from holdfast.planning.segments.model import SegmentModel, SegmentPlan, check_plan
+from holdfast.planning.segments.refine import refine
+from holdfast.planning.segments.tree import plan_tree
+from holdfast_lab.transcriptions.segment_chain import algorithm_1, algorithm_2
+from holdfast_lab.transcriptions.segment_tree import plan_printed_tree
 from planning.segment_cases import brute_chain, brute_tree, drawn, model, models
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId
-from holdfast.recovery.checkpoints import SavedImage
+from holdfast.recovery.checkpoints import SavedSnapshot
 from holdfast.recovery.effects import Effect
 from holdfast.recovery.events import CheckpointMarked, CheckpointStored, CycleDone, Event, NodesArrived, NodesLost
+from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.machine import Machine
 from holdfast.recovery.states import LIVE_STATES, PLACED_STATES
 from holdfast.recovery.strategy import RecoverySettings
-from holdfast.recovery.wiring import Wiring
 from holdfast.topology import Input, Operator, Partitioning, Topology
 
 
@@ -71,7 +71,7 @@ class Driven:
         unsure: str = "",
         nodes: Mapping[str, float] | None = None,
     ) -> None:
-        self.machine = Machine(Wiring(topology, {OperatorId(one): False for one in unsure}), settings)
+        self.machine = Machine(PartitionGraph(topology, {OperatorId(one): False for one in unsure}), settings)
         self.effects: list[Effect] = []
         self.logged = BatchId(-1)
         if nodes is not None:
@@ -105,10 +105,10 @@ class Driven:
             mine = machine.partitions[p]
             if mine.state == "paused":
                 continue
-            senders = machine.wiring.senders(p)
+            senders = machine.graph.senders(p)
             reach = min((frontiers.get(s, machine.partitions[s].frontier) for s in senders), default=self.logged)
             frontiers[p] = max(mine.frontier, reach)
-        out = {p: frontiers[p] for p in machine.wiring.outputs if p in frontiers}
+        out = {p: frontiers[p] for p in machine.graph.outputs if p in frontiers}
         return self.tell(
             CycleDone(machine.epoch, self.logged, frontiers, frozenset(frontiers), out, kept_bytes=kept_bytes)
         )
@@ -126,7 +126,7 @@ class Driven:
     def save(self, p: PartitionId, batch: int, *, durable: bool = False) -> list[Effect]:
         mine = self.machine.partitions[p]
         first = mine.kept_from if self.machine.with_outbox(p) else None
-        return self.tell(CheckpointStored(p, SavedImage(BatchId(batch), mine.start.epoch, None, first, durable)))
+        return self.tell(CheckpointStored(p, SavedSnapshot(BatchId(batch), mine.start.epoch, None, first, durable)))
 
     def of(self, kind: type[Effect]) -> list[Effect]:
         """The last effects of one kind."""

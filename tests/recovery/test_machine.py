@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, NodeId
-from holdfast.recovery.checkpoints import CheckpointBook, SavedImage
+from holdfast.recovery.checkpoints import Checkpoints, SavedSnapshot
 from holdfast.recovery.effects import (
     CancelCycle,
     Changed,
@@ -91,7 +91,7 @@ def test_an_arrival_brings_back_what_is_left_and_takes_nobody_back() -> None:
     assert driven.node("c") == "n4"
     assert not driven.of(RollBack)
     restore = next(effect for effect in effects if isinstance(effect, Restore))
-    assert [image.batch for image in restore.images] == [3]
+    assert [snapshot.batch for snapshot in restore.snapshots] == [3]
     driven.cycle(7)
     assert driven.state("c") == "running"
 
@@ -202,12 +202,12 @@ def test_an_image_that_is_lost_takes_everything_to_the_durable_one() -> None:
     driven = running()
     driven.cycle(7)
     driven.checkpoint(7)
-    assert driven.machine.book.global_batch == 7
+    assert driven.machine.checkpoints.global_batch == 7
     driven.lose(str(driven.node("c")))
     driven.arrive({"n4": SIZE})
-    image = driven.machine.partitions[part("c")].start.images[-1]
-    driven.tell(RestoreFailed(part("c"), image.id, driven.machine.epoch, "two fragments"))
-    assert driven.machine.book.global_batch == 3
+    snapshot = driven.machine.partitions[part("c")].start.snapshots[-1]
+    driven.tell(RestoreFailed(part("c"), snapshot.id, driven.machine.epoch, "two fragments"))
+    assert driven.machine.checkpoints.global_batch == 3
     assert {driven.machine.partitions[part(one)].start.batch for one in "abc"} == {3}
     driven.cycle(8)
     assert {driven.state(one) for one in "abc"} == {"running"}
@@ -217,9 +217,9 @@ def test_a_durable_image_that_is_lost_is_said() -> None:
     driven = running()
     driven.lose(str(driven.node("c")))
     driven.arrive({"n4": SIZE})
-    image = driven.machine.partitions[part("c")].start.images[-1]
+    snapshot = driven.machine.partitions[part("c")].start.snapshots[-1]
     with pytest.raises(CheckFailed, match="durable checkpoint at batch 3 is lost"):
-        driven.tell(RestoreFailed(part("c"), image.id, driven.machine.epoch, "the disk burnt"))
+        driven.tell(RestoreFailed(part("c"), snapshot.id, driven.machine.epoch, "the disk burnt"))
 
 
 def test_a_failed_restore_of_an_image_during_recovery_goes_to_the_global_one() -> None:
@@ -232,8 +232,8 @@ def test_a_failed_restore_of_an_image_during_recovery_goes_to_the_global_one() -
     driven.lose("n4")
     driven.arrive({"n5": SIZE})
     mine = driven.machine.partitions[part("c")]
-    assert mine.start.batch == 6, "its own image, with its outbox"
-    driven.tell(RestoreFailed(part("c"), mine.start.images[-1].id, driven.machine.epoch, "gone"))
+    assert mine.start.batch == 6, "its own snapshot, with its outbox"
+    driven.tell(RestoreFailed(part("c"), mine.start.snapshots[-1].id, driven.machine.epoch, "gone"))
     assert mine.start.batch == 3
     assert driven.state("c") == "restoring"
 
@@ -248,7 +248,7 @@ def test_blocking_waits_until_everything_fits() -> None:
 
 
 def test_few_losses_wait_for_their_nodes_where_that_is_asked() -> None:
-    settings = RecoverySettings(least_losses=2)
+    settings = RecoverySettings(incremental_after_losses=2)
     driven = Driven(star([1, 2]), settings, nodes={"n1": SIZE, "n2": SIZE, "n3": SIZE})
     driven.cycle(2)
     driven.lose(str(driven.node("a")))
@@ -341,9 +341,9 @@ def test_a_global_checkpoint_can_be_asked_for_again_durably() -> None:
     driven = running()
     driven.cycle(8)
     driven.checkpoint(8)
-    assert (driven.machine.book.global_batch, driven.machine.book.durable_batch) == (8, 3)
+    assert (driven.machine.checkpoints.global_batch, driven.machine.checkpoints.durable_batch) == (8, 3)
     driven.checkpoint(8, durable=True)
-    assert driven.machine.book.durable_batch == 8
+    assert driven.machine.checkpoints.durable_batch == 8
 
 
 def test_a_timer_says_who_waits_for_how_many() -> None:
@@ -371,9 +371,9 @@ def test_outboxes_are_kept_for_who_is_behind_and_no_further_than_the_driver_know
 
 def test_what_is_written_down_is_enough_to_start_again() -> None:
     driven = running()
-    book = CheckpointBook.read(driven.machine.wiring.order, driven.machine.written()["book"])  # type: ignore[arg-type]
-    again = Machine(driven.machine.wiring, epoch=driven.machine.epoch, book=book)
-    assert again.book.global_batch == 3
+    checkpoints = Checkpoints.read(driven.machine.graph.order, driven.machine.written()["checkpoints"])  # type: ignore[arg-type]
+    again = Machine(driven.machine.graph, epoch=driven.machine.epoch, checkpoints=checkpoints)
+    assert again.checkpoints.global_batch == 3
     assert {one.frontier for one in again.partitions.values()} == {3}
     assert not again.placement
 
@@ -381,7 +381,7 @@ def test_what_is_written_down_is_enough_to_start_again() -> None:
 @pytest.mark.parametrize("few", [1, 3])
 def test_a_driver_that_starts_with_too_few_nodes_brings_back_what_fits_and_goes_on(few: int) -> None:
     """Also then those that run keep what those that wait will need, and nobody goes back for them."""
-    driven = Driven(star([1, 2, 3]), RecoverySettings(least_losses=few))
+    driven = Driven(star([1, 2, 3]), RecoverySettings(incremental_after_losses=few))
     driven.arrive({"n1": 2 * SIZE})
     assert len(driven.machine.placement) == 2
     assert driven.machine.buffering
@@ -404,19 +404,19 @@ def test_a_long_recovery_keeps_only_the_images_that_may_be_needed() -> None:
         driven.cycle(batch)
         for effect in driven.checkpoint(batch, durable=batch % 10 == 0):
             if isinstance(effect, Forget):
-                forgotten += [image.batch for p, image in effect.images if p == part("a")]
-    assert driven.machine.book.global_batch == 3
+                forgotten += [snapshot.batch for p, snapshot in effect.snapshots if p == part("a")]
+    assert driven.machine.checkpoints.global_batch == 3
     assert forgotten == list(range(5, 55, 5)), "all but the last"
-    assert len(driven.machine.book._images[part("a")]) == 2
-    assert driven.machine.book.marks[-1] == 55
+    assert len(driven.machine.checkpoints._snapshots[part("a")]) == 2
+    assert driven.machine.checkpoints.marks[-1] == 55
 
 
 def test_images_that_came_too_late_to_be_of_use_are_forgotten() -> None:
     driven = running()
     driven.cycle(8)
     driven.checkpoint(8)
-    late = SavedImage(BatchId(5), driven.machine.epoch)
+    late = SavedSnapshot(BatchId(5), driven.machine.epoch)
     assert driven.tell(CheckpointStored(part("a"), late)) == [Forget(((part("a"), late),))]
-    there = driven.machine.book.at(part("a"), BatchId(8))
+    there = driven.machine.checkpoints.at(part("a"), BatchId(8))
     assert there is not None
     assert driven.tell(CheckpointStored(part("a"), there)) == [], "said twice"

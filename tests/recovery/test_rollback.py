@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.ids import BatchId, OperatorId, PartitionId
-from holdfast.recovery.rollback import must_go_back
-from holdfast.recovery.wiring import Wiring
+from holdfast.recovery.graph import PartitionGraph
+from holdfast.recovery.rollback import partitions_to_roll_back
 from recovery.machine_driving import chain, part, parts, star
 
 
 def back(
-    wiring: Wiring,
+    graph: PartitionGraph,
     lost: Mapping[str, int],
     kept: Mapping[str, int],
     *,
@@ -25,12 +25,12 @@ def back(
     def kept_from(p: PartitionId) -> BatchId:
         return BatchId(kept.get(str(p.operator), 99))
 
-    live = {p for p in wiring.order if p not in starts and p not in on_the_way}
-    found = must_go_back(wiring, starts, on_the_way, kept_from, BatchId(checkpoint), live)
+    live = {p for p in graph.order if p not in starts and p not in on_the_way}
+    found = partitions_to_roll_back(graph, starts, on_the_way, kept_from, BatchId(checkpoint), live)
     return " ".join(sorted(str(p.operator) for p in found))
 
 
-CHAIN = Wiring(chain("abcd"))
+CHAIN = PartitionGraph(chain("abcd"))
 
 
 def test_nobody_goes_back_where_the_sender_kept() -> None:
@@ -60,10 +60,10 @@ def test_lost_senders_need_not_go_back() -> None:
 
 
 def test_a_shared_source_goes_back_once_and_its_other_consumers_stay() -> None:
-    assert back(Wiring(star([1, 2, 3])), {"a": 4}, {}) == "s"
+    assert back(PartitionGraph(star([1, 2, 3])), {"a": 4}, {}) == "s"
 
 
-UNSURE = Wiring(chain("abcd"), {OperatorId("b"): False, OperatorId("c"): False, OperatorId("d"): False})
+UNSURE = PartitionGraph(chain("abcd"), {OperatorId("b"): False, OperatorId("c"): False, OperatorId("d"): False})
 
 
 def test_who_has_heard_what_may_be_told_differently_goes_back() -> None:
@@ -79,8 +79,8 @@ def test_being_restored_alone_takes_nobody_back() -> None:
 
 
 def test_wiring_names_senders_consumers_and_queries() -> None:
-    wiring = Wiring(star([1, 2]))
-    assert wiring.consumers(part("s")) == tuple(parts("a b"))
-    assert wiring.senders(part("a")) == (part("s"),)
-    assert wiring.queries_of(part("s")) == tuple(parts("a b"))
-    assert wiring.members(part("b")) == tuple(parts("s b"))
+    graph = PartitionGraph(star([1, 2]))
+    assert graph.consumers(part("s")) == tuple(parts("a b"))
+    assert graph.senders(part("a")) == (part("s"),)
+    assert graph.queries_of(part("s")) == tuple(parts("a b"))
+    assert graph.members(part("b")) == tuple(parts("s b"))

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import Epoch, NodeId, OperatorId, PartitionId
-from holdfast.recovery.states import LIVE_STATES, PLACED_STATES, TRANSITIONS, Cause, PartitionState, Story, diagram
+from holdfast.recovery.states import LIVE_STATES, PLACED_STATES, TRANSITIONS, Cause, History, PartitionState, diagram
 
 P = PartitionId(OperatorId("a"), 0)
 
@@ -30,12 +30,12 @@ def test_whatever_is_placed_can_be_lost() -> None:
 @pytest.mark.parametrize("state", PartitionState)
 @pytest.mark.parametrize("cause", Cause)
 def test_a_story_follows_the_table_and_tells_itself(state: PartitionState, cause: Cause) -> None:
-    story = Story(P)
+    story = History(P)
     story.turn(Cause.PLACED, Epoch(1), NodeId("n1"))
     story.state = state
     if (state, cause) in TRANSITIONS:
         assert story.turn(cause, Epoch(2), NodeId("n2")) is TRANSITIONS[state, cause]
-        assert story.chapters[-1].epoch == 2
+        assert story.transitions[-1].epoch == 2
         return
     with pytest.raises(CheckFailed) as raised:
         story.turn(cause, Epoch(2), None)
@@ -46,12 +46,12 @@ def test_a_story_follows_the_table_and_tells_itself(state: PartitionState, cause
 
 
 def test_a_long_story_keeps_its_end() -> None:
-    story = Story(P)
+    story = History(P)
     for number in range(100):
         story.turn(Cause.PLACED, Epoch(number), NodeId("n"))
         story.turn(Cause.NODE_LOST, Epoch(number), None)
-    assert len(story.chapters) == 64
-    assert story.chapters[-1].epoch == 99
+    assert len(story.transitions) == 64
+    assert story.transitions[-1].epoch == 99
 
 
 def test_the_page_draws_the_table() -> None:

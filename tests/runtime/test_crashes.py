@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 from holdfast import Application, average, count, session, sliding, tumbling
-from holdfast.runtime import InProcess, ParquetSink, directory_store, durable_files
+from holdfast.runtime import InProcess, ParquetSink
+from holdfast.runtime.io import durable_files
+from holdfast.runtime.state import directory_store
 from runtime.generated import SCHEMA, batches, table
 
 OUTPUTS = ("windows", "sessions", "join")

@@ -14,16 +14,16 @@ import pytest
 from holdfast import Application, count, sliding, total, tumbling
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.assignments import Start
-from holdfast.recovery.checkpoints import NOTHING, SavedImage
+from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.runtime import run_in_process
 from holdfast.runtime.answers import Missing, Refused
 from holdfast.runtime.blocks import LATE, SINK, Block, decode_blocks, encode_blocks
-from holdfast.runtime.cycle import Cycle, NodeReport, Stored, Task
-from holdfast.runtime.directory_store import DirectoryStore
-from holdfast.runtime.node import Node
+from holdfast.runtime.io.sources import MemoryLog
+from holdfast.runtime.messages import Cycle, NodeReport, Stored, Task
 from holdfast.runtime.program import Program
-from holdfast.runtime.sources import MemoryLog
-from holdfast.runtime.vault import MemoryVault
+from holdfast.runtime.state.directory_store import DirectoryStore
+from holdfast.runtime.state.snapshot_store import MemorySnapshotStore
+from holdfast.runtime.worker.worker import Node
 from runtime.generated import SCHEMA, batches, table
 
 NODES = (NodeId("a"), NodeId("b"))
@@ -41,19 +41,19 @@ def application() -> Application:
 
 
 class Driver:
-    """A driver in small: a log of frontiers, outputs and images, and nothing that a node could lose."""
+    """A driver in small: a log of frontiers, outputs and snapshots, and nothing that a node could lose."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.program = Program(application())
         self.random = np.random.default_rng(seed)
-        self.directory, self.vault = directory, MemoryVault()
+        self.directory, self.snapshot_store = directory, MemorySnapshotStore()
         self.logs = {OperatorId("s"): MemoryLog(self.program.sources[OperatorId("s")], "q")}
         self.epoch = Epoch(1)
         self.starts = dict.fromkeys(self.program.partitions, Start(self.epoch, NOTHING, ()))
         self.frontier = dict.fromkeys(self.program.partitions, NOTHING)
         self.published = dict.fromkeys(self.program.outputs, NOTHING)
         self.rows: dict[tuple[PartitionId, BatchId], pa.Table] = {}
-        self.images: dict[PartitionId, list[SavedImage]] = {p: [] for p in self.program.partitions}
+        self.snapshots: dict[PartitionId, list[SavedSnapshot]] = {p: [] for p in self.program.partitions}
         self.placement = {p: NODES[number % 2] for number, p in enumerate(self.program.partitions)}
         self.number = 0
 
@@ -64,7 +64,9 @@ class Driver:
     def node(self, name: NodeId) -> Node:
         """A fresh worker over the node's files: nothing is remembered between cycles."""
         store = DirectoryStore(self.directory / name, cache_bytes=0)
-        return Node(self.program, store, self.vault, self.logs, name=name, clock=lambda: 0.0, cpu_clock=lambda: 0.0)
+        return Node(
+            self.program, store, self.snapshot_store, self.logs, name=name, clock=lambda: 0.0, cpu_clock=lambda: 0.0
+        )
 
     def task(self, partition: PartitionId) -> Task:
         # Not beyond where it is known to stand: rows that it kept aside there may not be out yet.
@@ -72,7 +74,7 @@ class Driver:
         behind += [self.frontier[one] for one in self.program.consumers(partition) if one in self.frontier]
         if partition in self.published:
             behind.append(self.published[partition])
-        saved = self.images[partition]
+        saved = self.snapshots[partition]
         return Task(
             self.placement[partition],
             self.starts[partition],
@@ -113,8 +115,8 @@ class Driver:
     def _hear(self, report: NodeReport) -> None:
         for answer in report.answers:
             assert isinstance(answer, Stored), answer
-            if answer.image not in self.images[answer.partition]:
-                self.images[answer.partition].append(answer.image)
+            if answer.snapshot not in self.snapshots[answer.partition]:
+                self.snapshots[answer.partition].append(answer.snapshot)
         for partition, frontier in report.frontiers.items():
             self.frontier[partition] = max(self.frontier[partition], frontier)
         for block in sorted(report.blocks, key=lambda one: one.header.batch):
@@ -169,27 +171,29 @@ def test_lost_repeated_and_doubled_cycles_leave_outputs_equal(
     driver.finish()
     for name, rows in expected.items():
         assert driver.outputs(name) == rows, f"seed {seed}"
-    for _ in range(20):  # a report that was lost had images in it: they are said again
+    for _ in range(20):  # a report that was lost had snapshots in it: they are said again
         driver.cycle()
-    assert {p: tuple(one.batch for one in saved) for p, saved in driver.images.items()} == dict.fromkeys(
+    assert {p: tuple(one.batch for one in saved) for p, saved in driver.snapshots.items()} == dict.fromkeys(
         driver.program.partitions, MARKS
     )
-    assert any(one.follows is not None for saved in driver.images.values() for one in saved), "changes, not all again"
+    assert any(one.follows is not None for saved in driver.snapshots.values() for one in saved), (
+        "changes, not all again"
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_partitions_go_on_from_images_on_other_nodes(
     seed: int, made: list[pa.Table], expected: dict[str, list[dict[str, Any]]], tmp_path: Path
 ) -> None:
-    """All change places at the last image each has: a base, what changed since, and the outbox of both."""
+    """All change places at the last snapshot each has: a base, what changed since, and the outbox of both."""
     driver = Driver(tmp_path, seed)
     driver.feed(made[:7])
     for _ in range(20):
         driver.cycle()
-    assert all([one.batch for one in saved] == [2, 5] for saved in driver.images.values())
-    assert any(saved[-1].follows is not None for saved in driver.images.values())
+    assert all([one.batch for one in saved] == [2, 5] for saved in driver.snapshots.values())
+    assert any(saved[-1].follows is not None for saved in driver.snapshots.values())
     driver.epoch = Epoch(2)
-    for p, saved in driver.images.items():
+    for p, saved in driver.snapshots.items():
         driver.placement[p] = NODES[1 - NODES.index(driver.placement[p])]
         chain = tuple(saved) if saved[-1].follows is not None else tuple(saved[-1:])
         assert saved[-1].outbox_from is not None

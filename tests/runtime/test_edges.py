@@ -12,9 +12,9 @@ from holdfast import Application, average, count, distinct, greatest, least, row
 from holdfast.application.windows import Sliding
 from holdfast.runtime import run_in_process
 from holdfast.runtime.answers import OperatorFailed
-from holdfast.runtime.operators.panes import PaneWindows
-from holdfast.runtime.operators.summaries import Aggregates
 from holdfast.runtime.times import END_OF_TIME
+from holdfast.runtime.worker.operators.panes import PaneWindows
+from holdfast.runtime.worker.operators.summaries import Aggregates
 
 NAN = float("nan")
 

@@ -12,8 +12,8 @@ import pytest
 from holdfast.examples import EXAMPLES, hashtags
 from holdfast.ids import NodeId
 from holdfast.runtime import InProcess, run_in_process
-from holdfast.runtime.hashing import hash_rows, partition_of
-from holdfast.topology.library import named_topology
+from holdfast.runtime.worker.hashing import hash_rows, partition_of
+from holdfast_lab.topologies import named_topology
 from runtime import oracle
 from runtime.generated import SECOND, moments
 from runtime.oracle import Row, bag

@@ -107,13 +107,13 @@ def test_any_failures_leave_the_outputs_equal(data: st.DataObject, expected: dic
             st.sampled_from([frozenset(), frozenset(program.partitions)]),
             st.frozensets(st.sampled_from(program.partitions), max_size=12),
         ),
-        label="keepers",
+        label="backup_partitions",
     )
     nodes = data.draw(st.integers(1, 3), label="nodes")
     strategy = data.draw(st.sampled_from(RecoveryStrategy), label="strategy")
     every = data.draw(st.sampled_from([None, 1, 2, 5]), label="every")
     running = InProcess(
-        everything(), nodes=nodes, checkpoint_every=every, recovery=RecoverySettings(strategy, keepers=kept)
+        everything(), nodes=nodes, checkpoint_every=every, recovery=RecoverySettings(strategy, backup_partitions=kept)
     )
     for batch in fed():
         running.feed(batch)
@@ -132,9 +132,9 @@ def test_any_failures_leave_the_outputs_equal(data: st.DataObject, expected: dic
 
 
 def test_what_goes_back_follows_from_what_was_kept() -> None:
-    def lose(*keepers: str) -> set[str]:
-        kept = frozenset(map(PartitionId.parse, keepers))
-        running = InProcess(everything(), nodes=2, recovery=RecoverySettings(keepers=kept))
+    def lose(*backup_partitions: str) -> set[str]:
+        kept = frozenset(map(PartitionId.parse, backup_partitions))
+        running = InProcess(everything(), nodes=2, recovery=RecoverySettings(backup_partitions=kept))
         for number, batch in enumerate(fed()):
             running.feed(batch)
             if number == 1:

@@ -15,12 +15,12 @@ from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.runtime.answers import Done, Failed, Measures, Missing, Ready, Refused
 from holdfast.runtime.blocks import OUTSIDE, SINK, Block, Edge, Header, encode_blocks
-from holdfast.runtime.directory_store import DirectoryStore
-from holdfast.runtime.host import PartitionHost
-from holdfast.runtime.inbox import Delivery
 from holdfast.runtime.program import Program
-from holdfast.runtime.stores import MemoryStore, StaleEpoch, VersionStore
-from holdfast.runtime.versions import NO_BATCH
+from holdfast.runtime.state.directory_store import DirectoryStore
+from holdfast.runtime.state.store import MemoryStore, StaleEpoch, VersionStore
+from holdfast.runtime.state.versions import NO_BATCH
+from holdfast.runtime.worker.host import PartitionHost
+from holdfast.runtime.worker.inbox import Delivery
 
 HERE = NodeId("here")
 P = PartitionId.parse
@@ -231,7 +231,7 @@ def test_a_full_disk_is_an_answer_and_leaves_no_trace(tmp_path: Path, monkeypatc
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.runtime.directory_store._write_new", full)
+        patch.setattr("holdfast.runtime.state.directory_store._write_new", full)
         answers = host.run()
     assert {answer.problem for answer in answers if isinstance(answer, Failed)} == {
         "OSError: [Errno 28] No space left on device"

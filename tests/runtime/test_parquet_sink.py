@@ -13,10 +13,10 @@ from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.runtime import MemorySink, OutputKey, ParquetSink
 from holdfast.runtime.blocks import SINK, Block, Edge, Header
-from holdfast.runtime.outputs import Outputs
-from holdfast.runtime.parquet_sink import Staged, stage
+from holdfast.runtime.coordinator.outputs import Outputs
+from holdfast.runtime.io.parquet_sink import Staged, stage
 from holdfast.runtime.program import Program
-from holdfast.runtime.stores import StaleEpoch
+from holdfast.runtime.state.store import StaleEpoch
 
 S = PartitionId.parse("s[0]")
 

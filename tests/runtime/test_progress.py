@@ -10,10 +10,13 @@ import pytest
 
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import Epoch
-from holdfast.runtime.progress import NO_EPOCH, MemoryProgress, ProgressFile, ProgressShelf
-from holdfast.runtime.stores import StaleEpoch
+from holdfast.runtime.coordinator.progress import NO_EPOCH, MemoryProgress, ProgressFile, ProgressShelf
+from holdfast.runtime.state.store import StaleEpoch
 
-MACHINE = {"epoch": 3, "book": {"global": 7, "durable": 4, "images": {"a[0]": [[7, 2, None, None, False, 0]]}}}
+MACHINE = {
+    "epoch": 3,
+    "checkpoints": {"global": 7, "durable": 4, "snapshots": {"a[0]": [[7, 2, None, None, False, 0]]}},
+}
 MEASURES = {"a[0]": {"cpu_seconds": 1.5, "rows_in": 20}}
 
 
@@ -25,7 +28,7 @@ def test_what_was_written_is_found(tmp_path: Path) -> None:
     assert (first.epoch, first.machine, first.measures) == (3, MACHINE, MEASURES)
     found = ProgressFile(path, "app")
     assert (found.epoch, found.machine, found.measures) == (3, MACHINE, MEASURES)
-    assert found.run == first.run, "one name over all drivers: images are found by it"
+    assert found.run == first.run, "one name over all drivers: snapshots are found by it"
     assert sorted(tmp_path.iterdir()) == [tmp_path / ".progress.json.lock", path], "nothing else is left beside it"
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
-from holdfast.recovery.checkpoints import NOTHING, SavedImage
+from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.recovery.effects import Fence, GlobalCheckpoint, Place, RecoveryEnded, RollBack, Waiting
 from holdfast.recovery.events import RestoreFailed, StateMissing
 from holdfast.runtime.answers import Failed, Measures, Missing, Refused
-from holdfast.runtime.cycle import Lost, NodeReport, NotSaved, Stored
-from holdfast.runtime.narrating import effect_line
-from holdfast.runtime.reports import hear_reports
+from holdfast.runtime.coordinator.event_log import effect_line
+from holdfast.runtime.coordinator.reports import merge_reports
+from holdfast.runtime.messages import Lost, NodeReport, NotSaved, Stored
 
 HERE, THERE = NodeId("here"), NodeId("there")
 A, B = (PartitionId(OperatorId(name), 0) for name in "ab")
@@ -27,30 +27,30 @@ def test_frontiers_count_from_the_node_that_has_the_partition() -> None:
         report(frontiers={A: BatchId(7), B: BatchId(9)}),
         report(THERE, frontiers={A: BatchId(20), B: BatchId(5)}),
     ]
-    assert hear_reports(reports, {A: HERE, B: THERE}).frontiers == {A: 7, B: 5}
+    assert merge_reports(reports, {A: HERE, B: THERE}).frontiers == {A: 7, B: 5}
 
 
 def test_a_partition_without_a_node_has_no_frontier() -> None:
-    assert hear_reports([report(frontiers={A: BatchId(4)})], {}).frontiers == {}
+    assert merge_reports([report(frontiers={A: BatchId(4)})], {}).frontiers == {}
 
 
 def test_a_lost_image_says_more_than_a_missing_state() -> None:
     lost, missing = Lost(A, (BatchId(2), EPOCH), "too few fragments"), Missing(A, BatchId(2))
     for answers in ([lost, missing], [missing, lost]):
-        heard = hear_reports([report(answers=answers)], {A: HERE})
+        heard = merge_reports([report(answers=answers)], {A: HERE})
         assert heard.troubles == [RestoreFailed(A, (BatchId(2), EPOCH), EPOCH, "too few fragments")]
-    assert hear_reports([report(answers=[missing])], {A: HERE}).troubles == [StateMissing(A, HERE, EPOCH)]
+    assert merge_reports([report(answers=[missing])], {A: HERE}).troubles == [StateMissing(A, HERE, EPOCH)]
 
 
 def test_of_several_failures_the_first_batch_is_told() -> None:
     later, first, other = Failed(A, BatchId(6), "x"), Failed(B, BatchId(5), "y"), Failed(A, BatchId(5), "z")
-    assert hear_reports([report(answers=[later, first]), report(THERE, answers=[other])], {}).failed == other
+    assert merge_reports([report(answers=[later, first]), report(THERE, answers=[other])], {}).failed == other
 
 
 def test_sums_over_levels_and_nodes() -> None:
-    stored = Stored(A, SavedImage(BatchId(1), EPOCH, None))
+    stored = Stored(A, SavedSnapshot(BatchId(1), EPOCH, None))
     not_saved, refused = NotSaved(B, BatchId(1), "the disk is full"), Refused(A, EPOCH, Epoch(4))
-    heard = hear_reports(
+    heard = merge_reports(
         [
             report(measures={A: Measures(rows_in=3)}, kept_bytes=10, answers=[stored]),
             report(measures={A: Measures(rows_in=4)}, kept_bytes=12, answers=[not_saved]),

@@ -37,10 +37,10 @@ from holdfast import (
 from holdfast.application import steps
 from holdfast.application.aggregates import Function
 from holdfast.application.windows import Rows, Session, Sliding, Window
-from holdfast.runtime.operators.kernel import Runs
 from holdfast.runtime.program import Program
-from holdfast.runtime.run_files import decode_runs, encode_runs
+from holdfast.runtime.state.segment_files import decode_segments, encode_segments
 from holdfast.runtime.times import END_OF_TIME, NOT_YET
+from holdfast.runtime.worker.operators.kernel import Runs
 from runtime import oracle
 from runtime.generated import SCHEMA, batches, table
 
@@ -128,10 +128,10 @@ def attempt(name: str, *, through_files: bool = False) -> list[str]:
         else:
             inputs, now = [None] * sides, END_OF_TIME
         done = kernel.step(state, inputs, before, now)
-        written = encode_runs(done.state)
+        written = encode_segments(done.state)
         parts = [written]
         for given in (done.output, *(done.late[side] for side in sorted(done.late))):
-            parts.append(b"" if given is None else encode_runs({"rows": [given]}))
+            parts.append(b"" if given is None else encode_segments({"rows": [given]}))
         digests.append(hashlib.sha256(b"|".join(parts)).hexdigest())
         state, before = (_read_back(done.state, written) if through_files else done.state), now
     return digests
@@ -148,7 +148,7 @@ def _table(given: list[oracle.Row]) -> pa.Table | None:
 
 
 def _read_back(state: Runs, written: bytes) -> Runs:
-    runs = iter(decode_runs(pa.py_buffer(written)))
+    runs = iter(decode_segments(pa.py_buffer(written)))
     return {name: tuple(next(runs) for _ in tables) for name, tables in state.items()}
 
 

@@ -21,11 +21,11 @@ from holdfast.runtime import (
     TransactionalSink,
     run_in_process,
 )
-from holdfast.runtime.outputs import as_sink
+from holdfast.runtime.coordinator.outputs import as_sink
+from holdfast.runtime.io.sinks import Sink
+from holdfast.runtime.io.sources import DirectoryLog, MemoryLog, SourceLog
 from holdfast.runtime.program import Program, SourceProgram
-from holdfast.runtime.sinks import Sink
-from holdfast.runtime.sources import DirectoryLog, MemoryLog, SourceLog
-from holdfast.runtime.stores import StaleEpoch
+from holdfast.runtime.state.store import StaleEpoch
 from holdfast.runtime.times import END_OF_TIME, NOT_YET
 
 S = PartitionId.parse("s[0]")
@@ -201,7 +201,7 @@ def test_nothing_follows_a_log_that_is_closed(logs: Callable[[], SourceLog]) -> 
 
 
 def test_manifests_of_long_trimmed_batches_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runtime.sources.MANIFESTS_KEPT", 3)
+    monkeypatch.setattr("holdfast.runtime.io.sources.MANIFESTS_KEPT", 3)
     log = DirectoryLog(source(), "q1", tmp_path)
     for number in range(20):
         log.append(BatchId(number), rows(float(number)))
@@ -218,7 +218,7 @@ def test_manifests_of_long_trimmed_batches_go(tmp_path: Path, monkeypatch: pytes
 def test_a_log_that_is_read_for_long_keeps_few_manifests_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.runtime.sources.MANIFESTS_KEPT", 4)
+    monkeypatch.setattr("holdfast.runtime.io.sources.MANIFESTS_KEPT", 4)
     writer, reader = DirectoryLog(source(), "q1", tmp_path), DirectoryLog(source(), "q1", tmp_path)
     for number in range(40):
         writer.append(BatchId(number), rows(1.0))

@@ -1,4 +1,4 @@
-"""How a partition is put in place on a node: from nothing, by a pointer, from images; by two attempts at once."""
+"""How a partition is put in place on a node: from nothing, by a pointer, from snapshots; by two attempts at once."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.assignments import Start
-from holdfast.recovery.checkpoints import NOTHING, SavedImage, image_name
+from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot, snapshot_name
 from holdfast.runtime.answers import Missing
 from holdfast.runtime.blocks import SINK, encode_blocks
-from holdfast.runtime.cycle import Cycle, Lost, NodeReport, Stored, Task
-from holdfast.runtime.directory_store import DirectoryStore
-from holdfast.runtime.directory_vault import DirectoryVault
-from holdfast.runtime.images import decode_image
-from holdfast.runtime.node import Node
-from holdfast.runtime.sources import MemoryLog
-from holdfast.runtime.stores import MemoryStore, VersionStore
-from holdfast.runtime.vault import MemoryVault, Vault
-from holdfast.runtime.versions import NO_BATCH
+from holdfast.runtime.io.sources import MemoryLog
+from holdfast.runtime.messages import Cycle, Lost, NodeReport, Stored, Task
+from holdfast.runtime.state.directory_store import DirectoryStore
+from holdfast.runtime.state.snapshot_directory import DirectorySnapshotStore
+from holdfast.runtime.state.snapshot_store import MemorySnapshotStore, SnapshotStore
+from holdfast.runtime.state.snapshots import decode_snapshot
+from holdfast.runtime.state.store import MemoryStore, VersionStore
+from holdfast.runtime.state.versions import NO_BATCH
+from holdfast.runtime.worker.worker import Node
 from runtime.test_host import P, words
 
 PROGRAM = words(1, 1)
@@ -30,8 +30,8 @@ SOURCE, COUNTED, TO_SINK = P("s[0]"), P("c[0]"), PartitionId(SINK, 0)
 BATCHES = 8
 
 
-class CountingVault(MemoryVault):
-    """Counts the images that are brought; `pause` is called while one is."""
+class CountingVault(MemorySnapshotStore):
+    """Counts the snapshots that are brought; `pause` is called while one is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,9 +55,9 @@ def log() -> MemoryLog:
 LOG = log()
 
 
-def node(name: str, store: VersionStore, vault: Vault) -> Node:
+def node(name: str, store: VersionStore, snapshot_store: SnapshotStore) -> Node:
     logs = {OperatorId("s"): LOG}
-    return Node(PROGRAM, store, vault, logs, name=NodeId(name), clock=lambda: 0.0, cpu_clock=lambda: 0.0)
+    return Node(PROGRAM, store, snapshot_store, logs, name=NodeId(name), clock=lambda: 0.0, cpu_clock=lambda: 0.0)
 
 
 def cycle(name: str, epoch: int, through: int, *, marks: tuple[int, ...] = (), **task: object) -> Cycle:
@@ -72,12 +72,12 @@ def cycle(name: str, epoch: int, through: int, *, marks: tuple[int, ...] = (), *
     return Cycle("run", 1, Epoch(epoch), tasks, {COUNTED: NO_BATCH})
 
 
-def stored(report: NodeReport) -> SavedImage:
-    (image,) = [one.image for one in report.answers if isinstance(one, Stored)]
-    return image
+def stored(report: NodeReport) -> SavedSnapshot:
+    (snapshot,) = [one.snapshot for one in report.answers if isinstance(one, Stored)]
+    return snapshot
 
 
-def run_and_save(worker: Node, name: str) -> tuple[SavedImage, ...]:
+def run_and_save(worker: Node, name: str) -> tuple[SavedSnapshot, ...]:
     """Run all batches, with a base at batch 2 and the changes since at batch 5."""
     base = stored(worker.level(cycle(name, 1, 2, marks=(2,)), 0, []))
     change = stored(worker.level(cycle(name, 1, 5, marks=(5,), follows=base), 0, []))
@@ -94,20 +94,22 @@ def outbox(worker: Node) -> bytes:
 
 
 @pytest.fixture(params=["memory", "directory"])
-def vault(request: pytest.FixtureRequest, tmp_path: Path) -> Vault:
-    return MemoryVault() if request.param == "memory" else DirectoryVault(tmp_path / "vault")
+def snapshot_store(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStore:
+    return MemorySnapshotStore() if request.param == "memory" else DirectorySnapshotStore(tmp_path / "snapshot_store")
 
 
-def test_a_base_and_its_changes_bring_state_and_outbox_to_another_node(vault: Vault, tmp_path: Path) -> None:
-    old = node("old", DirectoryStore(tmp_path / "old"), vault)
+def test_a_base_and_its_changes_bring_state_and_outbox_to_another_node(
+    snapshot_store: SnapshotStore, tmp_path: Path
+) -> None:
+    old = node("old", DirectoryStore(tmp_path / "old"), snapshot_store)
     base, change = run_and_save(old, "old")
     assert (base.follows, base.outbox_from) == (None, 0)
     assert (change.follows, change.outbox_from) == (base.id, 0), "with the one it follows it holds all from batch 0"
-    data = vault.fetched(image_name("run", COUNTED, change))
+    data = snapshot_store.fetched(snapshot_name("run", COUNTED, change))
     assert data is not None
-    assert {block.header.batch for block in decode_image(data).outbox} == {3, 4, 5}, "but itself only what is new"
+    assert {block.header.batch for block in decode_snapshot(data).outbox} == {3, 4, 5}, "but itself only what is new"
 
-    new = node("new", DirectoryStore(tmp_path / "new"), vault)
+    new = node("new", DirectoryStore(tmp_path / "new"), snapshot_store)
     start = Start(Epoch(2), BatchId(5), (base, change))
     report = new.level(cycle("new", 2, 5, start=start, frontier=BatchId(5)), 0, [])
     assert report.answers == []
@@ -118,23 +120,23 @@ def test_a_base_and_its_changes_bring_state_and_outbox_to_another_node(vault: Va
     assert outbox(new) == encode_blocks(first), "what consumers may still ask for came with it"
     new.level(cycle("new", 2, BATCHES - 1, start=start, frontier=BatchId(5)), 0, [])
     assert outbox(new) == outbox(old), "and it goes on as the other did"
-    again = node("new", DirectoryStore(tmp_path / "new"), MemoryVault())
+    again = node("new", DirectoryStore(tmp_path / "new"), MemorySnapshotStore())
     report = again.level(cycle("new", 2, BATCHES - 1, start=start, frontier=BatchId(BATCHES - 1)), 0, [])
-    assert report.frontiers[COUNTED] == BATCHES - 1, "a new worker finds it in place, and needs no image"
+    assert report.frontiers[COUNTED] == BATCHES - 1, "a new worker finds it in place, and needs no snapshot"
     assert outbox(again) == outbox(old)
 
 
 @pytest.mark.parametrize("kind", ["memory", "directory"])
 def test_a_version_that_is_here_needs_a_pointer_and_no_images(kind: str, tmp_path: Path) -> None:
-    vault = CountingVault()
+    snapshot_store = CountingVault()
     store: VersionStore = MemoryStore() if kind == "memory" else DirectoryStore(tmp_path)
-    worker = node("here", store, vault)
-    images = run_and_save(worker, "here")
+    worker = node("here", store, snapshot_store)
+    snapshots = run_and_save(worker, "here")
     expected = outbox(worker)
-    start = Start(Epoch(2), BatchId(5), images)
-    told = cycle("here", 2, 5, start=start, frontier=BatchId(5), follows=images[-1])
+    start = Start(Epoch(2), BatchId(5), snapshots)
+    told = cycle("here", 2, 5, start=start, frontier=BatchId(5), follows=snapshots[-1])
     report = worker.level(told, 0, [])
-    assert vault.brought == []
+    assert snapshot_store.brought == []
     assert report.answers == []
     line = store.line(COUNTED)
     assert line is not None
@@ -146,48 +148,50 @@ def test_a_version_that_is_here_needs_a_pointer_and_no_images(kind: str, tmp_pat
     assert line is not None
     assert [line.commits[BatchId(number)].id.epoch for number in (5, 6, 7)] == [1, 2, 2]
 
-    elsewhere = node("there", MemoryStore(), vault)
+    elsewhere = node("there", MemoryStore(), snapshot_store)
     elsewhere.level(cycle("there", 2, BATCHES - 1, start=start, frontier=BatchId(5)), 0, [])
-    assert vault.brought == [image_name("run", COUNTED, image) for image in images], "where it is not, they are brought"
+    assert snapshot_store.brought == [snapshot_name("run", COUNTED, snapshot) for snapshot in snapshots], (
+        "where it is not, they are brought"
+    )
     assert outbox(elsewhere) == expected, "and the two cannot be told apart"
 
 
 def test_a_version_that_is_damaged_comes_from_images(tmp_path: Path) -> None:
-    vault = CountingVault()
-    whole = node("here", DirectoryStore(tmp_path), vault)
-    images = run_and_save(whole, "here")
+    snapshot_store = CountingVault()
+    whole = node("here", DirectoryStore(tmp_path), snapshot_store)
+    snapshots = run_and_save(whole, "here")
     expected = outbox(whole)
     for path in tmp_path.glob(f"{COUNTED.operator}-{COUNTED.index}/*.runs"):
         path.write_bytes(path.read_bytes()[:-9])
-    start = Start(Epoch(2), BatchId(5), images)
-    worker = node("here", DirectoryStore(tmp_path), vault)
+    start = Start(Epoch(2), BatchId(5), snapshots)
+    worker = node("here", DirectoryStore(tmp_path), snapshot_store)
     report = worker.level(cycle("here", 2, 5, start=start, frontier=BatchId(5)), 0, [])
-    assert vault.brought == [image_name("run", COUNTED, image) for image in images]
+    assert snapshot_store.brought == [snapshot_name("run", COUNTED, snapshot) for snapshot in snapshots]
     assert report.answers == []
     assert report.frontiers[COUNTED] == BATCHES - 1, "its sender is here, and has kept the rest"
     assert outbox(worker) == expected
 
 
 def test_one_that_had_gone_on_is_missing_and_an_image_that_is_not_there_is_lost() -> None:
-    vault = CountingVault()
-    images = run_and_save(node("here", MemoryStore(), vault), "here")
-    start = Start(Epoch(2), BatchId(5), images)
-    worker = node("here", MemoryStore(), vault)
+    snapshot_store = CountingVault()
+    snapshots = run_and_save(node("here", MemoryStore(), snapshot_store), "here")
+    start = Start(Epoch(2), BatchId(5), snapshots)
+    worker = node("here", MemoryStore(), snapshot_store)
     report = worker.level(cycle("here", 2, 7, start=start, frontier=BatchId(6)), 0, [])
     assert report.answers == [Missing(COUNTED, BatchId(6))], "the driver decides from where it starts again"
-    assert vault.brought == []
-    vault.forget([image_name("run", COUNTED, images[0])])
+    assert snapshot_store.brought == []
+    snapshot_store.forget([snapshot_name("run", COUNTED, snapshots[0])])
     report = worker.level(cycle("here", 2, 7, start=start, frontier=BatchId(5)), 0, [])
-    assert report.answers == [Lost(COUNTED, images[0].id, "it is not here")]
+    assert report.answers == [Lost(COUNTED, snapshots[0].id, "it is not here")]
     assert COUNTED not in report.frontiers
     assert report.frontiers[SOURCE] == 7, "its neighbour goes on"
 
 
 def test_two_attempts_at_once_put_a_partition_in_place_once(tmp_path: Path) -> None:
     """The second comes while the first is in the middle of it, waits, and finds it done."""
-    vault = CountingVault()
-    images = run_and_save(node("old", MemoryStore(), vault), "old")
-    start = Start(Epoch(2), BatchId(5), images)
+    snapshot_store = CountingVault()
+    snapshots = run_and_save(node("old", MemoryStore(), snapshot_store), "old")
+    start = Start(Epoch(2), BatchId(5), snapshots)
     told = cycle("new", 2, BATCHES - 1, start=start, frontier=BatchId(5))
     in_the_middle, second_is_there = threading.Event(), threading.Event()
 
@@ -197,11 +201,11 @@ def test_two_attempts_at_once_put_a_partition_in_place_once(tmp_path: Path) -> N
         # Nothing tells when the second waits for the lock; where there were none, it would come through meanwhile.
         second.join(0.3)
 
-    vault.pause = pause
+    snapshot_store.pause = pause
     reports: list[NodeReport] = []
 
     def attempt() -> None:
-        reports.append(node("new", DirectoryStore(tmp_path), vault).level(told, 0, []))
+        reports.append(node("new", DirectoryStore(tmp_path), snapshot_store).level(told, 0, []))
 
     def come_second() -> None:
         assert in_the_middle.wait(60)
@@ -214,11 +218,13 @@ def test_two_attempts_at_once_put_a_partition_in_place_once(tmp_path: Path) -> N
         thread.start()
     for thread in (second, first):
         thread.join(120)
-    assert vault.brought == [image_name("run", COUNTED, image) for image in images], "by the first alone"
+    assert snapshot_store.brought == [snapshot_name("run", COUNTED, snapshot) for snapshot in snapshots], (
+        "by the first alone"
+    )
     assert [report.answers for report in reports] == [[], []]
     assert [report.frontiers for report in reports] == [{SOURCE: BATCHES - 1, COUNTED: BATCHES - 1}] * 2
-    plain = node("old", MemoryStore(), vault)
+    plain = node("old", MemoryStore(), snapshot_store)
     plain.level(cycle("old", 1, BATCHES - 1), 0, [])
-    after = node("new", DirectoryStore(tmp_path), vault)
+    after = node("new", DirectoryStore(tmp_path), snapshot_store)
     after.level(cycle("new", 2, BATCHES - 1, start=start, frontier=BatchId(BATCHES - 1)), 0, [])
     assert outbox(after) == outbox(plain)

@@ -11,12 +11,12 @@ import pytest
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.blocks import Block, Edge, Header
-from holdfast.runtime.directory_store import DirectoryStore
-from holdfast.runtime.directory_vault import DirectoryVault
-from holdfast.runtime.images import assemble, decode_image, encode_image, take_image
-from holdfast.runtime.run_files import decode_runs, encode_runs
-from holdfast.runtime.stores import FRESH, Addition, MemoryStore, StaleEpoch, VersionStore
-from holdfast.runtime.versions import Commit, Pointer, RunRef, VersionId
+from holdfast.runtime.state.directory_store import DirectoryStore
+from holdfast.runtime.state.segment_files import decode_segments, encode_segments
+from holdfast.runtime.state.snapshot_directory import DirectorySnapshotStore
+from holdfast.runtime.state.snapshots import assemble, decode_snapshot, encode_snapshot, take_snapshot
+from holdfast.runtime.state.store import FRESH, Addition, MemoryStore, StaleEpoch, VersionStore
+from holdfast.runtime.state.versions import Commit, Pointer, SegmentRef, VersionId
 
 P = PartitionId.parse("O3[0]")
 Q = PartitionId.parse("O5[1]")
@@ -43,7 +43,7 @@ def commit(store: VersionStore, batch: int, *values: int, epoch: int = 1, keep: 
         version(batch, epoch),
         None if keep is None else keep.id,
         batch * 10,
-        {"t": (*before, RunRef(FRESH, 0))},
+        {"t": (*before, SegmentRef(FRESH, 0))},
     )
     return store.commit(made, Addition({"t": [run(*values)]}, [block(batch, *values)]))
 
@@ -184,7 +184,7 @@ def test_thin_files_are_written_again(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
     store.point(P, Pointer(Epoch(1), None))
     large = pa.table({"n": list(range(200_000))})
-    made = Commit(P, version(0), None, 0, {"t": (RunRef(FRESH, 0), RunRef(FRESH, 1))})
+    made = Commit(P, version(0), None, 0, {"t": (SegmentRef(FRESH, 0), SegmentRef(FRESH, 1))})
     kept = store.commit(made, Addition({"t": [large, run(1)]}))
     assert store.rewrite(kept) == set()
     thin = Commit(P, version(1), version(0), 0, {"t": kept.runs["t"][1:]})
@@ -192,11 +192,11 @@ def test_thin_files_are_written_again(tmp_path: Path) -> None:
 
 
 def test_runs_of_one_table_must_have_one_schema() -> None:
-    data = encode_runs({"t": [run(1), run(2, 3)], "u": [pa.table({"x": ["é", None]})]})
-    assert [found.num_rows for found in decode_runs(pa.py_buffer(data))] == [1, 2, 2]
-    assert encode_runs({"t": [run(1), run(2, 3)], "u": [pa.table({"x": ["é", None]})]}) == data
+    data = encode_segments({"t": [run(1), run(2, 3)], "u": [pa.table({"x": ["é", None]})]})
+    assert [found.num_rows for found in decode_segments(pa.py_buffer(data))] == [1, 2, 2]
+    assert encode_segments({"t": [run(1), run(2, 3)], "u": [pa.table({"x": ["é", None]})]}) == data
     with pytest.raises(Exception, match="state table 't' changed from n int64 to n string"):
-        encode_runs({"t": [run(1), pa.table({"n": ["a"]})]})
+        encode_segments({"t": [run(1), pa.table({"n": ["a"]})]})
 
 
 def test_an_image_is_a_base_and_changes() -> None:
@@ -206,27 +206,27 @@ def test_an_image_is_a_base_and_changes() -> None:
     second = commit(store, 1, 3, keep=first)
     third = Commit(P, version(2), second.id, 0, {"t": second.runs["t"][1:]})
     states = [store.load(one) or {} for one in (first, second, third)]
-    base = take_image(first, states[0], None, [block(0, 1), block(0)])
-    change = take_image(second, states[1], first)
-    last = take_image(third, states[2], second)
-    assert [len(image.runs) for image in (base, change, last)] == [1, 1, 0]
-    again = [decode_image(encode_image(image)) for image in (base, change, last)]
+    base = take_snapshot(first, states[0], None, [block(0, 1), block(0)])
+    change = take_snapshot(second, states[1], first)
+    last = take_snapshot(third, states[2], second)
+    assert [len(snapshot.runs) for snapshot in (base, change, last)] == [1, 1, 0]
+    again = [decode_snapshot(encode_snapshot(snapshot)) for snapshot in (base, change, last)]
     assert [found["n"].to_pylist() for found in assemble(again)["t"]] == [[3]]
     assert [found["n"].to_pylist() for found in assemble(again[:2])["t"]] == [[1, 2], [3]]
     assert [one.row_count for one in again[0].outbox] == [1, 0]
     with pytest.raises(CheckFailed, match="does not follow"):
         assemble([again[0], again[2]])
-    data = encode_image(base)
+    data = encode_snapshot(base)
     for cut in (0, 10, len(data) // 2, len(data) - 1):
         with pytest.raises(CheckFailed):
-            decode_image(data[:cut])
+            decode_snapshot(data[:cut])
 
 
 def test_what_a_dead_driver_had_not_forgotten_is_swept_away(tmp_path: Path) -> None:
-    vault = DirectoryVault(tmp_path)
+    snapshot_store = DirectorySnapshotStore(tmp_path)
     for name in ("run-1/O1-0/5.1-d", "run-1/O1-0/9.2-d", "run-2/O1-0/5.1-d"):
-        vault.save(name, b"image", epoch=1, durable=True)
-    vault.sweep("run-1", {"run-1/O1-0/9.2-d"})
+        snapshot_store.save(name, b"snapshot", epoch=1, durable=True)
+    snapshot_store.sweep("run-1", {"run-1/O1-0/9.2-d"})
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-    assert left == ["run-1/O1-0/9.2-d", "run-2/O1-0/5.1-d"], "other runs' images are not ours"
-    vault.sweep("run-3", set())
+    assert left == ["run-1/O1-0/9.2-d", "run-2/O1-0/5.1-d"], "other runs' snapshots are not ours"
+    snapshot_store.sweep("run-3", set())

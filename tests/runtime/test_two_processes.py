@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.runtime.directory_store import DirectoryStore
+from holdfast.runtime.state.directory_store import DirectoryStore
 from runtime.test_host import batch_of, make, published, words
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from runtime.test_host import batch_of, make, words
 from holdfast.runtime.answers import Done
-from holdfast.runtime.directory_store import DirectoryStore
+from holdfast.runtime.state.directory_store import DirectoryStore
 
 directory, batches = Path(sys.argv[1]), int(sys.argv[2])
 program = words()

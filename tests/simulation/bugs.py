@@ -14,18 +14,19 @@ import pytest
 from holdfast.ids import BatchId, Epoch
 from holdfast.recovery import layout as layouts
 from holdfast.recovery import machine as machines
-from holdfast.recovery.checkpoints import CheckpointBook
+from holdfast.recovery.checkpoints import Checkpoints
+from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.machine import Machine
-from holdfast.recovery.wiring import Wiring
-from holdfast.runtime import conductor as conductors
-from holdfast.runtime import progress, stores
-from holdfast.runtime.conductor import Conductor
-from holdfast.runtime.host import PartitionHost
-from holdfast.runtime.inbox import Delivery, Inbox
-from holdfast.runtime.node import Node
-from holdfast.runtime.outputs import Outputs
-from holdfast.runtime.sinks import MemorySink
-from holdfast.runtime.versions import Line
+from holdfast.runtime.coordinator import coordinator as conductors
+from holdfast.runtime.coordinator import progress
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.coordinator.outputs import Outputs
+from holdfast.runtime.io.sinks import MemorySink
+from holdfast.runtime.state import store as stores
+from holdfast.runtime.state.versions import Line
+from holdfast.runtime.worker.host import PartitionHost
+from holdfast.runtime.worker.inbox import Delivery, Inbox
+from holdfast.runtime.worker.worker import Node
 
 Patch = pytest.MonkeyPatch
 
@@ -77,29 +78,29 @@ def frontier_off_by_one(patch: Patch) -> None:
 
 def rollback_skipped(patch: Patch) -> None:
     """Live partitions never go back with what has failed."""
-    patch.setattr(machines, "must_go_back", lambda *given: set())
+    patch.setattr(machines, "partitions_to_roll_back", lambda *given: set())
 
 
 def rollback_stops_at_first(patch: Patch) -> None:
     """Only the direct senders of what has failed go back, not theirs."""
-    right = machines.must_go_back
+    right = machines.partitions_to_roll_back
 
-    def direct(wiring: Wiring, lost: Any, restoring: Any, *rest: Any) -> Any:
-        near = {sender for p in (*lost, *restoring) for sender in wiring.senders(p)}
-        return right(wiring, lost, restoring, *rest) & near
+    def direct(graph: PartitionGraph, lost: Any, restoring: Any, *rest: Any) -> Any:
+        near = {sender for p in (*lost, *restoring) for sender in graph.senders(p)}
+        return right(graph, lost, restoring, *rest) & near
 
-    patch.setattr(machines, "must_go_back", direct)
+    patch.setattr(machines, "partitions_to_roll_back", direct)
 
 
 def unsure_consumers_stay(patch: Patch) -> None:
     """Consumers of what is not deterministic do not go back with it."""
-    right = machines.must_go_back
+    right = machines.partitions_to_roll_back
 
-    def only_senders(wiring: Wiring, lost: Any, *rest: Any) -> Any:
-        found = right(wiring, lost, *rest)
-        return {p for p in found if wiring.deterministic(p)}
+    def only_senders(graph: PartitionGraph, lost: Any, *rest: Any) -> Any:
+        found = right(graph, lost, *rest)
+        return {p for p in found if graph.deterministic(p)}
 
-    patch.setattr(machines, "must_go_back", only_senders)
+    patch.setattr(machines, "partitions_to_roll_back", only_senders)
 
 
 def unsure_published_at_once(patch: Patch) -> None:
@@ -141,71 +142,71 @@ def old_driver_writes(patch: Patch) -> None:
 def global_too_early(patch: Patch) -> None:
     """A checkpoint counts as global when most partitions have saved."""
 
-    def next_global(self: CheckpointBook, published: Any, sure: Any) -> BatchId | None:
+    def next_global(self: Checkpoints, published: Any, sure: Any) -> BatchId | None:
         for mark in reversed(self.marks):
             saved = [p for p in self._partitions if self.has(p, mark)]
             if saved and 2 * len(saved) >= len(self._partitions):
                 return mark
         return None
 
-    patch.setattr(CheckpointBook, "next_global", next_global)
+    patch.setattr(Checkpoints, "next_global", next_global)
 
 
 def global_before_published(patch: Patch) -> None:
     """A checkpoint is global before its outputs are out."""
 
-    def next_global(self: CheckpointBook, published: Any, sure: Any) -> BatchId | None:
+    def next_global(self: Checkpoints, published: Any, sure: Any) -> BatchId | None:
         marks = [mark for mark in self.marks if all(self.has(p, mark) for p in self._partitions)]
         return max(marks, default=None)
 
-    patch.setattr(CheckpointBook, "next_global", next_global)
+    patch.setattr(Checkpoints, "next_global", next_global)
 
 
 def wrong_image(patch: Patch) -> None:
-    """A partition starts from its last image, whatever outboxes the others have kept."""
-    patch.setattr(Machine, "_start_of", lambda self, p: self.book.last(p))
+    """A partition starts from its last snapshot, whatever outboxes the others have kept."""
+    patch.setattr(Machine, "_start_of", lambda self, p: self.checkpoints.last(p))
 
 
 def image_of_old_epoch(patch: Patch) -> None:
-    """Of several images at a batch the earliest is taken."""
+    """Of several snapshots at a batch the earliest is taken."""
 
-    def at(self: CheckpointBook, partition: Any, batch: BatchId) -> Any:
-        return min((one for one in self._images[partition].values() if one.batch == batch), default=None)
+    def at(self: Checkpoints, partition: Any, batch: BatchId) -> Any:
+        return min((one for one in self._snapshots[partition].values() if one.batch == batch), default=None)
 
-    patch.setattr(CheckpointBook, "at", at)
-    patch.setattr(CheckpointBook, "forget_after", lambda self, partition, batch: [])
+    patch.setattr(Checkpoints, "at", at)
+    patch.setattr(Checkpoints, "forget_after", lambda self, partition, batch: [])
 
 
 def needed_images_dropped(patch: Patch) -> None:
-    """Images that others follow, and durable ones, are dropped at a global checkpoint."""
+    """Snapshots that others follow, and durable ones, are dropped at a global checkpoint."""
 
-    def sweep(self: CheckpointBook) -> Any:
+    def sweep(self: Checkpoints) -> Any:
         return {
-            partition: [images.pop(key) for key in [key for key in images if key[0] < self.global_batch]]
-            for partition, images in self._images.items()
+            partition: [snapshots.pop(key) for key in [key for key in snapshots if key[0] < self.global_batch]]
+            for partition, snapshots in self._snapshots.items()
         }
 
-    patch.setattr(CheckpointBook, "sweep", sweep)
+    patch.setattr(Checkpoints, "sweep", sweep)
 
 
 def log_trimmed_early(patch: Patch) -> None:
     """Source logs are trimmed to the global checkpoint, which nodes can lose, not to the durable one."""
-    right = conductors.Conductor._do
+    right = conductors.Coordinator._do
 
-    def do(self: Conductor, effect: Any) -> None:
+    def do(self: Coordinator, effect: Any) -> None:
         if isinstance(effect, conductors.GlobalCheckpoint):
             effect = replace(effect, durable=effect.batch)
         right(self, effect)
 
-    patch.setattr(Conductor, "_do", do)
+    patch.setattr(Coordinator, "_do", do)
 
 
 def bound_ignored(patch: Patch) -> None:
     """Nodes are planned up to, and above, their capacity."""
     right = layouts.lay_out
 
-    def lay_out(wiring: Any, topology: Any, lost: Any, running: Any, nodes: Any, settings: Any, *more: Any) -> Any:
-        return right(wiring, topology, lost, running, {name: 4 * one for name, one in nodes.items()}, settings, *more)
+    def lay_out(graph: Any, topology: Any, lost: Any, running: Any, nodes: Any, settings: Any, *more: Any) -> Any:
+        return right(graph, topology, lost, running, {name: 4 * one for name, one in nodes.items()}, settings, *more)
 
     patch.setattr(machines, "lay_out", lay_out)
 
@@ -214,8 +215,8 @@ def used_room_forgotten(patch: Patch) -> None:
     """Plans forget what already runs on a node."""
     right = layouts.lay_out
 
-    def lay_out(wiring: Any, topology: Any, lost: Any, running: Any, *more: Any) -> Any:
-        return right(wiring, topology, lost, {}, *more)
+    def lay_out(graph: Any, topology: Any, lost: Any, running: Any, *more: Any) -> Any:
+        return right(graph, topology, lost, {}, *more)
 
     patch.setattr(machines, "lay_out", lay_out)
 
@@ -245,15 +246,15 @@ def recovery_never_ends(patch: Patch) -> None:
 
 def all_wait_for_dead(patch: Patch) -> None:
     """While something is lost, everybody waits."""
-    right = Conductor.next_cycle
+    right = Coordinator.next_cycle
 
-    def next_cycle(self: Conductor) -> Any:
+    def next_cycle(self: Coordinator) -> Any:
         cycle = right(self)
         if not self.machine.lost:
             return cycle
         return replace(cycle, tasks={p: replace(task, paused=True) for p, task in cycle.tasks.items()})
 
-    patch.setattr(Conductor, "next_cycle", next_cycle)
+    patch.setattr(Coordinator, "next_cycle", next_cycle)
 
 
 def missing_taken_for_empty(patch: Patch) -> None:
@@ -296,21 +297,21 @@ def _in_place_without_looking(right: Any) -> Any:
 
 
 def image_without_its_base(patch: Patch) -> None:
-    """An image of changes counts as safe though the one it follows is gone."""
+    """A snapshot of changes counts as safe though the one it follows is gone."""
 
-    def stored(self: CheckpointBook, partition: Any, image: Any) -> None:
-        self._images[partition][image.id] = image
+    def stored(self: Checkpoints, partition: Any, snapshot: Any) -> None:
+        self._snapshots[partition][snapshot.id] = snapshot
 
-    def lost(self: CheckpointBook, partition: Any, image: Any) -> None:
-        self._images[partition].pop(image, None)
+    def lost(self: Checkpoints, partition: Any, snapshot: Any) -> None:
+        self._snapshots[partition].pop(snapshot, None)
 
-    patch.setattr(CheckpointBook, "stored", stored)
-    patch.setattr(CheckpointBook, "lost", lost)
+    patch.setattr(Checkpoints, "stored", stored)
+    patch.setattr(Checkpoints, "lost", lost)
 
 
 def unsure_output_in_no_image(patch: Patch) -> None:
-    """A checkpoint is global though the rows of what is not deterministic are not in its image."""
-    patch.setattr(CheckpointBook, "_holds", lambda self, partition, mark, first: True)
+    """A checkpoint is global though the rows of what is not deterministic are not in its snapshot."""
+    patch.setattr(Checkpoints, "_holds", lambda self, partition, mark, first: True)
 
 
 BUGS = tuple(

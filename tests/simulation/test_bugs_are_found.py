@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.simulation.recovery_run import simulate_recovery
+from holdfast.simulation.recovery.run import simulate_recovery
 from simulation.bugs import BUGS, Bug
 
 SEEDS = 200

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from holdfast.cli.main import cli
 from holdfast.ids import BatchId, OperatorId, PartitionId
 from holdfast.runtime import run_in_process
-from holdfast.runtime.sinks import OutputKey
-from holdfast.simulation.recovery_applications import (
+from holdfast.runtime.io.sinks import OutputKey
+from holdfast.simulation.recovery.applications import (
     SHAPES,
     Recipe,
     expected_of,
@@ -21,10 +21,10 @@ from holdfast.simulation.recovery_applications import (
     late_of,
     program_of,
 )
-from holdfast.simulation.recovery_campaign import run_campaign
-from holdfast.simulation.recovery_checks import output_problems
-from holdfast.simulation.recovery_faults import Fault
-from holdfast.simulation.recovery_run import simulate_recovery
+from holdfast.simulation.recovery.campaign import run_campaign
+from holdfast.simulation.recovery.checks import output_problems
+from holdfast.simulation.recovery.faults import Fault
+from holdfast.simulation.recovery.run import simulate_recovery
 
 SEEDS = 250
 
@@ -111,7 +111,7 @@ def test_a_seed_is_told_line_by_line() -> None:
 
 
 def test_a_violation_is_told_with_its_seed_and_its_replay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from holdfast.runtime.host import PartitionHost
+    from holdfast.runtime.worker.host import PartitionHost
 
     right = PartitionHost.keep
     monkeypatch.setattr(PartitionHost, "keep", lambda self, p, first, states=(): right(self, p, BatchId(0), states))

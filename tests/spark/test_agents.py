@@ -15,11 +15,11 @@ import pytest
 from holdfast.errors import BadInput
 from holdfast.ids import NodeId
 from holdfast.spark.agents import AgentReport, Roster, agent_settings, ensure_agent, node_spool
-from holdfast.spark.pinned import DRIVER, PinnedSlots, executors_of, own_host
+from holdfast.spark.pinned_jobs import DRIVER, PinnedSlots, executors_of, own_host
+from holdfast.spark.process_reaper import kill_session, session_of
 from holdfast.spark.settings import Settings
-from holdfast.spark.warden import kill_session, session_of
-from holdfast.store.agent_files import AgentSettings, process_began, stop_agent
-from holdfast.store.spool import SPOOL_VARIABLE, SaveAnswer, Spool, agent_address
+from holdfast.store.agent.agent_files import AgentSettings, process_began, stop_agent
+from holdfast.store.agent.spool import SPOOL_VARIABLE, SaveAnswer, Spool, agent_address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +40,7 @@ def agents_of(folder: Path) -> list[int]:
             words = (process / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"holdfast.store.node_agent" in words and any(str(folder).encode() in word for word in words):
+        if b"holdfast.store.agent.agent" in words and any(str(folder).encode() in word for word in words):
             found.append(int(process.name))
     return found
 
@@ -58,7 +58,7 @@ def test_many_tasks_start_one_agent_and_it_ends_after_its_executor(place: Path) 
         "import sys, time\n"
         "from pathlib import Path\n"
         "from holdfast.spark.agents import ensure_agent\n"
-        "from holdfast.store.agent_files import AgentSettings\n"
+        "from holdfast.store.agent.agent_files import AgentSettings\n"
         "settings = AgentSettings(linger=1.0)\n"
         "while not ensure_agent(Path(sys.argv[1]), settings, executor=int(sys.argv[2])).ready:\n"
         "    time.sleep(0.05)\n"

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from holdfast.cli.bench_overhead import overhead_document
-from holdfast.cli.bench_scaling import scaling_document
-from holdfast.cli.bench_throughput import document
 from holdfast.cli.result_files import write_json
-from holdfast.experiments.bench_streaming.cluster import this_machine
-from holdfast.experiments.bench_streaming.cpu import cpu_seconds
-from holdfast.experiments.bench_streaming.overhead import measure_overhead
-from holdfast.experiments.bench_streaming.scaling import Shape, measure_point, shapes
-from holdfast.experiments.bench_streaming.sides import same_rows
-from holdfast.experiments.bench_streaming.spread import median_with_interval
-from holdfast.experiments.bench_streaming.throughput import compare
-from holdfast.experiments.bench_streaming.workloads import WORKLOADS, in_our_days
-from holdfast.pictures.performance import draw_overhead, draw_scaling, draw_throughput
 from holdfast.runtime import run_in_process
+from holdfast_lab.benches.streaming.cluster import this_machine
+from holdfast_lab.benches.streaming.cpu import cpu_seconds
+from holdfast_lab.benches.streaming.overhead import measure_overhead
+from holdfast_lab.benches.streaming.scaling import Shape, measure_point, shapes
+from holdfast_lab.benches.streaming.sides import same_rows
+from holdfast_lab.benches.streaming.spread import median_with_interval
+from holdfast_lab.benches.streaming.throughput import compare
+from holdfast_lab.benches.streaming.workloads import WORKLOADS, in_our_days
+from holdfast_lab.commands.bench_overhead import overhead_document
+from holdfast_lab.commands.bench_scaling import scaling_document
+from holdfast_lab.commands.bench_throughput import document
+from holdfast_lab.plots.performance import draw_overhead, draw_scaling, draw_throughput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,11 +15,11 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.ids import NodeId
-from holdfast.spark.pinned import DRIVER, PinnedSlots, executors_of
-from holdfast.spark.routed_rates import run_routed_rates
-from holdfast.spark.warden import Warden, session_of
-from holdfast.store.spool import SPOOL_VARIABLE, SaveAnswer, Spool
+from holdfast.spark.pinned_jobs import DRIVER, PinnedSlots, executors_of
+from holdfast.spark.process_reaper import ProcessReaper, session_of
+from holdfast.store.agent.spool import SPOOL_VARIABLE, SaveAnswer, Spool
 from holdfast.topology import Queries
+from holdfast_lab.benches.routed_rates import run_routed_rates
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,7 +119,7 @@ def test_a_node_is_one_machine_with_its_agent(spark: SparkSession, cluster: Embe
         "worker.Worker",
         "CoarseGrainedExecutorBackend",
         "holdfast.spark.python_daemon",
-        "holdfast.store.node_agent",
+        "holdfast.store.agent.agent",
     ):
         assert part in running
     cluster.slow_node(node.id, 0.5)
@@ -136,13 +136,13 @@ def test_a_node_is_one_machine_with_its_agent(spark: SparkSession, cluster: Embe
 
 
 def test_nothing_is_left_behind_when_the_parent_is_killed(tmp_path: Path) -> None:
-    """The warden ends what a killed parent started, also what has left the group and is frozen, and a folder."""
+    """The reaper ends what a killed parent started, also what has left the group and is frozen, and a folder."""
     folder = tmp_path / "cluster"
     folder.mkdir()
     code = (
         "import subprocess, sys, time\n"
-        "from holdfast.spark.warden import Warden\n"
-        "w = Warden()\n"
+        "from holdfast.spark.process_reaper import ProcessReaper\n"
+        "w = ProcessReaper()\n"
         "p = subprocess.Popen(['sleep', '3600'], start_new_session=True)\n"
         "w.watch_group(p.pid)\n"
         f"w.watch_folder({str(folder)!r})\n"
@@ -161,13 +161,13 @@ def test_nothing_is_left_behind_when_the_parent_is_killed(tmp_path: Path) -> Non
 
 
 def test_a_closed_warden_has_ended_everything() -> None:
-    warden = Warden()
+    reaper = ProcessReaper()
     kept = subprocess.Popen(["sleep", "3600"], start_new_session=True)
     ended = subprocess.Popen(["sleep", "3600"], start_new_session=True)
     for process in (kept, ended):
-        warden.watch_group(process.pid)
-    warden.forget_group(kept.pid)
-    warden.close()
+        reaper.watch_group(process.pid)
+    reaper.forget_group(kept.pid)
+    reaper.close()
     assert ended.wait(30) == -signal.SIGKILL
     assert kept.poll() is None, "what was forgotten is left alone"
     kept.kill()
@@ -182,14 +182,14 @@ def test_a_warden_ends_what_left_the_group_and_is_frozen() -> None:
         "print(p.pid, flush=True)\n"
         "time.sleep(3600)\n"
     )
-    warden = Warden()
+    reaper = ProcessReaper()
     leader = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE, text=True)
     assert leader.stdout is not None
     strayed = int(leader.stdout.readline())
     assert sorted(session_of(leader.pid)) == sorted([leader.pid, strayed])
     assert os.getpgid(strayed) != leader.pid
-    warden.watch_group(leader.pid)
-    warden.close()
+    reaper.watch_group(leader.pid)
+    reaper.close()
     wait_until(lambda: not session_of(leader.pid))
     leader.wait()
     leader.stdout.close()

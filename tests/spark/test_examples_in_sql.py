@@ -17,8 +17,8 @@ import pytest
 
 from holdfast.examples import EXAMPLES
 from holdfast.runtime import run_in_process
-from holdfast.runtime.parquet_sink import ParquetSink
-from holdfast.spark.pinned import executors_of
+from holdfast.runtime.io.parquet_sink import ParquetSink
+from holdfast.spark.pinned_jobs import executors_of
 from holdfast.spark.run import SparkRun
 from spark.messy_inputs import messy
 
@@ -57,7 +57,7 @@ def answers(spark: SparkSession) -> Iterator[dict[str, Expected]]:
 
 
 def expected(spark: SparkSession, name: str, known: dict[str, Expected]) -> Expected:
-    from holdfast.spark.sql_answers import answer
+    from holdfast_lab.sql_answers import answer
 
     if name not in known:
         batches = messy(name, SEED)

@@ -17,8 +17,8 @@ import pytest
 from holdfast import Application, count, tumbling
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch
+from holdfast.runtime.io.sources import DirectoryLog
 from holdfast.runtime.program import Program
-from holdfast.runtime.sources import DirectoryLog
 from holdfast.spark.ingest import Ingestion, IngestionStopped
 from holdfast.spark.run import SparkRun
 

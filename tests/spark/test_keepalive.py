@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.ids import NodeId
 from holdfast.spark.keepalive import KeepAlive
-from holdfast.store.address import Address
-from holdfast.testing.agents_on_loopback import AgentsOnLoopback
+from holdfast.store.wire.address import Address
+from holdfast_lab.testing.agents_on_loopback import AgentsOnLoopback
 
 NODES = [NodeId(f"node-{number}") for number in range(3)]
 
@@ -93,7 +93,7 @@ def test_a_driver_that_was_frozen_blames_nobody(agents: AgentsOnLoopback, tmp_pa
     code = (
         "import sys, time\n"
         "from holdfast.spark.keepalive import KeepAlive\n"
-        "from holdfast.store.address import Address\n"
+        "from holdfast.store.wire.address import Address\n"
         "agents = {str(n): Address.parse(one) for n, one in enumerate(sys.argv[2:])}\n"
         "seen = set()\n"
         "with KeepAlive(agents, secret_file=sys.argv[1], seconds=1.0) as keepalive:\n"

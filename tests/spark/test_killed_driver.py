@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.examples.registry import EXAMPLES
 from holdfast.runtime import run_in_process
-from holdfast.runtime.parquet_sink import ParquetSink
+from holdfast.runtime.io.parquet_sink import ParquetSink
 
 pytestmark = pytest.mark.cluster
 
@@ -31,7 +31,7 @@ def test_a_killed_driver_loses_and_repeats_nothing(tmp_path: Path) -> None:
     progress = tmp_path / "run" / "progress.json"
     first = subprocess.Popen(command(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 300
-    while not progress.exists() or json.loads(progress.read_bytes())["machine"]["book"]["global"] < 2:
+    while not progress.exists() or json.loads(progress.read_bytes())["machine"]["checkpoints"]["global"] < 2:
         assert first.poll() is None, "it ended before its first checkpoint"
         assert time.monotonic() < deadline, "no checkpoint came"
         time.sleep(0.05)

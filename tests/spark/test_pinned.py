@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.spark.pinned import Executor, PinnedSlots, Work, executors_of, is_here, own_host
+from holdfast.spark.pinned_jobs import Executor, PinnedSlots, Work, executors_of, is_here, own_host
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +35,7 @@ def works() -> tuple[Work, Work]:
         return [(target, bytes([slot]) * (500_000 if target == 0 else 10)) for target in range(3)]
 
     def tell(slot: int, blocks: list[bytes]) -> Iterable[tuple[int, bytes]]:
-        from holdfast.spark.pinned import DRIVER, own_host
+        from holdfast.spark.pinned_jobs import DRIVER, own_host
 
         senders = sorted(block[0] for block in blocks)
         return [(DRIVER, f"{own_host()} {senders} {sum(map(len, blocks))}".encode())]

@@ -41,7 +41,7 @@ def faulty_level(shared: Any, data: Any, level: int, slot: int, blocks: list[byt
 
     from pyspark import TaskContext
 
-    from holdfast.spark.node_cycle import read_job, run_level
+    from holdfast.spark.worker_task import read_job, run_level
 
     job = read_job(data)
     context = TaskContext.get()
@@ -118,7 +118,7 @@ def test_retries_and_cancelled_cycles_change_nothing(
 
 def test_an_old_epoch_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """A driver that another has followed finds its epoch over, and its late writes refused."""
-    from holdfast.runtime.stores import StaleEpoch
+    from holdfast.runtime.state.store import StaleEpoch
 
     example = EXAMPLES["word-count"]
     given = list(example.batches(SEED, 4, 50))

@@ -19,8 +19,8 @@ from holdfast.ids import Epoch, OperatorId
 from holdfast.runtime import MemorySink, OutputKey, ParquetSink, run_in_process
 from holdfast.runtime.answers import OperatorFailed
 from holdfast.runtime.program import Program
-from holdfast.spark.needs import check_spark
-from holdfast.spark.pinned import executors_of
+from holdfast.spark.pinned_jobs import executors_of
+from holdfast.spark.requirements import check_requirements
 from holdfast.spark.run import SparkRun, takes_files
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def test_a_killed_node_changes_nothing(
             cluster.kill_node(node.id)
     run.log({}, last=True)
     run.run()
-    assert run.conductor.machine.epoch > 1, "it went on in another epoch"
+    assert run.coordinator.machine.epoch > 1, "it went on in another epoch"
     for name in OUTPUTS:
         assert as_rows(run.rows(name)) == expected[name]
     run.close()
@@ -253,7 +253,7 @@ def test_what_cannot_run_is_refused(spark: SparkSession, tmp_path: Path) -> None
     with pytest.raises(BadInput, match="belongs to application"):
         SparkRun(traffic(), spark, tmp_path / "run")
     with pytest.raises(BadInput, match="Connect"):
-        check_spark(object())
+        check_requirements(object())
     with pytest.raises(BadInput, match="not an output"):
         SparkRun(app, spark, tmp_path / "run", sinks={"t": None})
     holds = Application("holds")
@@ -288,4 +288,4 @@ def test_settings_are_those_of_the_context_not_what_a_session_was_asked_for_too_
         ),
     )
     with pytest.raises(BadInput, match=r"spark\.speculation: true does not do"):
-        check_spark(asked)
+        check_requirements(asked)

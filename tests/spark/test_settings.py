@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.spark.needs import NEEDS, check_settings, check_spark, check_version, session_settings
+from holdfast.spark.requirements import NEEDS, check_requirements, check_settings, check_version, session_settings
 from holdfast.spark.settings import PREFIX, STRATEGIES, Settings, seconds_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def test_every_setting_is_read_from_its_key() -> None:
         "store.peers": "10.0.0.1:7400, 10.0.0.2:7400",
         "store.dataFragments": "3",
         "store.parityFragments": "2",
-        "store.survive": "0.25",
+        "store.tolerateNodeLoss": "0.25",
         "store.secretFile": "/etc/secret",
         "store.durable": "/data/durable",
         "store.linger": "1h",
@@ -43,11 +43,11 @@ def test_every_setting_is_read_from_its_key() -> None:
         "node.costs": "measured",
         "node.bound": "0.9",
         "recovery.strategy": "blocking",
-        "recovery.losses": "4",
-        "recovery.catchUp": "0.5",
+        "recovery.incrementalAfterLosses": "4",
+        "cycle.timeBudget": "0.5",
         "recovery.bufferMb": "64",
         "cycle.batches": "3",
-        "mostLag": "9",
+        "ingest.maxPendingBatches": "9",
     }
     assert {PREFIX + key for key in given} == {one.metadata["key"] for one in fields(Settings)}
     settings = Settings.of({PREFIX + key: text for key, text in given.items()})
@@ -64,7 +64,7 @@ def test_every_setting_is_read_from_its_key() -> None:
         ("durable", "/x", "the nearest is spark.holdfast.store.durable"),
         ("checkpoint.batches", "0", "spark.holdfast.checkpoint.batches: '0': must be 1 or more"),
         ("checkpoint.batches", "often", "'often': not a number"),
-        ("store.survive", "1", "must be from 0 to below 1"),
+        ("store.tolerateNodeLoss", "1", "must be from 0 to below 1"),
         ("store.peers", "somewhere", "'somewhere' is not HOST:PORT; write it like 127.0.0.1:7400"),
         ("recovery.strategy", "best", f"must be one of {', '.join(STRATEGIES)}"),
         ("store.dataFragments", "3", "set spark.holdfast.store.parityFragments as well, or neither"),
@@ -138,16 +138,16 @@ def test_a_version_that_was_not_tested_gets_a_hint() -> None:
 
 def test_a_connect_session_gets_a_clear_message() -> None:
     with pytest.raises(BadInput, match="Connect session"):
-        check_spark(object())
+        check_requirements(object())
 
 
 @pytest.mark.cluster
 def test_a_session_of_ours_is_as_needed_and_read(spark: SparkSession) -> None:
-    assert check_spark(spark) == []
+    assert check_requirements(spark) == []
     secret = spark.conf.get(f"{PREFIX}store.secretFile")
     assert Settings.read(spark) == Settings(store_secret_file=secret), "the tests' session has a secret, and no more"
-    spark.conf.set(f"{PREFIX}mostLag", "5")
+    spark.conf.set(f"{PREFIX}ingest.maxPendingBatches", "5")
     try:
-        assert Settings.read(spark).most_lag == 5
+        assert Settings.read(spark).max_pending_batches == 5
     finally:
-        spark.conf.unset(f"{PREFIX}mostLag")
+        spark.conf.unset(f"{PREFIX}ingest.maxPendingBatches")

@@ -12,8 +12,8 @@ import pytest
 from holdfast.erasure.fragment import StateId
 from holdfast.erasure.layout import Coding
 from holdfast.ids import BatchId, Epoch
-from holdfast.store.client import ClientSettings, PeerStore
-from holdfast.testing.ring_of_peers import RingOfPeers
+from holdfast.store.client.client import ClientSettings, PeerStore
+from holdfast_lab.testing.ring_of_peers import RingOfPeers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
 from holdfast.ids import Epoch
-from holdfast.store.agent_files import AgentSettings, enter_ring
-from holdfast.store.durable_folder import DurableFolder
-from holdfast.store.failures import Corrupt, StaleEpoch
-from holdfast.store.image_files import check_image, mapped_data, write_image
-from holdfast.store.image_names import key_of, name_of, state_of
-from holdfast.store.spool import SaveAnswer, Spool, agent_address
-from holdfast.store.tuning import coding_to_survive
-from holdfast.testing.agents_on_loopback import AgentsOnLoopback
+from holdfast.store.agent.agent_files import AgentSettings, enter_ring
+from holdfast.store.agent.durable_folder import DurableFolder
+from holdfast.store.agent.snapshot_files import check_image, mapped_data, write_image
+from holdfast.store.agent.snapshot_names import key_of, name_of, state_of
+from holdfast.store.agent.spool import SaveAnswer, Spool, agent_address
+from holdfast.store.client.tuning import coding_to_survive
+from holdfast.store.wire.failures import Corrupt, StaleEpoch
+from holdfast_lab.testing.agents_on_loopback import AgentsOnLoopback
 
 T = TypeVar("T")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -87,7 +87,7 @@ def test_a_name_becomes_a_state_and_a_file_and_back(words: list[str]) -> None:
 @pytest.mark.parametrize("name", ["", "run", "run/", "/x", "run//x", "run/../x", "run/a..b", "run/a.", "run/.a", "r/é"])
 def test_what_is_no_name_is_refused(name: str, tmp_path: Path) -> None:
     for use in (key_of, Spool(tmp_path).saved, Spool(tmp_path).fetch):
-        with pytest.raises(BadInput, match="cannot name an image"):
+        with pytest.raises(BadInput, match="cannot name a snapshot"):
             use(name)
 
 
@@ -119,11 +119,11 @@ def test_every_flipped_bit_and_every_cut_is_found(tmp_path: Path) -> None:
 
 def test_a_durable_folder_refuses_epochs_that_are_over(tmp_path: Path) -> None:
     folder = DurableFolder(tmp_path / "durable")
-    image = write_image(tmp_path, "run/O1-0/3.2", b"x", epoch=2, durable=True)
-    folder.save("run/O1-0/3.2", image, Epoch(2))
-    folder.save("run/O1-0/3.2", image, Epoch(3))
+    snapshot = write_image(tmp_path, "run/O1-0/3.2", b"x", epoch=2, durable=True)
+    folder.save("run/O1-0/3.2", snapshot, Epoch(2))
+    folder.save("run/O1-0/3.2", snapshot, Epoch(3))
     with pytest.raises(StaleEpoch):
-        folder.save("run/O1-0/4.2", image, Epoch(2))
+        folder.save("run/O1-0/4.2", snapshot, Epoch(2))
     with pytest.raises(StaleEpoch):
         folder.forget("run/O1-0/3.2", Epoch(2))
     assert folder.fetch("run/O1-0/3.2", tmp_path / "back")
@@ -166,7 +166,7 @@ def test_a_full_disk_is_a_problem_and_leaves_nothing(tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk: writes fail half-way, as on a full one."""
     code = (
         "import resource, signal, sys\n"
-        "from holdfast.store.spool import Spool\n"
+        "from holdfast.store.agent.spool import Spool\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "spool = Spool(sys.argv[1])\n"
@@ -205,7 +205,7 @@ def test_durable_is_said_when_both_are_done(agents: AgentsOnLoopback) -> None:
     assert not save(spool, "both/O1-0/1.1").durable
     answer = save(spool, "both/O1-0/1.1", durable=True)
     assert answer.durable
-    copy = agents.folder / "durable" / "both" / "O1-0..1.1.image"
+    copy = agents.folder / "durable" / "both" / "O1-0..1.1.snapshot"
     assert bytes(memoryview(mapped_data(copy))) == contents("both/O1-0/1.1")
 
 
@@ -213,7 +213,7 @@ def test_several_processes_use_one_spool(agents: AgentsOnLoopback) -> None:
     code = (
         "import sys\n"
         "from random import Random\n"
-        "from holdfast.store.spool import Spool\n"
+        "from holdfast.store.agent.spool import Spool\n"
         "for number in range(30):\n"
         "    name = f'many/O{number}-0/1.1'\n"
         "    Spool(sys.argv[1]).save(name, Random(name).randbytes(50_000), epoch=1, durable=False)\n"
@@ -258,8 +258,8 @@ def test_forgotten_is_gone_everywhere(agents: AgentsOnLoopback) -> None:
         assert bring(agents.spools[1], name) == contents(name)
     agents.spools[1].forget(names, epoch=1)
     wait(lambda: not list((agents.spools[1].folder / "orders").iterdir()))
-    assert not list((agents.folder / "durable" / "gone").glob("*.image"))
-    assert not list((agents.spools[1].folder / "images").glob("gone*"))
+    assert not list((agents.folder / "durable" / "gone").glob("*.snapshot"))
+    assert not list((agents.spools[1].folder / "snapshots").glob("gone*"))
     for spool in agents.spools:
         for folder in (spool.folder / "peer" / "fragments").glob("*/*"):
             assert list(folder.iterdir()), "no empty folders pile up"
@@ -294,7 +294,7 @@ def test_half_of_the_nodes_may_die_and_come_back(agents: AgentsOnLoopback) -> No
     agents.kill([2])
     alone = agents.spools[3]
     alone.forget([], epoch=1)
-    for spooled in (alone.folder / "images").iterdir():
+    for spooled in (alone.folder / "snapshots").iterdir():
         spooled.unlink()
     assert bring(alone, "half/O0-0/2.1") == contents("half/O0-0/2.1"), "the durable copy"
     alone.fetch("half/O0-0/1.1")
@@ -333,7 +333,7 @@ def test_a_killed_agent_goes_on_where_it_was(agents: AgentsOnLoopback) -> None:
 
 
 def test_a_second_agent_leaves_the_spool_to_the_first(agents: AgentsOnLoopback) -> None:
-    command = [sys.executable, "-m", "holdfast.store.node_agent", str(agents.spools[0].folder)]
+    command = [sys.executable, "-m", "holdfast.store.agent.agent", str(agents.spools[0].folder)]
     assert subprocess.run(command, check=False, env=ENVIRONMENT).returncode == 0
     assert save(agents.spools[0], "second/O1-0/1.1").ok
 
@@ -376,7 +376,7 @@ def test_an_agent_without_a_ring_keeps_durable_copies(tmp_path: Path) -> None:
         assert ok(alone.spools[0], "run/O2-0/1.1").durable
         other = Spool(alone.spools[0].folder, durable_folder=tmp_path / "other")
         assert save(other, "other/O1-0/1.1").durable
-        assert (tmp_path / "other" / "other" / "O1-0..1.1.image").exists(), "tasks may name the folder of their run"
+        assert (tmp_path / "other" / "other" / "O1-0..1.1.snapshot").exists(), "tasks may name the folder of their run"
         assert bring(other, "other/O1-0/1.1") == contents("other/O1-0/1.1")
         assert alone.stop(0) == 0
 

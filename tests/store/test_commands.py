@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import run
-from holdfast.testing.ring_of_peers import RingOfPeers
+from holdfast_lab.testing.ring_of_peers import RingOfPeers
 
 
 @pytest.fixture(scope="module")

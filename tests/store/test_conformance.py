@@ -15,11 +15,11 @@ import pytest
 from holdfast.erasure.fragment import StateId
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchId, Epoch
-from holdfast.store.client import connect
-from holdfast.store.failures import StaleEpoch, StateMissing
-from holdfast.store.local import FolderStore, MemoryStore
-from holdfast.store.states import StateStore
-from holdfast.testing.ring_of_peers import RingOfPeers
+from holdfast.store.client.client import connect
+from holdfast.store.client.local import FolderStore, MemoryStore
+from holdfast.store.client.states import StateStore
+from holdfast.store.wire.failures import StaleEpoch, StateMissing
+from holdfast_lab.testing.ring_of_peers import RingOfPeers
 
 KINDS = ("memory", "folder", "peers")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store.gathering import GATHER_BYTES, SAVE_INTERVAL_SECONDS
-from holdfast.store.limits import Limits
-from holdfast.store.peer import RING
-from holdfast.store.repair import RepairSettings
-from holdfast.store.saving import STALL_SECONDS
-from holdfast.store.wire import LARGEST_BODY, LARGEST_HEADER
+from holdfast.store.client.gathering import GATHER_BYTES, SAVE_INTERVAL_SECONDS
+from holdfast.store.client.saving import STALL_SECONDS
+from holdfast.store.peer.limits import Limits
+from holdfast.store.peer.peer import RING
+from holdfast.store.peer.repair import RepairSettings
+from holdfast.store.wire.messages import LARGEST_BODY, LARGEST_HEADER
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "store.md").read_text()
 LIMITS = Limits()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import run
-from holdfast.experiments.ring.groups import GROUPS
+from holdfast_lab.experiments.ring.groups import GROUPS
 
 PLOTTED = {"routing", "retrieval", "balance", "correlated", "recompute", "encoding", "lost-blocks"}
 

@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 
 from holdfast.erasure.fragment import StateId
 from holdfast.ids import BatchId, Epoch
-from holdfast.store.failures import Corrupt, StateMissing
-from holdfast.store.gathering import SAVE_INTERVAL_SECONDS, Gatherer, Member, load_gathered, pack_bundle, unpack_bundle
-from holdfast.store.local import MemoryStore
+from holdfast.store.client.gathering import (
+    SAVE_INTERVAL_SECONDS,
+    Gatherer,
+    Member,
+    load_gathered,
+    pack_bundle,
+    unpack_bundle,
+)
+from holdfast.store.client.local import MemoryStore
+from holdfast.store.wire.failures import Corrupt, StateMissing
 
 
 class Clock:

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.erasure.fragment import StateId
-from holdfast.store.leaf_set import LeafSet, leaf_set_size
-from holdfast.store.ring_ids import (
+from holdfast.store.ring.ids import (
     SIZE,
     RingId,
     clockwise,
@@ -20,8 +19,9 @@ from holdfast.store.ring_ids import (
     state_key,
     written,
 )
-from holdfast.store.ring_messages import Contact
-from holdfast.store.routing_table import RoutingTable
+from holdfast.store.ring.leaf_set import LeafSet, leaf_set_size
+from holdfast.store.ring.messages import Contact
+from holdfast.store.ring.routing_table import RoutingTable
 
 ids = st.integers(0, SIZE - 1).map(RingId)
 # Ids that lie close together, as those of one site do, and ids anywhere.

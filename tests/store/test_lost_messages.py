@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from holdfast.store.agent_files import lose_messages
-from holdfast.store.connection import ConnectionPool
-from holdfast.store.failures import Unreachable
-from holdfast.store.handshake import key_from_file
-from holdfast.testing.agents_on_loopback import AgentsOnLoopback
+from holdfast.store.agent.agent_files import lose_messages
+from holdfast.store.wire.connection import ConnectionPool
+from holdfast.store.wire.failures import Unreachable
+from holdfast.store.wire.handshake import key_from_file
+from holdfast_lab.testing.agents_on_loopback import AgentsOnLoopback
 
 
 def wait(look: Callable[[], object], seconds: float = 120) -> None:
@@ -39,14 +39,14 @@ def test_lost_messages_lose_no_state(tmp_path: Path) -> None:
         lose_messages(agents.spools[2].folder, 0.3, seed=3)
         wait(answers)
         data = {f"lossy/O1-0/{batch}.1": Random(batch).randbytes(20_000) for batch in range(5)}
-        for name, image in data.items():
-            agents.spools[0].save(name, image, epoch=1, durable=False)
+        for name, snapshot in data.items():
+            agents.spools[0].save(name, snapshot, epoch=1, durable=False)
         for name in data:
             wait(lambda name=name: (found := agents.spools[0].saved(name)) is not None and found.ok)
-        for name, image in data.items():
+        for name, snapshot in data.items():
             agents.spools[2].fetch(name)
             wait(lambda name=name: agents.spools[2].fetched(name) is not None)
-            assert bytes(memoryview(agents.spools[2].fetched(name))) == image
+            assert bytes(memoryview(agents.spools[2].fetched(name))) == snapshot
         lose_messages(agents.spools[1].folder, 0.0)
         wait(lambda: all(answers() for _ in range(20)))
         pool.close()

@@ -17,19 +17,19 @@ from holdfast.erasure.fragment import FragmentHeader, StateId
 from holdfast.erasure.layout import Coding
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchId, Epoch
-from holdfast.store.address import Address
-from holdfast.store.client import PeerStore, connect
-from holdfast.store.connection import ConnectionPool
-from holdfast.store.failures import NotSaved, StateMissing
-from holdfast.store.handshake import open_key
-from holdfast.store.overview import overview, repair_now
-from holdfast.store.repair import Repairer, RepairSettings
-from holdfast.store.ring_ids import peer_id
-from holdfast.store.ring_messages import Contact
-from holdfast.store.sending import FragmentSender
-from holdfast.store.shelf import Shelf
-from holdfast.store.survey import read_headers
-from holdfast.testing.ring_of_peers import RingOfPeers
+from holdfast.store.client.client import PeerStore, connect
+from holdfast.store.client.overview import overview, repair_now
+from holdfast.store.client.sending import FragmentSender
+from holdfast.store.peer.fragment_files import FragmentFiles
+from holdfast.store.peer.repair import Repairer, RepairSettings
+from holdfast.store.peer.survey import read_headers
+from holdfast.store.ring.ids import peer_id
+from holdfast.store.ring.messages import Contact
+from holdfast.store.wire.address import Address
+from holdfast.store.wire.connection import ConnectionPool
+from holdfast.store.wire.failures import NotSaved, StateMissing
+from holdfast.store.wire.handshake import open_key
+from holdfast_lab.testing.ring_of_peers import RingOfPeers
 
 
 def contents(size: int, seed: int = 1) -> bytes:
@@ -44,7 +44,7 @@ def until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> No
 
 
 def test_thirty_peers_twenty_killed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Paper 002's headline: m = 10, n = 30; 66.6 % of the peers killed with kill -9, every state back, bit-exact."""
+    """A-FP4S's headline: m = 10, n = 30; 66.6 % of the peers killed with kill -9, every state back, bit-exact."""
     chance = Random(2)
     with RingOfPeers(30, tmp_path / "ring") as ring:
         files = {}
@@ -205,7 +205,7 @@ def test_failure_domains_hold_no_more_than_may_be_lost(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_peers_killed_at_random_points_lose_nothing_acknowledged(tmp_path: Path, seed: int) -> None:
     """Saves, loads and repair go on while peers are killed and started again: acknowledged is there, bit-exact."""
-    from holdfast.testing.store_soak import soak
+    from holdfast_lab.testing.store_soak import soak
 
     with RingOfPeers(7, tmp_path / "ring", ["--repair-after", "0.2"]) as ring:
         result = soak(ring, Coding(3, 3), kills=10, seed=seed, state_bytes=150_000)
@@ -294,7 +294,7 @@ def test_rests_of_broken_saves_go_when_a_newer_version_is_whole(tmp_path: Path) 
 
 def test_fragments_too_far_from_their_key_are_handed_over(ring: RingOfPeers, tmp_path: Path) -> None:
     """A peer that readers no longer ask gives its fragments to those they do."""
-    shelf = Shelf(tmp_path / "far")
+    shelf = FragmentFiles(tmp_path / "far")
     whole = encode(contents(40_000), STATE, BatchId(1), Epoch(1), Coding(3, 2))
     for index in range(5):
         arrival = shelf.begin(FragmentHeader.unpack(whole[index]))

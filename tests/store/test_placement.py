@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from holdfast.erasure.layout import Coding
 from holdfast.errors import NoPlan
-from holdfast.store.placement import choose_holders, domain_of
-from holdfast.store.ring_ids import RingId
-from holdfast.store.ring_messages import Contact
+from holdfast.store.ring.ids import RingId
+from holdfast.store.ring.messages import Contact
+from holdfast.store.ring.placement import choose_holders, domain_of
 
 
 def contacts(count: int, domains: int | None = None, seed: int = 0) -> list[Contact]:

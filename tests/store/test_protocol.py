@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadInput, HoldfastError
-from holdfast.store.failures import NotTrusted, StaleEpoch, code_of, raised_again
-from holdfast.store.handshake import (
+from holdfast.store.wire.failures import NotTrusted, StaleEpoch, code_of, raised_again
+from holdfast.store.wire.handshake import (
     ClientHandshake,
     ClusterKey,
     PeerHandshake,
@@ -22,7 +22,7 @@ from holdfast.store.handshake import (
     open_key,
     weakness,
 )
-from holdfast.store.wire import (
+from holdfast.store.wire.messages import (
     LARGEST_BODY,
     LARGEST_HEADER,
     PREFIX,

@@ -14,8 +14,8 @@ from holdfast.erasure.encoding import encode
 from holdfast.erasure.fragment import FragmentHeader, StateId
 from holdfast.erasure.layout import Coding
 from holdfast.ids import BatchId, Epoch
-from holdfast.store.failures import StateMissing, Unreachable
-from holdfast.store.retrieving import Retrieval, RetrieveReport
+from holdfast.store.client.retrieving import Retrieval, RetrieveReport
+from holdfast.store.wire.failures import StateMissing, Unreachable
 
 
 class Peers:

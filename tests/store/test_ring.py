@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.simulation.ring import Network, SimulatedRing
-from holdfast.store.ring import RingPeer, RingSettings
-from holdfast.store.ring_ids import BITS, RingId, peer_id
-from holdfast.store.ring_messages import (
+from holdfast.store.ring.ids import BITS, RingId, peer_id
+from holdfast.store.ring.machine import RingPeer, RingSettings
+from holdfast.store.ring.messages import (
     Call,
     Contact,
     Joined,
@@ -26,6 +25,7 @@ from holdfast.store.ring_messages import (
     RouteReply,
     Send,
 )
+from holdfast_lab.ring_simulation.ring import Network, SimulatedRing
 
 SETTINGS = RingSettings(leaf_size=8, keep_alive=10.0, table_period=40.0)
 

@@ -10,13 +10,13 @@ import pytest
 from holdfast.cli.main import run
 from holdfast.erasure.layout import Coding
 from holdfast.errors import BadInput
-from holdfast.planning import fragments
-from holdfast.simulation.ring import SimulatedRing
-from holdfast.simulation.ring_scenario import RingOutcome, RingScenario, simulate_ring
-from holdfast.simulation.ring_states import SimulatedStates
-from holdfast.simulation.ring_study import grow, place_states
-from holdfast.store.leaf_set import leaf_set_size
-from holdfast.store.ring import RingSettings
+from holdfast.planning.fragments import choice as fragments
+from holdfast.store.ring.leaf_set import leaf_set_size
+from holdfast.store.ring.machine import RingSettings
+from holdfast_lab.ring_simulation.ring import SimulatedRing
+from holdfast_lab.ring_simulation.scenario import RingOutcome, RingScenario, simulate_ring
+from holdfast_lab.ring_simulation.states import SimulatedStates
+from holdfast_lab.ring_simulation.study import grow, place_states
 
 SMALL = RingScenario(
     peers=60, applications=20, lookups=50, churn_seconds=120.0, coding=Coding(4, 4), other_codings=(), seed=7

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
-from holdfast.store.ring_ids import SIZE, RingId
-from holdfast.store.ring_messages import (
+from holdfast.store.ring.encoding import MOST_CONTACTS, contact_from_plain, contact_to_plain, from_plain, to_plain
+from holdfast.store.ring.ids import SIZE, RingId
+from holdfast.store.ring.messages import (
     Call,
     Contact,
     KeepAlive,
@@ -23,7 +24,6 @@ from holdfast.store.ring_messages import (
     RowReply,
     RowRequest,
 )
-from holdfast.store.ring_wire import MOST_CONTACTS, contact_from_plain, contact_to_plain, from_plain, to_plain
 
 ids = st.integers(0, SIZE - 1).map(RingId)
 contacts = st.builds(

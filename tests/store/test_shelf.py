@@ -17,10 +17,10 @@ from holdfast.erasure.fragment import FragmentHeader, StateId
 from holdfast.erasure.layout import Coding
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch
-from holdfast.store.disk import Disk
-from holdfast.store.failures import BadRequest, Corrupt, NoRoom, StaleEpoch, StateMissing
-from holdfast.store.limits import Limits
-from holdfast.store.shelf import Shelf
+from holdfast.store.peer.disk import Disk
+from holdfast.store.peer.fragment_files import FragmentFiles
+from holdfast.store.peer.limits import Limits
+from holdfast.store.wire.failures import BadRequest, Corrupt, NoRoom, StaleEpoch, StateMissing
 
 STATE = StateId("app", "O3[0]")
 
@@ -31,7 +31,7 @@ def fragment(size: int = 3000, version: int = 1, epoch: int = 1, index: int = 0,
     return bytes(made[index])
 
 
-def put(shelf: Shelf, whole: bytes, chunk: int = 700) -> FragmentHeader:
+def put(shelf: FragmentFiles, whole: bytes, chunk: int = 700) -> FragmentHeader:
     header = FragmentHeader.unpack(whole)
     arrival = shelf.begin(header)
     body = whole[header.state.header_length :]
@@ -44,7 +44,7 @@ def put(shelf: Shelf, whole: bytes, chunk: int = 700) -> FragmentHeader:
     return header
 
 
-def read_all(shelf: Shelf, header: FragmentHeader) -> bytes:
+def read_all(shelf: FragmentFiles, header: FragmentHeader) -> bytes:
     return header.pack() + bytes(shelf.read(header, 0, header.state.layout.stripes))
 
 
@@ -143,9 +143,9 @@ def test_after_a_crash_anywhere_all_is_whole_or_absent(seed: int, tmp_path: Path
     tried: dict[FragmentHeader, bytes] = {}
     fence = 0
     released = 0
-    shelf: Shelf | None = None
+    shelf: FragmentFiles | None = None
     try:
-        shelf = Shelf(tmp_path / "shelf", Limits(memory_bytes=chance.choice([0, 1 << 20])), disk)
+        shelf = FragmentFiles(tmp_path / "shelf", Limits(memory_bytes=chance.choice([0, 1 << 20])), disk)
         for version in range(1, 9):
             epoch = 1 + version // 3
             for index in range(2):
@@ -163,7 +163,7 @@ def test_after_a_crash_anywhere_all_is_whole_or_absent(seed: int, tmp_path: Path
         shelf.close()
     disk.aftermath()
 
-    again = Shelf(tmp_path / "shelf")
+    again = FragmentFiles(tmp_path / "shelf")
     there = {header: read_all(again, header) for header in again.all_held()}
     for header, whole in acknowledged.items():
         assert released > header.state.version or there.get(header) == whole, f"seed {seed}: {header} was acknowledged"
@@ -177,7 +177,7 @@ def test_after_a_crash_anywhere_all_is_whole_or_absent(seed: int, tmp_path: Path
     again.close()
 
 
-def on_disk(shelf: Shelf, header: FragmentHeader) -> Path:
+def on_disk(shelf: FragmentFiles, header: FragmentHeader) -> Path:
     path = shelf.place(header)
     assert path.exists()
     return path
@@ -188,16 +188,16 @@ def on_disk(shelf: Shelf, header: FragmentHeader) -> Path:
 def test_every_flipped_bit_on_disk_is_found(
     tmp_path_factory: pytest.TempPathFactory, place: float, bit: int, memory: bool
 ) -> None:
-    logging.getLogger("holdfast.store.shelf").setLevel(logging.ERROR)
+    logging.getLogger("holdfast.store.peer.fragment_files").setLevel(logging.ERROR)
     folder = tmp_path_factory.mktemp("flip")
-    shelf = Shelf(folder, Limits(memory_bytes=0))
+    shelf = FragmentFiles(folder, Limits(memory_bytes=0))
     header = put(shelf, fragment())
     path = on_disk(shelf, header)
     data = bytearray(path.read_bytes())
     data[int(place * len(data))] ^= 1 << bit
     path.write_bytes(data)
     shelf.close()
-    again = Shelf(folder, Limits(memory_bytes=1 << 20 if memory else 0))
+    again = FragmentFiles(folder, Limits(memory_bytes=1 << 20 if memory else 0))
     for held in again.held(STATE):
         with pytest.raises((Corrupt, StateMissing)):
             read_all(again, held)
@@ -209,12 +209,12 @@ def test_every_flipped_bit_on_disk_is_found(
 
 @pytest.mark.parametrize("cut", [0, 1, 50, 200, 1600])
 def test_a_cut_file_is_quarantined_at_start(tmp_path: Path, cut: int) -> None:
-    shelf = Shelf(tmp_path)
+    shelf = FragmentFiles(tmp_path)
     header = put(shelf, fragment())
     path = on_disk(shelf, header)
     path.write_bytes(path.read_bytes()[:cut])
     shelf.close()
-    again = Shelf(tmp_path)
+    again = FragmentFiles(tmp_path)
     assert again.states() == []
     assert again.usage().quarantined == 1
     assert again.usage().bytes == 0
@@ -224,7 +224,7 @@ def test_a_cut_file_is_quarantined_at_start(tmp_path: Path, cut: int) -> None:
 
 
 def test_scrubbing_finds_what_the_memory_tier_hides(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    shelf = FragmentFiles(tmp_path)
     header = put(shelf, fragment())
     path = on_disk(shelf, header)
     data = bytearray(path.read_bytes())
@@ -237,7 +237,7 @@ def test_scrubbing_finds_what_the_memory_tier_hides(tmp_path: Path) -> None:
 
 
 def test_damage_on_the_way_in_is_refused(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    shelf = FragmentFiles(tmp_path)
     whole = bytearray(fragment())
     header = FragmentHeader.unpack(whole)
     whole[-5] ^= 4
@@ -257,7 +257,7 @@ def test_damage_on_the_way_in_is_refused(tmp_path: Path) -> None:
 
 def test_quotas_count_what_is_arriving(tmp_path: Path) -> None:
     size = len(fragment())
-    shelf = Shelf(tmp_path, Limits(quota_bytes=2 * size, namespace_quota_bytes=2 * size))
+    shelf = FragmentFiles(tmp_path, Limits(quota_bytes=2 * size, namespace_quota_bytes=2 * size))
     first = shelf.begin(FragmentHeader.unpack(fragment(version=1)))
     put(shelf, fragment(version=2))
     with pytest.raises(NoRoom, match="quota"):
@@ -286,7 +286,7 @@ class FullDisk(Disk):
 
 def test_a_full_disk_refuses_and_keeps_serving(tmp_path: Path) -> None:
     disk = FullDisk(8000)
-    shelf = Shelf(tmp_path, None, disk)
+    shelf = FragmentFiles(tmp_path, None, disk)
     kept = put(shelf, fragment(version=1))
     while disk.room > len(fragment()):
         put(shelf, fragment(version=disk.room))
@@ -297,17 +297,17 @@ def test_a_full_disk_refuses_and_keeps_serving(tmp_path: Path) -> None:
     disk.room = 100_000
     put(shelf, fragment(version=30))
     shelf.close()
-    full = Shelf(tmp_path, Limits(reserve_bytes=1 << 60))
+    full = FragmentFiles(tmp_path, Limits(reserve_bytes=1 << 60))
     with pytest.raises(NoRoom, match="disk is full"):
         put(full, fragment(version=31))
     full.close()
 
 
 def test_epochs_outlive_a_restart_and_do_not_stop_repair(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    shelf = FragmentFiles(tmp_path)
     shelf.fence("app", Epoch(7))
     shelf.close()
-    again = Shelf(tmp_path)
+    again = FragmentFiles(tmp_path)
     with pytest.raises(StaleEpoch, match="epoch 7 has begun"):
         put(again, fragment(epoch=6))
     arrival = again.begin(FragmentHeader.unpack(fragment(epoch=6)), repairing=True)
@@ -320,7 +320,7 @@ def test_epochs_outlive_a_restart_and_do_not_stop_repair(tmp_path: Path) -> None
 
 
 def test_an_epoch_that_begins_during_a_put_stops_it(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    shelf = FragmentFiles(tmp_path)
     whole = fragment(epoch=1)
     arrival = shelf.begin(FragmentHeader.unpack(whole))
     arrival.add(whole[arrival.header.state.header_length :])
@@ -332,23 +332,23 @@ def test_an_epoch_that_begins_during_a_put_stops_it(tmp_path: Path) -> None:
 
 
 def test_damaged_epochs_stop_the_peer(tmp_path: Path) -> None:
-    Shelf(tmp_path).close()
+    FragmentFiles(tmp_path).close()
     (tmp_path / "fences.json").write_bytes(b'{"app": 7')
     with pytest.raises(Corrupt, match=r"fences\.json"):
-        Shelf(tmp_path)
+        FragmentFiles(tmp_path)
 
 
 def test_a_folder_has_one_owner(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    shelf = FragmentFiles(tmp_path)
     with pytest.raises(BadInput, match="another process"):
-        Shelf(tmp_path)
+        FragmentFiles(tmp_path)
     shelf.close()
-    Shelf(tmp_path).close()
+    FragmentFiles(tmp_path).close()
 
 
 def test_the_memory_tier_stays_within_its_bounds(tmp_path: Path) -> None:
     size = len(fragment())
-    shelf = Shelf(tmp_path, Limits(memory_bytes=5 * size))
+    shelf = FragmentFiles(tmp_path, Limits(memory_bytes=5 * size))
     headers = [put(shelf, fragment(version=version)) for version in range(12)]
     assert 0 < shelf.usage().memory_bytes <= 5 * size
     for header in headers:
@@ -361,14 +361,14 @@ def test_the_memory_tier_stays_within_its_bounds(tmp_path: Path) -> None:
 
 
 def test_files_that_are_no_fragments_are_put_away(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path)
+    shelf = FragmentFiles(tmp_path)
     header = put(shelf, fragment())
     path = on_disk(shelf, header)
     (path.parent / "stranger.txt").write_text("hello")
     moved = path.parent / path.name.replace("-0.", "-1.")
     path.rename(moved)
     shelf.close()
-    again = Shelf(tmp_path)
+    again = FragmentFiles(tmp_path)
     assert again.states() == []
     assert again.usage().quarantined == 2
     again.close()

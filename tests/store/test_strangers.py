@@ -19,13 +19,13 @@ from holdfast.erasure.fragment import FragmentHeader, StateId
 from holdfast.erasure.layout import Coding
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchId, Epoch
-from holdfast.store.address import Address
-from holdfast.store.client import PeerStore, connect
-from holdfast.store.connection import Connection
-from holdfast.store.failures import BadRequest, NotTrusted, Unreachable
-from holdfast.store.handshake import ClientHandshake, key_from_file, key_from_secret, open_key
-from holdfast.store.wire import PREFIX, Frame, Kind, pack, read_prefix, unpack
-from holdfast.testing.ring_of_peers import RingOfPeers
+from holdfast.store.client.client import PeerStore, connect
+from holdfast.store.wire.address import Address
+from holdfast.store.wire.connection import Connection
+from holdfast.store.wire.failures import BadRequest, NotTrusted, Unreachable
+from holdfast.store.wire.handshake import ClientHandshake, key_from_file, key_from_secret, open_key
+from holdfast.store.wire.messages import PREFIX, Frame, Kind, pack, read_prefix, unpack
+from holdfast_lab.testing.ring_of_peers import RingOfPeers
 
 SECRET = "the cluster's own secret, 0123456789"
 
@@ -333,8 +333,8 @@ def test_tls_hides_what_is_sent_and_still_asks_for_the_secret(tmp_path: Path, se
 
 
 def members(ring: RingOfPeers, common: list[str], secret_file: str, tmp_path: Path) -> list[str]:
-    from holdfast.store.client import ClientSettings
-    from holdfast.store.tls import TlsFiles
+    from holdfast.store.client.client import ClientSettings
+    from holdfast.store.wire.tls import TlsFiles
 
     store = PeerStore(ClientSettings((common[1],), secret_file, TlsFiles(common[3], common[5], common[7])))
     found = [one.address for one in store.members()]

@@ -9,10 +9,10 @@ from holdfast.erasure.encoding import describe
 from holdfast.erasure.fragment import StateHeader, StateId
 from holdfast.erasure.layout import Coding
 from holdfast.ids import BatchId, Epoch
-from holdfast.planning.fragments import success_probability
-from holdfast.store.client import connect
-from holdfast.store.tuning import CodingTuner, SaveMeasurement, TuningGoals
-from holdfast.testing.ring_of_peers import RingOfPeers
+from holdfast.planning.fragments.choice import success_probability
+from holdfast.store.client.client import connect
+from holdfast.store.client.tuning import CodingTuner, SaveMeasurement, TuningGoals
+from holdfast_lab.testing.ring_of_peers import RingOfPeers
 
 
 def header(size: int, coding: Coding) -> StateHeader:

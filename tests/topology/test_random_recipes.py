@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
 from holdfast.topology import Partitioning, Queries, Topology, count_mc_trees, parse, shapes_of, to_json, to_yaml
-from holdfast.topology.random_recipes import RECIPES, generate, recipe
+from holdfast_lab.random_topologies import RECIPES, generate, recipe
 
 seeds = st.integers(0, 10**9)
 few = settings(derandomize=True, max_examples=25, deadline=None)

@@ -1,4 +1,4 @@
-"""`holdfast fidelity`: how good the outputs are while some partitions are down (paper 001, eq. 1-4)."""
+"""`holdfast fidelity`: how good the outputs are while some partitions are down (PPA, eq. 1-4)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fidelity(file: str, failed: str, as_json: bool) -> None:
 
     from holdfast.cli.topology_files import read_partitions, read_topology
     from holdfast.errors import HoldfastError
-    from holdfast.planning.fidelity import LossModel, Metric, working
+    from holdfast.planning.replicas.fidelity import LossModel, Metric, working
 
     topology = read_topology(file)
     try:

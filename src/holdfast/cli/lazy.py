@@ -6,6 +6,9 @@ from importlib import import_module
 
 import click
 
+from holdfast.lab import PACKAGE as LAB
+from holdfast.lab import lab_module
+
 
 class LazyGroup(click.Group):
     """A group that knows its commands' names and one-line helps, and imports a command when it is called."""
@@ -17,24 +20,26 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name the commands in the order they were given."""
-        return [*self.lazy, *sorted(super().list_commands(ctx))]
+        return [*self.lazy, *sorted(self.commands)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command that is asked for."""
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = self.lazy[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
+        package, _, inside = module.partition(".")
+        if package == LAB:
+            found = lab_module(inside, needed_by=f"{ctx.command_path} {cmd_name}")
+        else:
+            found = import_module(module)
+        command: click.Command = getattr(found, attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""
         rows = [(name, text) for name, (_, text) in self.lazy.items()]
-        rows += [
-            (name, command.get_short_help_str(limit=100))
-            for name in sorted(super().list_commands(ctx))
-            if (command := super().get_command(ctx, name)) is not None
-        ]
+        for name in sorted(self.commands):
+            rows.append((name, self.commands[name].get_short_help_str(limit=100)))
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)

@@ -13,7 +13,7 @@ import click
 
 from holdfast import __version__
 from holdfast.cli.lazy import LazyGroup
-from holdfast.errors import HoldfastError, one_line
+from holdfast.errors import HoldfastError, missing_extra, one_line
 
 
 @click.group(
@@ -24,8 +24,8 @@ from holdfast.errors import HoldfastError, one_line
         "fidelity": ("holdfast.cli.fidelity:fidelity", "How good the outputs are while some partitions are down."),
         "store": ("holdfast.cli.store:store", "Keep states as coded fragments on a ring of peers."),
         "simulate": ("holdfast.cli.simulate:simulate", "Clusters of thousands in one process."),
-        "experiment": ("holdfast.cli.experiment:experiment", "The papers' figures beside ours."),
-        "bench": ("holdfast.cli.bench:bench", "Measure this machine: time, memory, ratios."),
+        "experiment": ("holdfast_lab.commands.experiment:experiment", "The papers' figures beside ours."),
+        "bench": ("holdfast_lab.commands.bench:bench", "Measure this machine: time, memory, ratios."),
         "drill": (
             "holdfast.cli.drill:drill",
             "Break a real cluster while a stream runs; every row must come out once.",
@@ -67,15 +67,20 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
-def run(arguments: list[str]) -> int:
+def run(arguments: list[str], command: click.Group | None = None, name: str = "holdfast") -> int:
     """Run one command; return its exit status."""
     # Small products of matrices: threads of their own cost more than they bring, most of all on a busy machine.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        result = cli.main(args=arguments, prog_name="holdfast", standalone_mode=False)
+        result = (command or cli).main(args=arguments, prog_name=name, standalone_mode=False)
     except HoldfastError as error:
         click.echo(f"holdfast: {error}", err=True)
         return error.status
+    except ModuleNotFoundError as error:
+        if (missing := missing_extra(error)) is None:
+            raise
+        click.echo(f"holdfast: {missing}", err=True)
+        return missing.status
     except click.exceptions.NoArgsIsHelpError as asked:
         click.echo(asked.format_message(), err=True)
         return 2

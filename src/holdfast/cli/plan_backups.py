@@ -10,8 +10,8 @@ import click
 from holdfast.cli.output import json_option, print_json, print_table
 
 if TYPE_CHECKING:
-    from holdfast.planning.backup_model import BackupProblem
-    from holdfast.planning.backup_plan import BackupPlan
+    from holdfast.planning.backups.algorithms import BackupPlan
+    from holdfast.planning.backups.model import BackupProblem
 
 ALGORITHMS = ("auto", "line", "tree", "dag", "share", "exhaustive", "exact")
 _MOST_ROWS = 40
@@ -70,9 +70,9 @@ def backups(
       holdfast plan backups sentiment-30-30-30 --latency 3 --previous plan.json
     """
     from holdfast.cli.topology_files import read_topology
-    from holdfast.planning.backup_model import BackupProblem, reprocess_times
-    from holdfast.planning.backup_plan import BackupAlgorithm, plan_backups
-    from holdfast.planning.backup_replan import carried_over
+    from holdfast.planning.backups.algorithms import BackupAlgorithm, plan_backups
+    from holdfast.planning.backups.model import BackupProblem, reprocess_times
+    from holdfast.planning.backups.replan import carried_over
 
     topology = read_topology(file)
     before, gone = (None, []) if previous is None else carried_over(topology, _read_backups(previous))

@@ -1,4 +1,4 @@
-"""`holdfast plan fragments`: how many data and parity fragments a state gets (paper 002)."""
+"""`holdfast plan fragments`: how many data and parity fragments a state gets (A-FP4S)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import click
 from holdfast.cli.output import json_option, print_json, print_table
 
 if TYPE_CHECKING:
-    from holdfast.planning.code_rates import CodeRates
-    from holdfast.planning.fragments import FragmentPlan
-    from holdfast.planning.peer_shares import Peer, SharesPlan
+    from holdfast.planning.fragments.choice import FragmentPlan
+    from holdfast.planning.fragments.code_rates import CodeRates
+    from holdfast.planning.fragments.peer_shares import Peer, SharesPlan
 
 PREFERENCES = ("speed", "storage", "reliability")
 _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
@@ -70,7 +70,7 @@ def fragments(
         --bandwidth 9e6 --code-rate 65e6 --file-bandwidth 5e6
     """
     from holdfast.errors import BadInput
-    from holdfast.planning.fragments import FragmentRequest, Preference, choose_coding, problems_of
+    from holdfast.planning.fragments.choice import FragmentRequest, Preference, choose_coding, problems_of
 
     table = _rates(code_rate, rates)
     if peer_file is not None:
@@ -156,8 +156,8 @@ def _fragments_of_peers(
     prefer: str,
     as_json: bool,
 ) -> None:
-    from holdfast.planning.fragments import Preference, leaf_set_size
-    from holdfast.planning.peer_shares import SharesRequest, plan_shares, share_problems
+    from holdfast.planning.fragments.choice import Preference, leaf_set_size
+    from holdfast.planning.fragments.peer_shares import SharesRequest, plan_shares, share_problems
 
     request = SharesRequest(
         state_bytes=state_bytes,
@@ -200,7 +200,7 @@ def _fragments_of_peers(
 def _rates(code_rate: float | None, path: Path | None) -> CodeRates:
     from holdfast.erasure.layout import Coding
     from holdfast.errors import BadInput, HoldfastError
-    from holdfast.planning.code_rates import CodeRate, CodeRates, MeasuredRate
+    from holdfast.planning.fragments.code_rates import CodeRate, CodeRates, MeasuredRate
 
     if path is None:
         if code_rate is None:
@@ -232,7 +232,7 @@ def _rates(code_rate: float | None, path: Path | None) -> CodeRates:
 
 def _peers(path: Path) -> list[Peer]:
     from holdfast.errors import BadInput, HoldfastError
-    from holdfast.planning.peer_shares import Peer
+    from holdfast.planning.fragments.peer_shares import Peer
 
     rows = _json(path).get("peers")
     remedy = 'write {"peers": [{"id": "a", "bandwidth": 1e8, "storage": 1e10, "failure": 0.01, "domain": "rack1"}]}'

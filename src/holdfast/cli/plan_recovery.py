@@ -1,4 +1,4 @@
-"""`holdfast plan recovery`: what to bring back first, where, and as nodes arrive (paper 000)."""
+"""`holdfast plan recovery`: what to bring back first, where, and as nodes arrive (incremental recovery)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from holdfast.cli.output import json_option, print_json, print_table
 
 if TYPE_CHECKING:
     from holdfast.ids import PartitionId
-    from holdfast.planning.placement import PlacedPlan, RecoveryNode
-    from holdfast.planning.recovery_algorithms import Planner
-    from holdfast.planning.recovery_problem import RecoveryPlan, RecoveryProblem
-    from holdfast.planning.recovery_schedule import RecoverySchedule
+    from holdfast.planning.recovery.algorithms import Planner
+    from holdfast.planning.recovery.placement import PlacedPlan, RecoveryNode
+    from holdfast.planning.recovery.problem import RecoveryPlan, RecoveryProblem
+    from holdfast.planning.recovery.schedule import RecoverySchedule
 
 ALGORITHMS = ("best-density", "dp", "operator-centric", "exact")
 
@@ -82,9 +82,9 @@ def recovery(
     from holdfast.cli.number_lists import read_arrivals, read_numbers
     from holdfast.cli.topology_files import read_partitions, read_topology
     from holdfast.errors import BadInput
-    from holdfast.planning.placement import RecoveryNode, node_ids, place_plan, placement_problems
-    from holdfast.planning.recovery_algorithms import RecoveryAlgorithm, planner_of
-    from holdfast.planning.recovery_problem import RecoveryProblem, plan_problems
+    from holdfast.planning.recovery.algorithms import RecoveryAlgorithm, planner_of
+    from holdfast.planning.recovery.placement import RecoveryNode, node_ids, place_plan, placement_problems
+    from holdfast.planning.recovery.problem import RecoveryProblem, plan_problems
 
     if capacity is None and nodes is None:
         raise BadInput("is missing", field="--capacity", remedy="give what may be used, or --nodes")
@@ -127,8 +127,8 @@ def _schedules(
     capacity: float,
     bound: float,
 ) -> dict[str, RecoverySchedule]:
-    from holdfast.planning.placement import placement_problems
-    from holdfast.planning.recovery_schedule import Arrival, Strategy, make_schedule
+    from holdfast.planning.recovery.placement import placement_problems
+    from holdfast.planning.recovery.schedule import Arrival, Strategy, make_schedule
 
     arrivals = [Arrival(at, node) for at, node in zip(times, nodes, strict=True)]
     found = {}
@@ -157,7 +157,7 @@ def _refuse(wrong: list[str]) -> None:
 
 
 def _planned(problem: RecoveryProblem, plan: RecoveryPlan, capacity: float, seconds: float) -> dict[str, Any]:
-    from holdfast.planning.recovery_exact import relaxed
+    from holdfast.planning.recovery.exact import relaxed
 
     # The planners' own bound is quick; for people a tighter one is worth some milliseconds.
     bound = plan.bound if plan.optimal else max(plan.priority, min(plan.bound, relaxed(problem).bound))

@@ -1,4 +1,4 @@
-"""`holdfast plan replicas`: which partitions to run twice within a budget (paper 001)."""
+"""`holdfast plan replicas`: which partitions to run twice within a budget (PPA)."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def replicas(file: str, budget: int, algorithm: str, metric: str, time_limit: fl
     from holdfast.cli.solver_output import solver_messages_on_stderr
     from holdfast.cli.topology_files import read_topology
     from holdfast.errors import HoldfastError
-    from holdfast.planning.fidelity import Metric
-    from holdfast.planning.replica_planning import ReplicaAlgorithm, plan_replicas
+    from holdfast.planning.replicas.algorithms import ReplicaAlgorithm, plan_replicas
+    from holdfast.planning.replicas.fidelity import Metric
     from holdfast.topology import smallest_mc_tree_size
 
     topology = read_topology(file)

@@ -1,4 +1,4 @@
-"""`holdfast plan segments`: which operators store their inputs, and how often each checkpoints (paper 004)."""
+"""`holdfast plan segments`: which operators store their inputs, and how often each checkpoints (FastRecover)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from holdfast.cli.output import json_option, print_json, print_table
 
 if TYPE_CHECKING:
-    from holdfast.planning.segment_model import SegmentModel, SegmentPlan
+    from holdfast.planning.segments.model import SegmentModel, SegmentPlan
 
 ALGORITHMS = ("auto", "chain", "tree", "dag", "one-segment", "n-segments")
 
@@ -72,9 +72,9 @@ def segments(
     """
     from holdfast.cli.topology_files import read_topology
     from holdfast.errors import HoldfastError
-    from holdfast.planning.segment_grid import FrequencyGrid
-    from holdfast.planning.segment_model import MAX_FREQUENCY, model_of
-    from holdfast.planning.segments import Algorithm, plan_segments
+    from holdfast.planning.segments.algorithms import Algorithm, plan_segments
+    from holdfast.planning.segments.grid import FrequencyGrid
+    from holdfast.planning.segments.model import MAX_FREQUENCY, model_of
 
     topology = read_topology(file)
     try:
@@ -94,7 +94,7 @@ def segments(
 
 def describe(model: SegmentModel, plan: SegmentPlan) -> dict[str, Any]:
     """Return a plan as the contract prints it."""
-    from holdfast.planning.segment_model import segments_of, totals_of
+    from holdfast.planning.segments.model import segments_of, totals_of
 
     totals = totals_of(model, plan.anchors, plan.frequency)
     numbers = segments_of(model, plan.anchors[None, :])[0]

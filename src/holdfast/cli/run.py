@@ -70,8 +70,8 @@ def run(
     """
     from holdfast.cli.run_display import RunDisplay
     from holdfast.spark.cluster import EmbeddedCluster
+    from holdfast.spark.feed import finish, read_sources
     from holdfast.spark.ingest import Ingestion
-    from holdfast.spark.reading import finish, read_sources
     from holdfast.spark.run import SparkRun
     from holdfast.spark.session import is_submitted, start_session, stop_session, submitted_session
     from holdfast.spark.settings import Settings

@@ -15,7 +15,7 @@ import click
 from holdfast.cli.output import print_table
 
 if TYPE_CHECKING:
-    from holdfast.runtime.narrating import Observation
+    from holdfast.runtime.coordinator.event_log import Observation
     from holdfast.spark.run import SparkRun
 
 
@@ -64,7 +64,7 @@ class RunDisplay:
 
     def batch(self, running: SparkRun, last: int | None) -> None:
         """Show where the run stands."""
-        machine = running.conductor.machine
+        machine = running.coordinator.machine
         states = Counter(str(one.state) for one in machine.partitions.values())
         of = "" if last is None else f" of {last}"
         rate = self._rows / self._seconds if self._seconds else 0.0
@@ -72,7 +72,7 @@ class RunDisplay:
         line = (
             f"batch {running.frontier}{of} · {rate:,.0f} rows/s · "
             f"{', '.join(f'{many} {state}' for state, many in sorted(states.items()))} · "
-            f"checkpoint {machine.book.global_batch} ({age:.0f} s ago)"
+            f"checkpoint {machine.checkpoints.global_batch} ({age:.0f} s ago)"
         )
         if self._live:
             click.echo("\r" + line.ljust(self._width), nl=False, err=True)
@@ -82,7 +82,7 @@ class RunDisplay:
 
     def partitions(self, running: SparkRun) -> list[dict[str, Any]]:
         """Return what every partition has taken."""
-        machine = running.conductor.machine
+        machine = running.coordinator.machine
         return [
             {
                 "partition": str(partition),
@@ -94,7 +94,7 @@ class RunDisplay:
                 "seconds": one.seconds,
                 "cpu_seconds": one.cpu_seconds,
                 "state_bytes": one.state_bytes,
-                "checkpoint": (saved := getattr(machine.book.last(partition), "batch", None)),
+                "checkpoint": (saved := getattr(machine.checkpoints.last(partition), "batch", None)),
                 "checkpoint_age_batches": machine.partitions[partition].frontier - (-1 if saved is None else saved),
             }
             for partition, one in running.measures.items()

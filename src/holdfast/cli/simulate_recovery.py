@@ -13,9 +13,9 @@ from holdfast.cli.phases import phases
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.simulation.recovery_campaign import Campaign
-    from holdfast.simulation.recovery_run import Outcome
-    from holdfast.simulation.recovery_times import TimeConstants
+    from holdfast.simulation.recovery.campaign import Campaign
+    from holdfast.simulation.recovery.run import Outcome
+    from holdfast.simulation.recovery.times import TimeConstants
 
 SHOWN = 5
 STRATEGIES = ("incremental", "operator-centric", "blocking", "source-replay", "best-case")
@@ -76,7 +76,7 @@ def simulate_recovery_command(
 ) -> None:
     """Simulate recoveries: random applications and clusters, faults at any point, and checkers that must find nothing.
 
-    The machine, the conductor, the nodes and their hosts are those of real runs; only nodes, network, store and clock
+    The machine, the coordinator, the nodes and their hosts are those of real runs; only nodes, network, store and clock
     are simulated. One seed, one run. A violation is printed with its seed, the stories of the partitions involved, and
     how to replay it; the status is then 1. With --nodes, times of large clusters are simulated by a cost model.
 
@@ -98,7 +98,7 @@ def simulate_recovery_command(
         _replay(seed, as_json)
         return
     from holdfast.cli.result_files import write_json
-    from holdfast.simulation.recovery_campaign import run_campaign
+    from holdfast.simulation.recovery.campaign import run_campaign
 
     with phases() as report:
         campaign = run_campaign(
@@ -117,8 +117,7 @@ def simulate_recovery_command(
 
 
 def _constants(path: Path | None) -> TimeConstants:
-    from holdfast.experiments.recovery.calibration import read_constants
-    from holdfast.simulation.recovery_times import TimeConstants
+    from holdfast.simulation.recovery.times import TimeConstants, read_constants
 
     if path is None:
         return TimeConstants()
@@ -130,8 +129,8 @@ def _constants(path: Path | None) -> TimeConstants:
 
 
 def _replay(seed: int, as_json: bool) -> None:
-    from holdfast.simulation.recovery_campaign import Campaign
-    from holdfast.simulation.recovery_run import simulate_recovery
+    from holdfast.simulation.recovery.campaign import Campaign
+    from holdfast.simulation.recovery.run import simulate_recovery
 
     outcome = simulate_recovery(seed, record=True)
     if as_json:
@@ -153,7 +152,7 @@ def _replay(seed: int, as_json: bool) -> None:
 
 
 def _print_campaign(campaign: Campaign) -> None:
-    from holdfast.simulation.recovery_faults import Fault
+    from holdfast.simulation.recovery.faults import Fault
 
     print_table(
         f"Faults injected in {campaign.seeds:,} seeds",

@@ -6,7 +6,7 @@ from holdfast.cli.lazy import lazy_group
 
 store = lazy_group(
     "store",
-    """Keep states as coded fragments on a ring of peers; any m of n rebuild one (paper 002).
+    """Keep states as coded fragments on a ring of peers; any m of n rebuild one (A-FP4S).
 
     \b
     Examples:
@@ -22,6 +22,6 @@ store = lazy_group(
         "get": ("holdfast.cli.store_get:get", "Read a state back into a file, bit-exact or not at all."),
         "status": ("holdfast.cli.store_status:status", "Show peers, states and the redundancy they have left."),
         "repair": ("holdfast.cli.store_repair:repair", "Rebuild lost fragments now."),
-        "soak": ("holdfast.cli.store_soak:soak", "Kill peers of a ring of its own and check every promise."),
+        "soak": ("holdfast_lab.commands.store_soak:soak", "Kill peers of a ring of its own and check every promise."),
     },
 )

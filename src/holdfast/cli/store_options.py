@@ -9,7 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from holdfast.erasure.layout import Coding
-    from holdfast.store.client import PeerStore
+    from holdfast.store.client.client import PeerStore
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -43,8 +43,8 @@ def open_client(
     tolerate: int | None = None,
 ) -> PeerStore:
     """Return the client that the options describe."""
-    from holdfast.store.client import ClientSettings, PeerStore
-    from holdfast.store.tls import TlsFiles
+    from holdfast.store.client.client import ClientSettings, PeerStore
+    from holdfast.store.wire.tls import TlsFiles
 
     tls = TlsFiles.given(tls_cert, tls_key, tls_authority)
     return PeerStore(ClientSettings(peer, secret_file, tls, coding=coding, tolerate=tolerate))

@@ -53,7 +53,7 @@ def put(
     from holdfast.erasure.layout import Coding
     from holdfast.errors import BadInput
     from holdfast.ids import BatchId, Epoch
-    from holdfast.store.reading import mapped_file
+    from holdfast.store.client.reading import mapped_file
 
     if (data_fragments is None) != (parity_fragments is None):
         raise BadInput("M without K or K without M", remedy="give --data-fragments and --parity-fragments together")

@@ -34,7 +34,7 @@ def repair(
     """
     from holdfast.cli.store_status import show
     from holdfast.errors import CheckFailed, Undecided
-    from holdfast.store.overview import overview, repair_now
+    from holdfast.store.client.overview import overview, repair_now
 
     with open_client(peer, secret_file, tls_cert, tls_key, tls_authority) as store:
         ended = repair_now(store, scrub=scrub, seconds=seconds)

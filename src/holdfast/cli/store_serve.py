@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from holdfast.store.address import Address
+from holdfast.store.wire.address import Address
 
 
 @click.command()
@@ -70,12 +70,12 @@ def serve(
     from dataclasses import replace
 
     from holdfast.errors import BadInput
-    from holdfast.store.handshake import weakness
-    from holdfast.store.limits import Limits
-    from holdfast.store.peer import RING, Peer, PeerSettings
-    from holdfast.store.repair import RepairSettings
-    from holdfast.store.ring_messages import Contact
-    from holdfast.store.tls import TlsFiles
+    from holdfast.store.peer.limits import Limits
+    from holdfast.store.peer.peer import RING, Peer, PeerSettings
+    from holdfast.store.peer.repair import RepairSettings
+    from holdfast.store.ring.messages import Contact
+    from holdfast.store.wire.handshake import weakness
+    from holdfast.store.wire.tls import TlsFiles
 
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
@@ -124,7 +124,7 @@ def serve(
     async def run() -> None:
         peer = Peer(settings)
         if secret_file is not None and (warning := weakness(secret_file)) is not None:
-            logging.getLogger("holdfast.store.peer").warning("%s", warning)
+            logging.getLogger("holdfast.store.peer.peer").warning("%s", warning)
         await peer.run(ready)
 
     asyncio.run(run())

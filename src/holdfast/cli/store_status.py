@@ -10,7 +10,7 @@ from holdfast.cli.output import json_option, print_json, print_table
 from holdfast.cli.store_options import client_options, open_client
 
 if TYPE_CHECKING:
-    from holdfast.store.overview import RingOverview
+    from holdfast.store.client.overview import RingOverview
 
 
 @click.command()
@@ -33,7 +33,7 @@ def status(
     Example:
       holdfast store status --peer 127.0.0.1:7400
     """
-    from holdfast.store.overview import overview
+    from holdfast.store.client.overview import overview
 
     with open_client(peer, secret_file, tls_cert, tls_key, tls_authority) as store:
         seen = overview(store)

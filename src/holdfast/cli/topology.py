@@ -7,19 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.lazy import LazyGroup
 from holdfast.cli.output import json_option, print_json, print_table
 from holdfast.cli.topology_files import read_topology, write_text, writing
+from holdfast.lab import has_lab, lab_module
 
 if TYPE_CHECKING:
     from holdfast.topology import Topology
-    from holdfast.topology.random_recipes import Recipe
 
 MOST_ROWS = 60
 MOST_COUNTED = 10**4000
 """Counts of MC-trees from here on are left out of JSON: many readers refuse numbers of more than 4,300 digits."""
 
 
-@click.group(no_args_is_help=True)
+@click.group(
+    cls=LazyGroup,
+    lazy={"generate": ("holdfast_lab.commands.topology_generate:generate_command", "Make a random topology.")},
+    no_args_is_help=True,
+)
 def topology() -> None:
     """List, show, check and generate topologies.
 
@@ -30,23 +35,26 @@ def topology() -> None:
 @topology.command("list")
 @json_option
 def list_command(as_json: bool) -> None:
-    """List the topologies of the library, with where each comes from.
+    """List the topologies that have a name: of the examples, and in a checkout those of the papers.
 
     \b
     Example:
       holdfast topology list --json
     """
+    from holdfast.examples.registry import EXAMPLES
     from holdfast.topology import count_mc_trees, shapes_of
-    from holdfast.topology.library import describe, named_topologies
 
-    entries = [(entry, entry.build()) for entry in map(describe, named_topologies())]
+    entries = [(one.name, one.title, "example application", one.application().topology()) for one in EXAMPLES.values()]
+    if has_lab():
+        library = lab_module("topologies", needed_by="topology list")
+        entries += [(one.name, one.title, one.origin, one.build()) for one in library.paper_topologies()]
     if as_json:
         print_json(
             [
                 {
-                    "name": entry.name,
-                    "title": entry.title,
-                    "origin": entry.origin,
+                    "name": name,
+                    "title": title,
+                    "origin": origin,
                     "operators": len(built.operators),
                     "partitions": len(built),
                     "edges": built.task_edges,
@@ -54,7 +62,7 @@ def list_command(as_json: bool) -> None:
                     "mc_trees": count_mc_trees(built),
                     "shapes": shapes_of(built).names(),
                 }
-                for entry, built in entries
+                for name, title, origin, built in entries
             ]
         )
         return
@@ -62,8 +70,8 @@ def list_command(as_json: bool) -> None:
         None,
         ["name", "what it is", "from", "operators", "partitions", "edges", "queries"],
         [
-            (e.name, e.title, f"{e.paper}, {e.place}", len(t.operators), len(t), t.task_edges, len(t.outputs))
-            for e, t in entries
+            (name, title, origin.partition(". ")[0], len(t.operators), len(t), t.task_edges, len(t.outputs))
+            for name, title, origin, t in entries
         ],
         right=(3, 4, 5, 6),
     )
@@ -245,83 +253,3 @@ def check_command(files: tuple[str, ...], as_json: bool) -> None:
             click.echo(f"{result['file']}: right ({result['partitions']:,} partitions, {result['edges']:,} edges)")
     if not all(result["ok"] for result in results):
         raise click.exceptions.Exit(2)
-
-
-@topology.command("generate")
-@click.argument("recipe", required=False)
-@click.option("--seed", default=1, show_default=True, help="The same seed gives the same topology on any machine.")
-@click.option("--set", "given", multiple=True, metavar="KEY=VALUE", help="A setting of the recipe; may be repeated.")
-@click.option("--out", type=click.Path(dir_okay=False), help="Write it to this file (.json, or .yaml / .yml).")
-@click.option("--settings", "only_settings", is_flag=True, help="List the recipes, or one recipe's settings.")
-@json_option
-def generate_command(
-    recipe: str | None, seed: int, given: tuple[str, ...], out: str | None, only_settings: bool, as_json: bool
-) -> None:
-    """Make a random topology by a recipe of the papers, from a seed; prints the topology file.
-
-    \b
-    Examples:
-      holdfast topology generate --settings
-      holdfast topology generate dag --settings
-      holdfast topology generate dag --seed 7 --out dag.json
-      holdfast topology generate queries --set queries=18 | holdfast topology show -
-    """
-    from holdfast.errors import BadInput
-    from holdfast.topology import to_document, to_json, to_yaml
-    from holdfast.topology.random_recipes import RECIPES, generate
-    from holdfast.topology.random_recipes import recipe as named_recipe
-
-    if only_settings or recipe is None:
-        if recipe is None and not only_settings:
-            raise BadInput(
-                "no recipe is named",
-                where="topology generate",
-                remedy=f"choose {', '.join(RECIPES)} (`--settings` tells more)",
-            )
-        chosen = list(RECIPES.values()) if recipe is None else [named_recipe(recipe)]
-        print_recipes(chosen, as_json)
-        return
-    settings: dict[str, object] = {}
-    for one in given:
-        key, equals, value = one.partition("=")
-        if not equals or not key:
-            raise BadInput(f"{one!r} is not a setting", field="--set", remedy="write KEY=VALUE")
-        settings[key.strip()] = value.strip()
-    made = generate(recipe, seed, settings)
-    if out is not None:
-        write_text(out, to_yaml(made) if out.lower().endswith((".yaml", ".yml")) else to_json(made))
-        if not as_json:
-            click.echo(f"Written: {out} ({len(made):,} partitions, {made.task_edges:,} edges)")
-    if as_json:
-        print_json(to_document(made))
-    elif out is None:
-        click.echo(to_json(made), nl=False)
-
-
-def print_recipes(chosen: list[Recipe], as_json: bool) -> None:
-    """Print recipes with what can be set."""
-    if as_json:
-        print_json(
-            [
-                {
-                    "recipe": one.name,
-                    "help": one.help,
-                    "origin": one.origin,
-                    "settings": [
-                        {"name": s.name, "default": s.default, "help": s.help, "choices": list(s.choices)}
-                        for s in one.settings
-                    ],
-                }
-                for one in chosen
-            ]
-        )
-        return
-    for one in chosen:
-        print_table(
-            f"{one.name}: {one.help} ({one.origin})",
-            ["setting", "default", "what it is"],
-            [
-                (s.name, str(s.default), s.help + (f" ({', '.join(s.choices)})" if s.choices else ""))
-                for s in one.settings
-            ],
-        )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.errors import BadInput
+from holdfast.lab import has_lab, lab_module
 
 if TYPE_CHECKING:
     from holdfast.topology import Ints, Topology
@@ -19,7 +20,6 @@ def read_topology(given: str) -> Topology:
     """Return the topology in a file, or the named one; what is neither is refused with what would be right."""
     from holdfast.topology import parse
     from holdfast.topology.file_format import LARGEST_FILE
-    from holdfast.topology.library import named_topologies, named_topology
 
     if given == "-":
         if sys.stdin is None:  # closed by the caller: `<&-`
@@ -27,8 +27,8 @@ def read_topology(given: str) -> Topology:
         return parse(sys.stdin.buffer.read(LARGEST_FILE + 1), "standard input")
     path = Path(given)
     try:
-        if given in named_topologies() and not path.exists():
-            return named_topology(given)
+        if not path.exists() and (named := _named_topology(given)) is not None:
+            return named
         if path.is_file() and path.stat().st_size > LARGEST_FILE:
             raise BadInput("is absurdly large", where=given, remedy=f"at most {LARGEST_FILE:,} bytes")
         if path.exists() and not path.is_file():
@@ -43,6 +43,20 @@ def read_topology(given: str) -> Topology:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise BadInput(f"cannot be read: {reason}", where=given, remedy="give a file you may read") from None
+
+
+def _named_topology(name: str) -> Topology | None:
+    """Return an example's topology, or one of the papers' where the lab is installed."""
+    from holdfast.examples.registry import EXAMPLES
+
+    if name in EXAMPLES:
+        return EXAMPLES[name].application().topology()
+    if has_lab():
+        library = lab_module("topologies", needed_by=name)
+        if name in library.named_topologies():
+            found: Topology = library.named_topology(name)
+            return found
+    return None
 
 
 def read_partitions(topology: Topology, given: str) -> Ints:

@@ -39,7 +39,7 @@ from holdfast.drill.scenarios import Scenario, find_scenario
 from holdfast.drill.schedule import HARMFUL, Fault, FaultKind, make_schedule
 from holdfast.drill.settings import DrillSettings, DrillStrategy, check_settings
 from holdfast.errors import CheckFailed, HoldfastError
-from holdfast.planning.placement import BOUND
+from holdfast.planning.recovery.placement import BOUND
 from holdfast.runtime import run_in_process
 from holdfast.spark.cluster import EmbeddedCluster, Node
 from holdfast.topology import Queries, Topology

@@ -21,6 +21,7 @@ from typing import Any
 
 from holdfast.drill.settings import DrillSettings, DrillStrategy, read_settings
 from holdfast.errors import HoldfastError
+from holdfast.lab import lab_module
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def main(arguments: list[str]) -> int:
     events = EventPipe(job.events)
     try:
         if job.settings.strategy is DrillStrategy.STRUCTURED_STREAMING:
-            from holdfast.drill.structured import drive_structured_streaming as drive
+            drive = lab_module("baselines.structured_drill", needed_by="strategy structured-streaming").drive
         else:
             from holdfast.drill.driving import drive
         drive(job, events, sys.stdin)

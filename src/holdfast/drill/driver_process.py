@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from holdfast.drill.driver import DriverJob
 from holdfast.drill.history import HistoryFile
-from holdfast.spark.warden import Warden
+from holdfast.spark.process_reaper import ProcessReaper
 
 LISTEN_SECONDS = 10.0
 """How long what a dead driver had sent may take to be read."""
@@ -44,7 +44,7 @@ class DriverProcess:
                 text=True,
             )
         os.close(writing)
-        self._warden = Warden()
+        self._warden = ProcessReaper()
         self._warden.watch_group(self._process.pid)
         self.ready = threading.Event()
         self.finished = threading.Event()

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from holdfast.drill.scenarios import find_scenario
 from holdfast.drill.settings import DrillStrategy
-from holdfast.planning.recovery_algorithms import RecoveryAlgorithm, planner_of
+from holdfast.planning.recovery.algorithms import RecoveryAlgorithm, planner_of
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
-from holdfast.spark.pinned import executors_of
+from holdfast.spark.pinned_jobs import executors_of
 from holdfast.spark.run import SparkRun
 from holdfast.spark.session import start_session
 
@@ -98,10 +98,10 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
 
 def tell_outboxes(run: SparkRun, events: EventPipe) -> None:
     """Say from which batch on nodes keep outboxes, now that a checkpoint covers everything."""
-    machine = run.conductor.machine
-    heard = run.conductor.cycle(ask_outboxes=True)
+    machine = run.coordinator.machine
+    heard = run.coordinator.cycle(ask_outboxes=True)
     kept = {} if heard is None else {str(name): int(first) for name, first in heard.kept_from.items()}
-    events.say("kept", checkpoint=int(machine.book.global_batch), oldest=kept, buffering=machine.buffering)
+    events.say("kept", checkpoint=int(machine.checkpoints.global_batch), oldest=kept, buffering=machine.buffering)
 
 
 def warm_up(job: DriverJob, spark: Any) -> None:

@@ -19,7 +19,7 @@ from holdfast.drill.schedule import Fault, FaultKind
 from holdfast.errors import CheckFailed
 from holdfast.ids import NodeId
 from holdfast.spark.cluster import EmbeddedCluster, Node
-from holdfast.store.agent_files import lose_messages
+from holdfast.store.agent.agent_files import lose_messages
 
 
 class FaultInjector:

@@ -1,9 +1,9 @@
 """What a drill's history says of each query: when it was down, back and level; and how fast each step was. Pure.
 
-The measures are those of paper 000, sec. 6.2. The latency of an output is the time from when its batch was due to when
-it was published. Its **relative latency** is that over the query's mean latency before the failure. A query is
-**available** where it is not down and its mean relative latency over the next five seconds is below 1.2. It is **down**
-from the fault that took one of its partitions until the first complete output after all of them are back.
+The measures are those of incremental recovery, sec. 6.2. The latency of an output is the time from when its batch was
+due to when it was published. Its **relative latency** is that over the query's mean latency before the failure. A query
+is **available** where it is not down and its mean relative latency over the next five seconds is below 1.2. It is
+**down** from the fault that took one of its partitions until the first complete output after all of them are back.
 """
 
 from __future__ import annotations

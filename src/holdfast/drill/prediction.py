@@ -18,9 +18,9 @@ from holdfast.drill.measures import DrillMeasures
 from holdfast.drill.schedule import FaultKind
 from holdfast.drill.settings import DrillSettings, DrillStrategy
 from holdfast.ids import NodeId
-from holdfast.planning.placement import RecoveryNode
-from holdfast.planning.recovery_algorithms import RecoveryAlgorithm, planner_of
-from holdfast.planning.recovery_schedule import Arrival, Strategy, make_schedule
+from holdfast.planning.recovery.algorithms import RecoveryAlgorithm, planner_of
+from holdfast.planning.recovery.placement import RecoveryNode
+from holdfast.planning.recovery.schedule import Arrival, Strategy, make_schedule
 from holdfast.topology import Topology
 
 _STRATEGIES = {

@@ -13,7 +13,7 @@ from holdfast.examples.registry import Batches
 from holdfast.ids import OperatorId
 
 HASHTAG_PRIORITIES = (2, 9, 4, 6, 1, 7, 3, 10, 5, 8, 4, 9, 2, 6, 10)
-"""Of O0 to O14: all from 1 to 10 (the experiments of paper 000, sec. 6.3), not in the order of the topology."""
+"""Of O0 to O14: all from 1 to 10 (incremental recovery, sec. 6.3), not in the order of the topology."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Scenario:
 
 
 def hashtags_by_priority() -> Application:
-    """Return the hashtags of paper 000, Fig. 8, with a priority for each of the fifteen queries."""
+    """Return the hashtags of incremental recovery, Fig. 8, with a priority for each of the fifteen queries."""
     app = hashtags.application()
     for number, priority in enumerate(HASHTAG_PRIORITIES):
         app.mark_output(OperatorId(f"O{number}"), priority, None)

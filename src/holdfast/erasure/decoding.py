@@ -1,4 +1,4 @@
-"""From any m good fragments back to the state, or to lost fragments (paper 002, Table 2: Recompute). Pure; anywhere.
+"""From any m good fragments back to the state, or to lost fragments (A-FP4S, Table 2: Recompute). Pure; anywhere.
 
 Nothing unverified leaves this module. A block that fails its checksum counts as lost and is reported, and another is
 tried; each stripe is checked after decoding and before it is handed out; the state's digest is checked at the end.

@@ -1,4 +1,4 @@
-"""From a state to its n fragments, stripe by stripe (paper 002, Table 2: Encode). Pure; runs anywhere.
+"""From a state to its n fragments, stripe by stripe (A-FP4S, Table 2: Encode). Pure; runs anywhere.
 
     header = describe(state, StateId("traffic", "O3[0]"), version, epoch, Coding(10, 20))
     for stripe in encode_stripes(header, state):

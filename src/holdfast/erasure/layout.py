@@ -1,4 +1,4 @@
-"""How a state of some length is cut: m data and k parity fragments, in stripes of m blocks each (paper 002, sec. 3.3).
+"""How a state of some length is cut: m data and k parity fragments, in stripes of m blocks each (A-FP4S, sec. 3.3).
 
 Pure; runs anywhere. A stripe is what is coded at once, so memory is bounded by a stripe and not by the state. Blocks
 of a stripe have the same size; those of all stripes but the last have `block_bytes`. The last stripe's blocks are as

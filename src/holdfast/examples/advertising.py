@@ -1,4 +1,4 @@
-"""Advertising (the Yahoo streaming benchmark, as used by paper 002): views per campaign in windows of ten seconds.
+"""Advertising (the Yahoo streaming benchmark, as used by A-FP4S): views per campaign in windows of ten seconds.
 
 Runs anywhere. Events are filtered down to views, their ad is looked up in the table of campaigns, and views are counted
 per campaign. The events are synthetic and drawn as the benchmark draws them: 100 campaigns of 10 ads, 100 users and 100

@@ -1,4 +1,4 @@
-"""Hashtags (paper 000, Fig. 8): fifteen queries that build on each other, from one stream of tweets.
+"""Hashtags (incremental recovery, Fig. 8): fifteen queries that build on each other, from one stream of tweets.
 
 Runs anywhere. O0 to O3 count hashtags in sliding windows of 5, 10, 15 and 20 seconds; O4 to O9 add up what they
 subscribe to, by hashtag and end of window; O10 to O14 give the ten hashtags with the highest sums. Who subscribes to
@@ -29,9 +29,7 @@ _SCORES = {"tag": "string", "window_end": "timestamp", "count": "int64"}
 def application() -> Application:
     """Return the application: every one of O0 to O14 is an output."""
     app = Application("hashtags")
-    tweets = app.source(
-        "Source", schema={"text": "string", "at": "timestamp"}, event_time="at", lateness=1, rate=100_000
-    )
+    tweets = app.source("Source", schema={"text": "string", "at": "timestamp"}, event_time="at", lateness=1, rate=1_000)
     tags = tweets.flat_map(hashtags, schema={"tag": "string", "at": "timestamp"}, id="Parser", selectivity=1.5)
     made: dict[int, Stream] = {}
     for number in range(4):

@@ -1,4 +1,4 @@
-"""Hot pages (paper 001, Q1): the hundred most visited pages of a large site, by merging slices of a hundred visits.
+"""Hot pages (PPA, Q1): the hundred most visited pages of a large site, by merging slices of a hundred visits.
 
 Runs anywhere. O1 takes the log in by server and sums every slice of 100 visits, O2 merges every 100 of these sums, one
 task of O3 keeps the totals and gives the hundred hottest pages after each batch in which a hundred sums came. All three

@@ -1,4 +1,4 @@
-"""Incidents (paper 001, Q2): which incidents of the last five minutes come with a traffic jam, told every ten seconds.
+"""Incidents (PPA, Q2): which incidents of the last five minutes come with a traffic jam, told every ten seconds.
 
 Runs anywhere. O1 averages the speed of every segment in every second; O2 condenses what users report into incidents; O3
 joins both over windows of five minutes that slide by ten seconds; O4 aggregates per incident. Only seconds in which a

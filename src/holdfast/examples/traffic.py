@@ -1,7 +1,7 @@
-"""Traffic (paper 000, Fig. 1): speed and incidents per road segment, and both where there are incidents.
+"""Traffic (incremental recovery, Fig. 1): speed and incidents per road segment, and both where there are incidents.
 
 Runs anywhere. The reports are synthetic: a thousand segments whose popularity follows Zipf's law with exponent 0.5,
-as in the experiments of paper 001.
+as in the experiments of PPA.
 """
 
 from __future__ import annotations
@@ -33,11 +33,22 @@ def application() -> Application:
     incidents = app.source(
         "O2", schema={"segment": "string", "kind": "string", "at": "timestamp"}, event_time="at", lateness=1, rate=500
     )
-    speeds = locations.key_by("segment").window(window).aggregate(speed=average("speed"), id="O3", parallelism=4)
+    speeds = (
+        locations.key_by("segment")
+        .window(window)
+        .aggregate(speed=average("speed"), id="O3", parallelism=4, hints={"selectivity": 0.05})
+    )
     speeds.output(priority=[4, 2, 1, 1])
-    reports = incidents.key_by("segment").window(window).count(id="O4", parallelism=2).output(priority=[3, 1])
+    reports = (
+        incidents.key_by("segment")
+        .window(window)
+        .count(id="O4", parallelism=2, selectivity=0.2)
+        .output(priority=[3, 1])
+    )
     # Results of windows that end together fall into the same second.
-    speeds.join(reports, on="segment", window=tumbling("1 second"), id="O5", parallelism=2).output(priority=[5, 2])
+    speeds.join(reports, on="segment", window=tumbling("1 second"), id="O5", parallelism=2, selectivity=0.02).output(
+        priority=[5, 2]
+    )
     return app
 
 

@@ -1,4 +1,4 @@
-"""Trending keywords (paper 004, Fig. 2.1): tweets are split into words, stop words dropped, the others counted.
+"""Trending keywords (FastRecover, Fig. 2.1): tweets are split into words, stop words dropped, the others counted.
 
 Runs anywhere. The splitter, the filter and five instances of the counter are the paper's; a last operator puts the
 counters' answers together, so that there is one list: the twenty most frequent words of the last minute, every ten

@@ -4,7 +4,7 @@ Runs where matplotlib is; needs no display and changes no global setting, so it 
 
     fig, (axes,) = figure("Recovery time by failed tasks", subtitle="median of five runs")
     axes.plot(sizes, ours, label="Holdfast")          # colour and marker come from the shared cycle
-    axes.plot(sizes, paper, label="paper 003, Fig. 9", **series(1, dashed=True))
+    axes.plot(sizes, paper, label="FTC, Fig. 9", **series(1, dashed=True))
     axes.set_xlabel("failed tasks")
     axes.set_ylabel("seconds")
     legend(axes)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
-from holdfast.recovery.checkpoints import SavedImage
+from holdfast.recovery.checkpoints import SavedSnapshot
 from holdfast.recovery.states import Cause, PartitionState
 
 
@@ -37,11 +37,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Bring a partition's state to its node: these images, the whole one first; none: from nothing."""
+    """Bring a partition's state to its node: these snapshots, the whole one first; none: from nothing."""
 
     partition: PartitionId
     node: NodeId
-    images: tuple[SavedImage, ...]
+    snapshots: tuple[SavedSnapshot, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,9 @@ class GlobalCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Drop images that nobody needs any more."""
+    """Drop snapshots that nobody needs any more."""
 
-    images: tuple[tuple[PartitionId, SavedImage], ...]
+    snapshots: tuple[tuple[PartitionId, SavedSnapshot], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
-from holdfast.recovery.checkpoints import SavedImage
+from holdfast.recovery.checkpoints import SavedSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +79,18 @@ class CheckpointGivenUp:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStored:
-    """An image of a partition is safe."""
+    """A snapshot of a partition is safe."""
 
     partition: PartitionId
-    image: SavedImage
+    snapshot: SavedSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreFailed:
-    """An image cannot be brought back: too few of its fragments are left, and no durable copy."""
+    """A snapshot cannot be brought back: too few of its fragments are left, and no durable copy."""
 
     partition: PartitionId
-    image: tuple[BatchId, Epoch]
+    snapshot: tuple[BatchId, Epoch]
     epoch: Epoch
     why: str
 

@@ -10,10 +10,10 @@ from types import MappingProxyType
 import numpy as np
 
 from holdfast.ids import NodeId, PartitionId
-from holdfast.planning.placement import PlacedPlan, RecoveryNode, place_plan, placement_problems
-from holdfast.planning.recovery_problem import RecoveryProblem
+from holdfast.planning.recovery.placement import PlacedPlan, RecoveryNode, place_plan, placement_problems
+from holdfast.planning.recovery.problem import RecoveryProblem
+from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.strategy import RecoverySettings
-from holdfast.recovery.wiring import Wiring
 from holdfast.topology import Topology
 
 
@@ -70,7 +70,7 @@ def with_costs(topology: Topology, costs: Mapping[PartitionId, float]) -> Topolo
 
 
 def lay_out(
-    wiring: Wiring,
+    graph: PartitionGraph,
     topology: Topology,
     lost: Collection[PartitionId],
     running: Mapping[PartitionId, NodeId],
@@ -92,12 +92,12 @@ def lay_out(
     if not running and len(lost) == len(topology):
         even = _even(topology, places, settings.bound)
         if even is not None:
-            priority = int(wiring.queries.priority.sum())
-            return Layout(even, wiring.outputs, priority, ())
+            priority = int(graph.queries.priority.sum())
+            return Layout(even, graph.outputs, priority, ())
     missing = np.zeros(len(topology), bool)
     missing[topology.indices(lost)] = True
     room = sum(float(place.room(settings.bound)) for place in places)
-    problem = RecoveryProblem(topology, missing, room, queries=wiring.queries)
+    problem = RecoveryProblem(topology, missing, room, queries=graph.queries)
     placed = place_plan(
         problem,
         settings.plan_with(problem),
@@ -109,7 +109,7 @@ def lay_out(
         moved = replace(placed, placement={p: wanted.get(p, node) for p, node in placed.placement.items()})
         if not placement_problems(problem, moved, places, settings.bound):
             placed = moved
-    left = tuple(partition for partition in wiring.order if partition in lost and partition not in placed.placement)
+    left = tuple(partition for partition in graph.order if partition in lost and partition not in placed.placement)
     return Layout(placed.placement, placed.plan.queries, placed.plan.priority, left, placed, problem, places)
 
 

@@ -22,7 +22,7 @@ from holdfast.errors import CheckFailed
 from holdfast.ids import Epoch, NodeId, PartitionId
 from holdfast.recovery.assignments import batch_of
 from holdfast.recovery.buffers import paused_next
-from holdfast.recovery.checkpoints import NOTHING, SavedImage
+from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.recovery.effects import (
     CancelCycle,
     Changed,
@@ -54,7 +54,7 @@ from holdfast.recovery.events import (
     Timer,
 )
 from holdfast.recovery.layout import lay_out, with_costs
-from holdfast.recovery.rollback import must_go_back
+from holdfast.recovery.rollback import partitions_to_roll_back
 from holdfast.recovery.standing import Standing
 from holdfast.recovery.states import LIVE_STATES, PLACED_STATES, Cause, PartitionState
 from holdfast.recovery.strategy import RecoveryStrategy
@@ -78,7 +78,7 @@ class Machine(Standing):
             CycleDone: self._cycle_done,
             CycleFailed: lambda event: None,
             CheckpointMarked: self._marked,
-            CheckpointGivenUp: lambda event: self.book.give_up(event.batch),
+            CheckpointGivenUp: lambda event: self.checkpoints.give_up(event.batch),
             CheckpointStored: self._stored,
             RestoreFailed: self._restore_failed,
             CostsMeasured: lambda event: self.costs.update(event.costs),
@@ -118,14 +118,17 @@ class Machine(Standing):
 
     def _restore_failed(self, event: RestoreFailed) -> None:
         mine = self.partitions[event.partition]
-        if event.epoch != self.epoch or event.image not in [one.id for one in mine.start.images]:
+        if event.epoch != self.epoch or event.snapshot not in [one.id for one in mine.start.snapshots]:
             return
-        self._forget(event.partition, self.book.lost(event.partition, event.image))
-        whole = self.book.global_batch == NOTHING or self.book.at(event.partition, self.book.global_batch) is not None
+        self._forget(event.partition, self.checkpoints.lost(event.partition, event.snapshot))
+        whole = (
+            self.checkpoints.global_batch == NOTHING
+            or self.checkpoints.at(event.partition, self.checkpoints.global_batch) is not None
+        )
         if not whole:
-            if self.book.global_batch == self.book.durable_batch:
+            if self.checkpoints.global_batch == self.checkpoints.durable_batch:
                 raise CheckFailed(
-                    f"the durable checkpoint at batch {self.book.durable_batch} is lost: {event.why}",
+                    f"the durable checkpoint at batch {self.checkpoints.durable_batch} is lost: {event.why}",
                     where=f"partition {event.partition}",
                     remedy="bring its durable folder back and start again; nothing was changed",
                 )
@@ -137,17 +140,20 @@ class Machine(Standing):
             self._lose([event.partition], cause, f"{event.partition} cannot be restored: {event.why}")
 
     def _marked(self, event: CheckpointMarked) -> None:
-        self.book.mark(event.batch, durable=event.durable)
+        self.checkpoints.mark(event.batch, durable=event.durable)
         for mine in self.partitions.values():
             if mine.frontier <= event.batch:
                 mine.first_mark = min(mine.first_mark, event.batch)
 
     def _stored(self, event: CheckpointStored) -> None:
-        wanted = event.image.batch in self.book.marks
-        if not (wanted and self.book.stored(event.partition, event.image)):
+        wanted = event.snapshot.batch in self.checkpoints.marks
+        if not (wanted and self.checkpoints.stored(event.partition, event.snapshot)):
             # Said twice, it may be part of a checkpoint; and a batch that may be marked again has the same names again.
-            if not self.book.knows(event.partition, event.image) and event.image.batch < self.book.last_batch:
-                self._forget(event.partition, [event.image])
+            if (
+                not self.checkpoints.knows(event.partition, event.snapshot)
+                and event.snapshot.batch < self.checkpoints.last_batch
+            ):
+                self._forget(event.partition, [event.snapshot])
             return
         self._advance_checkpoint()
         if self.recovering:
@@ -192,15 +198,15 @@ class Machine(Standing):
         if self.settings.strategy is RecoveryStrategy.SOURCE_REPLAY:
             self._go_back(self.in_state(PLACED_STATES))
         else:
-            back = must_go_back(
-                self.wiring,
+            back = partitions_to_roll_back(
+                self.graph,
                 {p: batch_of(self._start_of(p)) for p in self.lost},
                 {p: self.partitions[p].start.batch for p in self.in_state([PartitionState.RESTORING])},
                 lambda p: self.partitions[p].kept_from,
-                self.book.global_batch,
+                self.checkpoints.global_batch,
                 frozenset(self.in_state(LIVE_STATES)),
             )
-            self._go_back([p for p in self.wiring.order if p in back])
+            self._go_back([p for p in self.graph.order if p in back])
             self._keep_everything()
         self.recovering = True
         self._plan(why, fenced=True)
@@ -208,9 +214,9 @@ class Machine(Standing):
     def _fall_back(self, event: RestoreFailed) -> None:
         """Too few fragments of the global checkpoint are left: everything starts again from the durable one."""
         self._effects.append(CancelCycle())
-        self._new_epoch(f"checkpoint {self.book.global_batch} is lost ({event.why})")
-        for p, images in self.book.go_durable().items():
-            self._forget(p, images)
+        self._new_epoch(f"checkpoint {self.checkpoints.global_batch} is lost ({event.why})")
+        for p, snapshots in self.checkpoints.go_durable().items():
+            self._forget(p, snapshots)
         self._go_back(self.in_state(PLACED_STATES))
         for p in self.lost:
             self._set_start(p)
@@ -222,10 +228,10 @@ class Machine(Standing):
     def _go_back(self, partitions: Sequence[PartitionId]) -> None:
         if not partitions:
             return
-        self._effects.append(RollBack(tuple(partitions), self.book.global_batch))
+        self._effects.append(RollBack(tuple(partitions), self.checkpoints.global_batch))
         for p in partitions:
-            if not self.wiring.deterministic(p):
-                self._forget(p, self.book.forget_after(p, self.book.global_batch))
+            if not self.graph.deterministic(p):
+                self._forget(p, self.checkpoints.forget_after(p, self.checkpoints.global_batch))
             self._turn(p, Cause.ROLLED_BACK)
             self._set_start(p, at_global=True)
 
@@ -241,8 +247,8 @@ class Machine(Standing):
         lost = self.lost
         if not lost or not self.nodes:
             return
-        topology = with_costs(self.wiring.topology, self.costs) if self.costs else self.wiring.topology
-        layout = lay_out(self.wiring, topology, lost, self.placement, self.nodes, self.settings, self.wanted)
+        topology = with_costs(self.graph.topology, self.costs) if self.costs else self.graph.topology
+        layout = lay_out(self.graph, topology, lost, self.placement, self.nodes, self.settings, self.wanted)
         if self.settings.after_plan is not None:
             self.settings.after_plan(layout)
         if not layout.placement or (self._waits_for_all() and layout.left):
@@ -258,87 +264,90 @@ class Machine(Standing):
             if self.settings.strategy is not RecoveryStrategy.SOURCE_REPLAY:
                 self._keep_everything()
         self._effects.append(Place(tuple(layout.placement.items()), layout.queries, layout.priority, layout.left))
-        for p in self.wiring.order:
+        for p in self.graph.order:
             if p not in layout.placement:
                 continue
             self._set_start(p)
             self._turn(p, Cause.PLACED, node=layout.placement[p])
             node = self.partitions[p].node
             assert node is not None
-            self._effects.append(Restore(p, node, self.partitions[p].start.images))
+            self._effects.append(Restore(p, node, self.partitions[p].start.snapshots))
 
     def _waits_for_all(self) -> bool:
         if self.settings.strategy is RecoveryStrategy.BLOCKING:
             return True
-        return self.recovering and self.losses < self.settings.least_losses
+        return self.recovering and self.losses < self.settings.incremental_after_losses
 
-    def _start_of(self, partition: PartitionId) -> SavedImage | None:
-        """Return what a lost partition starts from: its own last image where that is enough, else the global one."""
-        safe = self.book.global_batch
-        last = self.book.last(partition)
+    def _start_of(self, partition: PartitionId) -> SavedSnapshot | None:
+        """Return what a lost partition starts from: its own last snapshot where that is enough, else the global one."""
+        safe = self.checkpoints.global_batch
+        last = self.checkpoints.last(partition)
         if (
             last is not None
             and last.batch > safe
-            and self.wiring.deterministic(partition)
+            and self.graph.deterministic(partition)
             and last.outbox_from is not None
             and last.outbox_from <= safe + 1
             and self.settings.strategy is not RecoveryStrategy.SOURCE_REPLAY
         ):
             return last
-        return self.book.at(partition, safe)
+        return self.checkpoints.at(partition, safe)
 
     def _set_start(self, partition: PartitionId, *, at_global: bool = False) -> None:
-        book, mine = self.book, self.partitions[partition]
-        image = book.at(partition, book.global_batch) if at_global else self._start_of(partition)
-        if image is None and book.global_batch != NOTHING:
+        checkpoints, mine = self.checkpoints, self.partitions[partition]
+        snapshot = checkpoints.at(partition, checkpoints.global_batch) if at_global else self._start_of(partition)
+        if snapshot is None and checkpoints.global_batch != NOTHING:
             raise CheckFailed(
-                f"{partition} has no image at batch {book.global_batch}",
+                f"{partition} has no snapshot at batch {checkpoints.global_batch}",
                 where="recovery",
                 remedy="this is a fault of ours: report it",
             )
-        mine.begin(self.epoch, image, () if image is None else book.chain(partition, image))
-        if not self.wiring.deterministic(partition):
-            self._forget(partition, book.forget_after(partition, mine.start.batch))
-        mine.first_mark = max(book.marks, default=NOTHING)
+        mine.begin(self.epoch, snapshot, () if snapshot is None else checkpoints.chain(partition, snapshot))
+        if not self.graph.deterministic(partition):
+            self._forget(partition, checkpoints.forget_after(partition, mine.start.batch))
+        mine.first_mark = max(checkpoints.marks, default=NOTHING)
 
     # -- checkpoints and buffers ---------------------------------------------------------------------------------------
 
     def _advance_checkpoint(self) -> None:
         """Let the last mark that everybody has saved be the global checkpoint, once everybody is past it."""
-        sure = [p for p in self.wiring.outputs if self.wiring.deterministic(p)]
-        mark = self.book.next_global(self.published, sure)
+        sure = [p for p in self.graph.outputs if self.graph.deterministic(p)]
+        mark = self.checkpoints.next_global(self.published, sure)
         if mark is None or any(
             one.frontier < mark for one in self.partitions.values() if one.state is not PartitionState.LOST
         ):
-            if all(one.frontier <= self.book.global_batch for one in self.partitions.values()):
+            if all(one.frontier <= self.checkpoints.global_batch for one in self.partitions.values()):
                 self._end_recovery()  # nobody is past the checkpoint there is: no batch has come to make a new one
             return
-        gone = self.book.make_global(mark)
+        gone = self.checkpoints.make_global(mark)
         for p in self.lost:
             self._set_start(p)
-        self._effects.append(GlobalCheckpoint(mark, self.book.durable_batch))
-        for p, images in gone.items():
-            self._forget(p, images)
+        self._effects.append(GlobalCheckpoint(mark, self.checkpoints.durable_batch))
+        for p, snapshots in gone.items():
+            self._forget(p, snapshots)
         self._end_recovery()
 
     def _give_up_marks(self) -> None:
-        """Drop marks that can never be global, as somebody will not save at them, and images that were for them alone.
+        """Drop marks that can never be global, and snapshots that were for them alone.
 
-        A recovery may wait long for nodes; live partitions go on saving meanwhile, and only their last images matter.
+        A recovery may wait long for nodes; live partitions go on saving meanwhile, and only their last snapshots
+        matter.
         """
-        last = self.book.last_batch  # no batch before it is marked again: somebody is past it, whose images would go
-        for mark in [one for one in self.book.marks if one < last]:
+        last = (
+            self.checkpoints.last_batch
+        )  # no batch before it is marked again: somebody is past it, whose snapshots would go
+        for mark in [one for one in self.checkpoints.marks if one < last]:
             if any(
                 mine.first_mark > mark or mine.state is PartitionState.LOST
                 for p, mine in self.partitions.items()
-                if not self.book.has(p, mark)
+                if not self.checkpoints.has(p, mark)
             ):
-                self.book.give_up(mark)
-        for p, images in self.book.sweep().items():
-            self._forget(p, images)
+                self.checkpoints.give_up(mark)
+        for p, snapshots in self.checkpoints.sweep().items():
+            self._forget(p, snapshots)
 
-    def _forget(self, partition: PartitionId, images: Iterable[SavedImage]) -> None:
-        gone = tuple((partition, image) for image in images)
+    def _forget(self, partition: PartitionId, snapshots: Iterable[SavedSnapshot]) -> None:
+        gone = tuple((partition, snapshot) for snapshot in snapshots)
         if gone:
             self._effects.append(Forget(gone))
 
@@ -353,7 +362,7 @@ class Machine(Standing):
             if self.buffering:
                 self.buffering = False
                 self._effects.append(Keep(everything=False))
-            self._effects.append(RecoveryEnded(self.book.global_batch))
+            self._effects.append(RecoveryEnded(self.checkpoints.global_batch))
 
     def _bound_buffers(self, kept_bytes: int) -> None:
         """At the bound, hold back first what serves no live query, then the least valuable live queries."""
@@ -362,10 +371,10 @@ class Machine(Standing):
             self._resume()
         if kept_bytes <= self.settings.buffer_bytes or not waiting:
             return
-        dead = {query for query in self.wiring.outputs if not self.available(query)}
-        self.paused |= paused_next(self.wiring, self.paused, dead)
+        dead = {query for query in self.graph.outputs if not self.available(query)}
+        self.paused |= paused_next(self.graph, self.paused, dead)
         for p in self.in_state([PartitionState.CATCHING_UP, PartitionState.RUNNING]):
-            if set(self.wiring.queries_of(p)) <= self.paused:
+            if set(self.graph.queries_of(p)) <= self.paused:
                 self._turn(p, Cause.BUFFERS_FULL)
 
     def _resume(self) -> None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from holdfast.ids import BatchId, PartitionId
-from holdfast.recovery.wiring import Wiring
+from holdfast.recovery.graph import PartitionGraph
 
 
-def must_go_back(
-    wiring: Wiring,
+def partitions_to_roll_back(
+    graph: PartitionGraph,
     lost: Mapping[PartitionId, BatchId],
     restoring: Mapping[PartitionId, BatchId],
     kept_from: Callable[[PartitionId], BatchId],
@@ -35,13 +35,13 @@ def must_go_back(
     while waiting:
         partition = waiting.pop()
         needed = BatchId(starts[partition] + 1)
-        for sender in wiring.senders(partition):
+        for sender in graph.senders(partition):
             if sender in live and sender not in starts and kept_from(sender) > needed:
                 back.add(sender)
                 starts[sender] = checkpoint
                 waiting.append(sender)
-        if not wiring.deterministic(partition) and (partition in lost or partition in back):
-            for consumer in wiring.consumers(partition):
+        if not graph.deterministic(partition) and (partition in lost or partition in back):
+            for consumer in graph.consumers(partition):
                 if (consumer in live or consumer in restoring) and consumer not in back:
                     back.add(consumer)
                     starts[consumer] = checkpoint

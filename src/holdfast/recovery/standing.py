@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.recovery.assignments import Assignment, Start
-from holdfast.recovery.checkpoints import NO_EPOCH, CheckpointBook
+from holdfast.recovery.checkpoints import NO_EPOCH, Checkpoints
+from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.layout import Layout
-from holdfast.recovery.states import LIVE_STATES, PartitionState, Story
+from holdfast.recovery.states import LIVE_STATES, History, PartitionState
 from holdfast.recovery.strategy import RecoverySettings
-from holdfast.recovery.wiring import Wiring
 
 
 class Standing:
@@ -18,24 +18,24 @@ class Standing:
 
     def __init__(
         self,
-        wiring: Wiring,
+        graph: PartitionGraph,
         settings: RecoverySettings | None = None,
         *,
         epoch: Epoch = NO_EPOCH,
-        book: CheckpointBook | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
-        """Begin with every partition lost, at the book's global checkpoint: a start is a recovery of everything."""
-        self.wiring = wiring
+        """Begin with every partition lost, at the last global checkpoint: a start is a recovery of everything."""
+        self.graph = graph
         self.settings = settings or RecoverySettings()
         self.epoch = epoch
-        self.book = book or CheckpointBook(wiring.order)
-        at = self.book.global_batch
+        self.checkpoints = checkpoints or Checkpoints(graph.order)
+        at = self.checkpoints.global_batch
         self.nodes: dict[NodeId, float] = {}
         """The nodes there are, with their capacity."""
         self.partitions = {
-            p: Assignment(Story(p), Start(epoch, at, ()), None, at, BatchId(at + 1)) for p in wiring.order
+            p: Assignment(History(p), Start(epoch, at, ()), None, at, BatchId(at + 1)) for p in graph.order
         }
-        self.published: dict[PartitionId, BatchId] = dict.fromkeys(wiring.outputs, at)
+        self.published: dict[PartitionId, BatchId] = dict.fromkeys(graph.outputs, at)
         """The last batch of each output partition that is out."""
         self.logged = at
         self.buffering = False
@@ -43,7 +43,7 @@ class Standing:
         self.recovering = False
         self.awaited = 0
         """Nodes that were asked for and have not come."""
-        self.losses = self.settings.least_losses
+        self.losses = self.settings.incremental_after_losses
         """Nodes, and states of live ones, lost since the last global checkpoint; at a start everything is."""
         self.paused: set[PartitionId] = set()
         """Queries that are held back."""
@@ -58,7 +58,7 @@ class Standing:
     def in_state(self, states: Iterable[PartitionState]) -> list[PartitionId]:
         """Return the partitions in these states, senders first."""
         wanted = frozenset(states)
-        return [p for p in self.wiring.order if self.partitions[p].state in wanted]
+        return [p for p in self.graph.order if self.partitions[p].state in wanted]
 
     @property
     def lost(self) -> list[PartitionId]:
@@ -68,7 +68,7 @@ class Standing:
     @property
     def placement(self) -> dict[PartitionId, NodeId]:
         """Who is where."""
-        return {p: node for p in self.wiring.order if (node := self.partitions[p].node) is not None}
+        return {p: node for p in self.graph.order if (node := self.partitions[p].node) is not None}
 
     @property
     def frontier(self) -> BatchId:
@@ -77,21 +77,21 @@ class Standing:
 
     def available(self, query: PartitionId) -> bool:
         """Whether a query is whole: none of its partitions is lost or being restored."""
-        return all(self.partitions[p].state in LIVE_STATES for p in self.wiring.members(query))
+        return all(self.partitions[p].state in LIVE_STATES for p in self.graph.members(query))
 
     def keep_from(self) -> dict[PartitionId, BatchId]:
         """Return how far back each placed partition's outbox is kept; from now on nothing before it is counted on."""
         told = {}
-        safe = BatchId(self.book.global_batch + 1)
+        safe = BatchId(self.checkpoints.global_batch + 1)
         for p in self.in_state(LIVE_STATES):
             mine = self.partitions[p]
             # Not beyond where it is known to stand: rows that it kept aside there may not be out yet.
             needed = [BatchId(mine.frontier + 1)]
             if p in self.published:
                 needed.append(BatchId(self.published[p] + 1))
-            for consumer in self.wiring.consumers(p):
+            for consumer in self.graph.consumers(p):
                 other = self.partitions[consumer]
-                if self.buffering or p in self.settings.keepers:
+                if self.buffering or p in self.settings.backup_partitions:
                     needed.append(min(safe, BatchId(other.frontier + 1)))
                 elif other.state is not PartitionState.LOST:
                     needed.append(BatchId(other.frontier + 1))
@@ -104,13 +104,13 @@ class Standing:
         mine = self.partitions[partition]
         return tuple(
             mark
-            for mark in self.book.marks
-            if mark >= mine.first_mark and mark >= mine.start.batch and not self.book.has(partition, mark)
+            for mark in self.checkpoints.marks
+            if mark >= mine.first_mark and mark >= mine.start.batch and not self.checkpoints.has(partition, mark)
         )
 
     def with_outbox(self, partition: PartitionId) -> bool:
-        """Whether a partition's images hold its outbox."""
-        return self.buffering or not self.wiring.deterministic(partition)
+        """Whether a partition's snapshots hold its outbox."""
+        return self.buffering or not self.graph.deterministic(partition)
 
     # -- written down --------------------------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class Standing:
         """Return what a driver that starts again needs, as plain values; it is on disk before any effect is done."""
         return {
             "epoch": self.epoch,
-            "book": self.book.written(),
+            "checkpoints": self.checkpoints.written(),
             "placement": {str(p): node for p, node in self.placement.items()},
             "buffering": self.buffering,
             "published": {str(p): batch for p, batch in self.published.items()},

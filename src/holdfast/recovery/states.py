@@ -81,7 +81,7 @@ _STORY = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Chapter:
+class Transition:
     """One change in a partition's story."""
 
     epoch: Epoch
@@ -94,18 +94,18 @@ class Chapter:
         return f"epoch {self.epoch}: {self.cause}, {self.state}{where}"
 
 
-class Story:
+class History:
     """What became of one partition, the last changes of it."""
 
     def __init__(self, partition: PartitionId) -> None:
         self.partition = partition
         self.state = PartitionState.LOST
-        self._chapters: deque[Chapter] = deque(maxlen=_STORY)
+        self._transitions: deque[Transition] = deque(maxlen=_STORY)
 
     @property
-    def chapters(self) -> tuple[Chapter, ...]:
+    def transitions(self) -> tuple[Transition, ...]:
         """The last changes, oldest first."""
-        return tuple(self._chapters)
+        return tuple(self._transitions)
 
     def turn(self, cause: Cause, epoch: Epoch, node: NodeId | None) -> PartitionState:
         """Change the state as the table says; what it does not say is refused, with the story."""
@@ -117,11 +117,11 @@ class Story:
                 remedy="this is a fault of ours: report it with this line",
             )
         self.state = following
-        self._chapters.append(Chapter(epoch, cause, following, node))
+        self._transitions.append(Transition(epoch, cause, following, node))
         return following
 
     def __str__(self) -> str:
-        return "; ".join(map(str, self._chapters)) or "nothing yet"
+        return "; ".join(map(str, self._transitions)) or "nothing yet"
 
 
 def diagram() -> str:

@@ -1,4 +1,4 @@
-"""How a recovery goes about it: the strategies to compare, on equal terms (paper 000, sec. 7). Pure."""
+"""How a recovery goes about it: the strategies to compare, on equal terms (incremental recovery, sec. 7). Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from holdfast.ids import PartitionId
-from holdfast.planning.best_density import best_density
-from holdfast.planning.operator_centric import operator_centric
-from holdfast.planning.placement import BOUND
-from holdfast.planning.recovery_algorithms import Planner
+from holdfast.planning.recovery.algorithms import Planner
+from holdfast.planning.recovery.best_density import best_density
+from holdfast.planning.recovery.operator_centric import operator_centric
+from holdfast.planning.recovery.placement import BOUND
 
 
 class RecoveryStrategy(StrEnum):
@@ -35,9 +35,9 @@ class RecoverySettings:
     planner: Planner = best_density
     bound: float = BOUND
     """No node is planned above this share of its capacity."""
-    keepers: frozenset[PartitionId] = frozenset()
+    backup_partitions: frozenset[PartitionId] = frozenset()
     """Partitions whose outbox reaches back to the checkpoint while all is well: the plan's policy."""
-    least_losses: int = 1
+    incremental_after_losses: int = 1
     """Losses since the last global checkpoint from which on recovery is incremental; below, it is blocking."""
     level_lag: int = 2
     """A partition is level with the log when it is at most so many batches behind."""

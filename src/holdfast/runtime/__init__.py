@@ -1,8 +1,8 @@
 """Batches and state on a node, without Spark: blocks, operators on Arrow tables, state files, the partition host."""
 
 from holdfast.runtime.in_process import InProcess, run_in_process
-from holdfast.runtime.parquet_sink import ParquetSink
-from holdfast.runtime.sinks import ConsoleSink, FunctionSink, MemorySink, OutputKey, TransactionalSink
+from holdfast.runtime.io.parquet_sink import ParquetSink
+from holdfast.runtime.io.sinks import ConsoleSink, FunctionSink, MemorySink, OutputKey, TransactionalSink
 
 __all__ = [
     "ConsoleSink",

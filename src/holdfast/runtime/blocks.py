@@ -1,8 +1,8 @@
 """Blocks: the rows of one batch on one edge from one partition to another, with a header. Runs anywhere.
 
 A block is atomic. One without rows is the barrier alone. (edge, from, to, batch) is its sequence number: a consumer
-drops a second copy (paper 000, Alg. 1, with tuples of a batch taken together). Written down, the blocks of a batch from
-one partition on one edge are together
+drops a second copy (incremental recovery, Alg. 1, with tuples of a batch taken together). Written down, the blocks of a
+batch from one partition on one edge are together
 
     4 bytes "HFB2" | u32 length of the header | u32 CRC-32 of header and rows | u64 length of the rows
     header (JSON, UTF-8) | zeros up to a multiple of 8 | rows (an Arrow IPC stream; nothing for barriers alone)

@@ -10,7 +10,7 @@
     >>> done.rows("pairs").to_pylist()
     [{'word': 'a', 'count': 2}]
 
-It is the real thing in small: the conductor, recovery machine, nodes, stores, logs and sinks of a cluster, on as
+It is the real thing in small: the coordinator, recovery machine, nodes, stores, logs and sinks of a cluster, on as
 many nodes as one likes; only what carries blocks between nodes is a loop here. Partitions can be lost with their files:
 the next cycle finds them missing, and they come back by the same path as on a cluster.
 """
@@ -29,21 +29,21 @@ from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime.answers import Measures
-from holdfast.runtime.conductor import Conductor
-from holdfast.runtime.directory_store import DirectoryStore
-from holdfast.runtime.directory_vault import DirectoryVault
-from holdfast.runtime.host import PartitionHost
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.coordinator.event_log import Observation
+from holdfast.runtime.coordinator.outputs import name_sinks
+from holdfast.runtime.coordinator.pacing import CycleSettings
+from holdfast.runtime.coordinator.progress import MemoryProgress, ProgressFile
+from holdfast.runtime.io.parquet_sink import ParquetSink
+from holdfast.runtime.io.sinks import MemorySink, Sink
+from holdfast.runtime.io.sources import DirectoryLog, MemoryLog, SourceLog, log_batch
 from holdfast.runtime.loop_backend import LoopBackend
-from holdfast.runtime.narrating import Observation
-from holdfast.runtime.outputs import name_sinks
-from holdfast.runtime.pace import Pace
-from holdfast.runtime.parquet_sink import ParquetSink
 from holdfast.runtime.program import Program
-from holdfast.runtime.progress import MemoryProgress, ProgressFile
-from holdfast.runtime.sinks import MemorySink, Sink
-from holdfast.runtime.sources import DirectoryLog, MemoryLog, SourceLog, log_batch
-from holdfast.runtime.stores import MemoryStore, VersionStore
-from holdfast.runtime.vault import MemoryVault
+from holdfast.runtime.state.directory_store import DirectoryStore
+from holdfast.runtime.state.snapshot_directory import DirectorySnapshotStore
+from holdfast.runtime.state.snapshot_store import MemorySnapshotStore
+from holdfast.runtime.state.store import MemoryStore, VersionStore
+from holdfast.runtime.worker.host import PartitionHost
 
 CHECKPOINT_EVERY = 10
 """Batches between checkpoints of a run in a directory: a run that is started again makes no more of them again."""
@@ -99,12 +99,16 @@ class InProcess:
             else DirectoryLog(source, self.program.name, self._directory / "sources" / name)
             for name, source in self.program.sources.items()
         }
-        vault = MemoryVault() if self._directory is None else DirectoryVault(self._directory / "checkpoints")
-        self._backend = LoopBackend(self.program, self._logs, vault, self._store, clock=clock)
+        snapshot_store = (
+            MemorySnapshotStore()
+            if self._directory is None
+            else DirectorySnapshotStore(self._directory / "checkpoints")
+        )
+        self._backend = LoopBackend(self.program, self._logs, snapshot_store, self._store, clock=clock)
         self._backend.add_nodes({NodeId(f"node-{number}"): math.inf for number in range(nodes)})
         if checkpoint_every is None:
             checkpoint_every = _NEVER if self._directory is None else CHECKPOINT_EVERY
-        self._conductor = Conductor(
+        self._coordinator = Coordinator(
             self.program,
             self._backend,
             self._logs,
@@ -114,7 +118,7 @@ class InProcess:
             if self._directory is None
             else ProgressFile(self._directory / "progress.json", self.program.name),
             recovery=recovery,
-            pace=Pace(checkpoint_batches=checkpoint_every, budget_seconds=math.inf),
+            pace=CycleSettings(checkpoint_batches=checkpoint_every, budget_seconds=math.inf),
             observe=self._see,
         )
         self._failed: set[PartitionId] = set()
@@ -126,22 +130,22 @@ class InProcess:
     @property
     def frontier(self) -> BatchId:
         """The last batch logged by every source."""
-        return self._conductor.outlook.logged
+        return self._coordinator.status.logged
 
     @property
     def epoch(self) -> Epoch:
         """The present epoch: a start and every recovery begin one."""
-        return self._conductor.machine.epoch
+        return self._coordinator.machine.epoch
 
     @property
     def checkpoint_batch(self) -> BatchId:
         """The batch of the last checkpoint; -1: there is none."""
-        return self._conductor.machine.book.global_batch
+        return self._coordinator.machine.checkpoints.global_batch
 
     @property
     def placement(self) -> dict[PartitionId, NodeId]:
         """Which node each partition is on."""
-        return self._conductor.machine.placement
+        return self._coordinator.machine.placement
 
     @property
     def hosts(self) -> dict[NodeId, PartitionHost]:
@@ -162,13 +166,13 @@ class InProcess:
 
     def run(self) -> None:
         """Process everything there is; an operator that fails ends the run, and nothing is lost: it is tried again."""
-        self._conductor.run()
+        self._coordinator.run()
 
     # -- what came of it --------------------------------------------------------------------------------------------
 
     def rows(self, operator: str) -> pa.Table:
         """Return all rows an output has given, by batch and then by partition; its sink must be one that can tell."""
-        return self._conductor.outputs.rows(operator)
+        return self._coordinator.outputs.rows(operator)
 
     def late(self, operator: str, source: str | None = None) -> pa.Table | None:
         """Return the rows an operator kept aside (of one of its inputs); None where there are none."""
@@ -180,13 +184,13 @@ class InProcess:
 
     def measures(self) -> dict[PartitionId, Measures]:
         """Return what every partition has taken since this run was begun, batches made again among it."""
-        return dict(self._conductor.measures)
+        return dict(self._coordinator.measures)
 
     # -- failing and recovering -------------------------------------------------------------------------------------
 
     def checkpoint(self) -> BatchId:
         """Save every partition's state at the last batch; logs and outboxes shrink to what is needed from there."""
-        return self._conductor.checkpoint()
+        return self._coordinator.checkpoint()
 
     def fail(self, *partitions: PartitionId | str) -> None:
         """Lose partitions with all their files; the next cycle, of `recover` or of `feed`, finds them missing."""
@@ -208,10 +212,10 @@ class InProcess:
         strange = sorted(set((onto or {}).values()) - set(self._backend.nodes))
         if strange:
             raise BadInput(f"there is no node {strange[0]}", remedy=f"there are {', '.join(self._backend.nodes)}")
-        machine = self._conductor.machine
+        machine = self._coordinator.machine
         machine.wanted = dict(onto or {})
         try:
-            self._conductor.cycle()
+            self._coordinator.cycle()
             self.run()
         finally:
             machine.wanted = {}
@@ -229,7 +233,7 @@ class InProcess:
 
     def _late_sinks(self) -> dict[tuple[OperatorId, OperatorId], Sink]:
         """The sinks of late rows, those of an earlier run of this directory among them."""
-        found = dict(self._conductor.outputs.late)
+        found = dict(self._coordinator.outputs.late)
         if self._directory is not None:
             for path in sorted((self._directory / "late").glob("*/*")):
                 found.setdefault((OperatorId(path.parent.name), OperatorId(path.name)), ParquetSink(path))

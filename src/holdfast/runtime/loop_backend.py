@@ -1,7 +1,7 @@
 """Nodes in one process: what carries blocks between them is a loop. For tests, the simulator, and a first try.
 
-It is the real thing in small: the same nodes, stores, vault and cycles as on a cluster. Nodes can be lost with all
-their files, and others come.
+It is the real thing in small: the same nodes, stores, snapshot_store and cycles as on a cluster. Nodes can be lost with
+all their files, and others come.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.ids import NodeId, OperatorId, PartitionId
 from holdfast.recovery.events import Event, NodesArrived, NodesLost
-from holdfast.runtime.backends import Broken
+from holdfast.runtime.backend import Broken
 from holdfast.runtime.blocks import Block
-from holdfast.runtime.cycle import Cycle, NodeReport
-from holdfast.runtime.node import Node
+from holdfast.runtime.io.sources import SourceLog
+from holdfast.runtime.messages import Cycle, NodeReport
 from holdfast.runtime.program import Program
-from holdfast.runtime.sources import SourceLog
-from holdfast.runtime.stores import VersionStore
-from holdfast.runtime.vault import Vault
+from holdfast.runtime.state.snapshot_store import SnapshotStore
+from holdfast.runtime.state.store import VersionStore
+from holdfast.runtime.worker.worker import Node
 
 
 class LoopBackend:
-    """Nodes as objects; see the conductor's Backend."""
+    """Nodes as objects; see the coordinator's Backend."""
 
     def __init__(
         self,
         program: Program,
         logs: Mapping[OperatorId, SourceLog],
-        vault: Vault,
+        snapshot_store: SnapshotStore,
         store_of: Callable[[NodeId], VersionStore],
         *,
         clock: Callable[[], float] = time.perf_counter,
         cpu_clock: Callable[[], float] = time.process_time,
     ) -> None:
-        self._program, self._logs, self._vault, self._store_of = program, logs, vault, store_of
+        self._program, self._logs, self._snapshot_store, self._store_of = program, logs, snapshot_store, store_of
         self._clock, self._cpu_clock = clock, cpu_clock
         self.nodes: dict[NodeId, Node] = {}
         self._events: list[Event] = []
@@ -45,7 +45,7 @@ class LoopBackend:
             self.nodes[name] = Node(
                 self._program,
                 self._store_of(name),
-                self._vault,
+                self._snapshot_store,
                 self._logs,
                 name=name,
                 clock=self._clock,

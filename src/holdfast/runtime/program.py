@@ -16,14 +16,14 @@ from holdfast.application.windows import Rows, Session, Sliding, Window
 from holdfast.errors import BadInput
 from holdfast.ids import OperatorId, PartitionId
 from holdfast.runtime.blocks import LATE, OUTSIDE, SINK, Edge
-from holdfast.runtime.operators.counted import CountWindows
-from holdfast.runtime.operators.kernel import Kernel
-from holdfast.runtime.operators.panes import PaneWindows
-from holdfast.runtime.operators.rowwise import Condition, CustomOperator, PassOn, TableFunctionOnRows
-from holdfast.runtime.operators.sessions import SessionWindows
-from holdfast.runtime.operators.summaries import Aggregates, DistinctRows, Pairs, Summary, TopRows
-from holdfast.runtime.routing import Route
 from holdfast.runtime.schemas import arrow_schema
+from holdfast.runtime.worker.operators.counted import CountWindows
+from holdfast.runtime.worker.operators.kernel import Kernel
+from holdfast.runtime.worker.operators.panes import PaneWindows
+from holdfast.runtime.worker.operators.rowwise import Condition, CustomOperator, PassOn, TableFunctionOnRows
+from holdfast.runtime.worker.operators.sessions import SessionWindows
+from holdfast.runtime.worker.operators.summaries import Aggregates, DistinctRows, Pairs, Summary, TopRows
+from holdfast.runtime.worker.routing import Route
 from holdfast.topology import Partitioning, Topology
 
 

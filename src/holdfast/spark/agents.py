@@ -22,11 +22,11 @@ from pathlib import Path
 
 from holdfast.errors import BadInput
 from holdfast.ids import NodeId
-from holdfast.spark.pinned import own_host
+from holdfast.spark.pinned_jobs import own_host
 from holdfast.spark.settings import PREFIX, Settings
-from holdfast.store.address import Address, is_loopback
-from holdfast.store.agent_files import AgentSettings, agent_ready, enter_ring, live_with, write_settings
-from holdfast.store.spool import SPOOL_VARIABLE, agent_address, make_folders
+from holdfast.store.agent.agent_files import AgentSettings, agent_ready, enter_ring, live_with, write_settings
+from holdfast.store.agent.spool import SPOOL_VARIABLE, agent_address, make_folders
+from holdfast.store.wire.address import Address, is_loopback
 
 START_SECONDS = 5.0
 """An agent that does not hold its spool's lock so long after its start is started again."""
@@ -79,7 +79,7 @@ def agent_settings(settings: Settings, host: str) -> AgentSettings:
         durable=settings.store_durable,
         data_fragments=settings.store_data_fragments,
         parity_fragments=settings.store_parity_fragments,
-        survive=settings.store_survive,
+        survive=settings.store_tolerate_node_loss,
         linger=settings.store_linger_seconds,
     )
 
@@ -169,7 +169,7 @@ def _start(spool: Path, *, own_session: bool) -> None:
         # Kept: a worker that lives longer than the agent reaps it when the next one is started.
         _started.append(
             subprocess.Popen(
-                [sys.executable, "-m", "holdfast.store.node_agent", str(spool)],
+                [sys.executable, "-m", "holdfast.store.agent.agent", str(spool)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

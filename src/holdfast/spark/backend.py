@@ -1,4 +1,4 @@
-"""Executors as nodes, Spark jobs as cycles: the conductor's backend on a cluster. Runs on the driver.
+"""Executors as nodes, Spark jobs as cycles: the coordinator's backend on a cluster. Runs on the driver.
 
 A cycle is one job pinned to the executors that have the partitions' state. While it runs, executors are watched: when
 one that it needs is gone or silent, the job is cancelled at once, for it would wait or bring what nobody wants. A
@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import CheckFailed
 from holdfast.ids import NodeId
 from holdfast.recovery.events import Event, NodesArrived, NodesLost, NodesSilent
-from holdfast.runtime.backends import Broken
-from holdfast.runtime.cycle import Cycle, NodeReport
+from holdfast.runtime.backend import Broken
+from holdfast.runtime.messages import Cycle, NodeReport
 from holdfast.runtime.program import Program
 from holdfast.spark.agents import AgentReport, Roster
 from holdfast.spark.keepalive import KeepAlive
-from holdfast.spark.node_cycle import Job, Surroundings, read_job, read_report, run_level, warm_up
-from holdfast.spark.pinned import DRIVER, Executor, PinnedSlots, executors_of
-from holdfast.spark.placing import levels_needed
-from holdfast.store.address import Address
+from holdfast.spark.levels import levels_needed
+from holdfast.spark.pinned_jobs import DRIVER, Executor, PinnedSlots, executors_of
+from holdfast.spark.worker_task import Job, RunContext, read_job, read_report, run_level, warm_up
+from holdfast.store.wire.address import Address
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -42,13 +42,13 @@ PIPELINED_LEVELS = 2
 
 
 class SparkBackend:
-    """See the conductor's Backend."""
+    """See the coordinator's Backend."""
 
     def __init__(
         self,
         context: SparkContext,
         program: Program,
-        around: Surroundings,
+        around: RunContext,
         *,
         capacity: float = math.inf,
         expected: int | None = None,
@@ -299,7 +299,7 @@ class _Running:
             self._error = error
 
 
-def _warm_up(around: Surroundings, slot: int, blocks: list[bytes]) -> list[tuple[int, bytes]]:
+def _warm_up(around: RunContext, slot: int, blocks: list[bytes]) -> list[tuple[int, bytes]]:
     return [(DRIVER, pickle.dumps(warm_up(around)))]
 
 

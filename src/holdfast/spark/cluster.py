@@ -1,9 +1,10 @@
 """An embedded cluster: a real standalone master and workers on loopback, each node with an address of its own.
 
 Runs on the driver's machine. Nodes are 127.0.0.2, 127.0.0.3, …: real processes in sessions of their own, so that a node
-can be killed or frozen as a machine is, and nothing is left behind however the driver ends (see warden.py). A node is a
-Spark worker, its executors with their Python workers, and an agent: the store peer that does background work for the
-tasks (see docs/agents.md). The agents form one ring. JVMs are kept small: SerialGC, one compiler, class-data sharing.
+can be killed or frozen as a machine is, and nothing is left behind however the driver ends (see process_reaper.py). A
+node is a Spark worker, its executors with their Python workers, and an agent: the store peer that does background work
+for the tasks (see docs/agents.md). The agents form one ring. JVMs are kept small: SerialGC, one compiler, class-data
+sharing.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ import holdfast
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import NodeId
 from holdfast.spark.java import find_java_home
-from holdfast.spark.warden import Warden, kill_session, session_of, signal_session
-from holdfast.store.address import Address
-from holdfast.store.agent_files import AgentSettings, agent_ready, enter_ring, write_settings
-from holdfast.store.spool import SPOOL_VARIABLE, agent_address
+from holdfast.spark.process_reaper import ProcessReaper, kill_session, session_of, signal_session
+from holdfast.store.agent.agent_files import AgentSettings, agent_ready, enter_ring, write_settings
+from holdfast.store.agent.spool import SPOOL_VARIABLE, agent_address
+from holdfast.store.wire.address import Address
 
 MASTER_HOST = "127.0.0.1"
 START_SECONDS = 120.0
@@ -100,7 +101,7 @@ class EmbeddedCluster:
         )
         self._slowed: dict[NodeId, _Slowed] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._warden = Warden()
+        self._warden = ProcessReaper()
         self._warden.watch_folder(str(self.folder))
         try:
             _write_secret(self.secret_file)
@@ -226,7 +227,7 @@ class EmbeddedCluster:
         for node in list(self._slowed):
             self._unslow(node)
         self._warden.close()
-        # The warden has ended everything, unless it was itself ended (short of memory, say): then it is done here.
+        # The reaper has ended everything, unless it was itself ended (short of memory, say): then it is done here.
         for group, process in self._processes.items():
             kill_session(group)
             process.wait()
@@ -349,7 +350,7 @@ def _with_agent(spool: Path) -> list[str]:
     # Where this Holdfast is imported from is where the agent's must be.
     path = os.pathsep.join(filter(None, [str(Path(holdfast.__file__).parent.parent), os.environ.get("PYTHONPATH")]))
     script = (
-        'python=$1 spool=$2 path=$3; shift 3; PYTHONPATH=$path "$python" -m holdfast.store.node_agent "$spool" '
+        'python=$1 spool=$2 path=$3; shift 3; PYTHONPATH=$path "$python" -m holdfast.store.agent.agent "$spool" '
         '>"$spool/log" 2>&1 </dev/null & exec "$@"'
     )
     return ["/bin/sh", "-c", script, "sh", sys.executable, str(spool), path]

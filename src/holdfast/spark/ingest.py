@@ -31,10 +31,10 @@ import pyarrow as pa
 from holdfast.application import Application, steps
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId, OperatorId
-from holdfast.runtime.durable_files import link_durably
+from holdfast.runtime.io.durable_files import link_durably
+from holdfast.runtime.io.source_pieces import Piece, piece_fields, piece_of, write_piece
+from holdfast.runtime.io.sources import DirectoryLog
 from holdfast.runtime.program import SourceProgram
-from holdfast.runtime.source_pieces import Piece, piece_fields, piece_of, write_piece
-from holdfast.runtime.sources import DirectoryLog
 from holdfast.runtime.times import Watermark, lowest
 from holdfast.spark.run import SparkRun
 from holdfast.spark.settings import Settings
@@ -75,13 +75,13 @@ class Ingestion:
         """Prepare a query for every source; each must have a frame. `directory` is the run's.
 
         `most_arrivals`: micro-batches that one batch takes at most. `most_behind`: micro-batches that may wait; then
-        sources wait too (None: as spark.holdfast.mostLag says). `idle_batches`: a source without rows for so many
-        batches no longer holds the watermark back: its watermark goes with those of the sources that have rows, and
-        what it brings later may be late. None: it does hold it back.
+        sources wait too (None: as spark.holdfast.ingest.maxPendingBatches says). `idle_batches`: a source without rows
+        for so many batches no longer holds the watermark back: its watermark goes with those of the sources that have
+        rows, and what it brings later may be late. None: it does hold it back.
         """
         self._run, self._spark = run, spark
         self._most_arrivals, self._idle = most_arrivals, idle_batches
-        self._most_behind = Settings.read(spark).most_lag if most_behind is None else most_behind
+        self._most_behind = Settings.read(spark).max_pending_batches if most_behind is None else most_behind
         self._directory = Path(directory) / "ingest"
         self._frames: dict[OperatorId, Callable[[Any], Any]] = {}
         self._logs: dict[OperatorId, DirectoryLog] = {}

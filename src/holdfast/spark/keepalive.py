@@ -23,11 +23,11 @@ from typing import Self
 
 from holdfast.errors import HoldfastError
 from holdfast.ids import NodeId
-from holdfast.store.address import Address
-from holdfast.store.frames import ConnectionEnded, FrameProtocol
-from holdfast.store.greeting import open_frames
-from holdfast.store.handshake import key_from_file
-from holdfast.store.wire import Kind
+from holdfast.store.wire.address import Address
+from holdfast.store.wire.frames import ConnectionEnded, FrameProtocol
+from holdfast.store.wire.greeting import open_frames
+from holdfast.store.wire.handshake import key_from_file
+from holdfast.store.wire.messages import Kind
 
 SECONDS = 2.5
 PINGS = 5

@@ -1,8 +1,8 @@
 """An application on a Spark cluster: from the source log through pinned cycles to the sinks. Runs on the driver.
 
-The conductor does the work; here it gets Spark's executors as nodes and files on shared storage. A failure, of a node,
-a job or the driver, is ordinary: what is lost comes back from checkpoints, the most valuable queries first, and sinks
-know what they have, so outputs come out once.
+The coordinator does the work; here it gets Spark's executors as nodes and files on shared storage. A failure, of a
+node, a job or the driver, is ordinary: what is lost comes back from checkpoints, the most valuable queries first, and
+sinks know what they have, so outputs come out once.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from holdfast.errors import BadInput
 from holdfast.ids import BatchId, OperatorId, PartitionId, folder_name
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.answers import Measures
-from holdfast.runtime.conductor import Conductor
-from holdfast.runtime.directory_vault import DirectoryVault
-from holdfast.runtime.narrating import Observation
-from holdfast.runtime.outputs import name_sinks
-from holdfast.runtime.pace import Pace
-from holdfast.runtime.parquet_sink import ParquetSink
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.coordinator.event_log import Observation
+from holdfast.runtime.coordinator.outputs import name_sinks
+from holdfast.runtime.coordinator.pacing import CycleSettings
+from holdfast.runtime.coordinator.progress import ProgressFile
+from holdfast.runtime.io.parquet_sink import ParquetSink
+from holdfast.runtime.io.sinks import Sink
+from holdfast.runtime.io.sources import DirectoryLog, log_batch
 from holdfast.runtime.program import Program
-from holdfast.runtime.progress import ProgressFile
-from holdfast.runtime.sinks import Sink
-from holdfast.runtime.sources import DirectoryLog, log_batch
+from holdfast.runtime.state.snapshot_directory import DirectorySnapshotStore
 from holdfast.runtime.times import END_OF_TIME
 from holdfast.spark.backend import SparkBackend
 from holdfast.spark.keepalive import KeepAlive
-from holdfast.spark.needs import check_spark
-from holdfast.spark.node_cycle import Surroundings
+from holdfast.spark.requirements import check_requirements
 from holdfast.spark.settings import PREFIX, Settings, conf_of
+from holdfast.spark.worker_task import RunContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,7 @@ class SparkRun:
         tell: Callable[[str], object] = lambda line: None,
         observe: Callable[[Observation], object] = lambda seen: None,
         recovery: RecoverySettings | None = None,
-        pace: Pace | None = None,
+        pace: CycleSettings | None = None,
         capacity: float | None = None,
         nodes: int | None = None,
         request_nodes: Callable[[int], str | None] | None = None,
@@ -76,7 +76,7 @@ class SparkRun:
         the secret in `secret_file`. Executors on hosts that `admits` says no to stand by until it says yes. `tell` gets
         a line for what people would want to know, `observe` everything that happens, as values.
         """
-        for hint in check_spark(spark):
+        for hint in check_requirements(spark):
             tell(hint)
         chosen = settings or Settings.read(spark)
         if secret_file is not None:
@@ -99,7 +99,7 @@ class SparkRun:
         self._staging = {
             name: (sink, sink.stage_for(start)) for name, sink in named.items() if takes_files(sink, self.program, name)
         }
-        around = Surroundings(
+        around = RunContext(
             _portable(app),
             start,
             str(self._directory / "sources"),
@@ -121,7 +121,7 @@ class SparkRun:
             admits=admits,
             tell=tell,
         )
-        self.conductor = Conductor(
+        self.coordinator = Coordinator(
             self.program,
             self.backend,
             self._logs,
@@ -134,7 +134,9 @@ class SparkRun:
             tell=tell,
         )
         # This driver is the run's now: an earlier one is refused, and what it left without a name is of no use.
-        DirectoryVault(Path(around.checkpoints)).sweep(progress.run, self.conductor.machine.book.names(progress.run))
+        DirectorySnapshotStore(Path(around.checkpoints)).sweep(
+            progress.run, self.coordinator.machine.checkpoints.names(progress.run)
+        )
         for sink, _ in self._staging.values():
             sink.sweep()
 
@@ -143,17 +145,17 @@ class SparkRun:
     @property
     def logged(self) -> BatchId:
         """The last batch that every source has logged."""
-        return self.conductor.outlook.logged
+        return self.coordinator.status.logged
 
     @property
     def frontier(self) -> BatchId:
         """The last batch that every partition has completed."""
-        return self.conductor.outlook.frontier
+        return self.coordinator.status.frontier
 
     @property
     def live_frontier(self) -> BatchId:
         """The last batch that every live partition has completed."""
-        return self.conductor.outlook.live_frontier
+        return self.coordinator.status.live_frontier
 
     @property
     def closed(self) -> bool:
@@ -164,7 +166,7 @@ class SparkRun:
     @property
     def caught_up(self) -> bool:
         """Whether everything logged is processed, and out where it can be."""
-        return self.conductor.outlook.caught_up
+        return self.coordinator.status.caught_up
 
     def log(self, batch: Mapping[str, pa.Table], *, last: bool = False, number: BatchId | None = None) -> BatchId:
         """Put one batch into the source logs; sources that are not named have no rows in it. Returns its number."""
@@ -174,19 +176,19 @@ class SparkRun:
 
     def run(self) -> None:
         """Process everything in the logs; an operator that fails ends the run, and nothing before it is lost."""
-        self.conductor.run()
+        self.coordinator.run()
 
     def cycle(self) -> bool:
         """Hear what has happened, and run one job if it would bring anything; say whether one was run."""
-        return self.conductor.step()
+        return self.coordinator.step()
 
     def advance(self) -> bool:
         """As `cycle`, waiting a little where nothing can be done; cycles that keep bringing nothing end the run."""
-        return self.conductor.advance()
+        return self.coordinator.advance()
 
     def checkpoint(self) -> BatchId:
         """Save everything at the last batch now, and wait until it is safe."""
-        return self.conductor.checkpoint()
+        return self.coordinator.checkpoint()
 
     def close(self) -> None:
         """Let go of the executors; logs, checkpoints and outputs stay."""
@@ -200,20 +202,20 @@ class SparkRun:
     @property
     def measures(self) -> Mapping[PartitionId, Measures]:
         """What every partition has taken in this run."""
-        return self.conductor.measures
+        return self.coordinator.measures
 
     @property
     def rollbacks(self) -> int:
         """How often live partitions went back for others, after the start."""
-        return self.conductor.rollbacks
+        return self.coordinator.rollbacks
 
     def count(self, operator: str) -> int:
         """Return how many rows an output has given; its sink must be one that can tell."""
-        return self.conductor.outputs.count(operator)
+        return self.coordinator.outputs.count(operator)
 
     def rows(self, operator: str) -> pa.Table:
         """Return all rows an output has given, by batch and then by partition; its sink must be one that can tell."""
-        return self.conductor.outputs.rows(operator)
+        return self.coordinator.outputs.rows(operator)
 
 
 def takes_files(sink: Sink, program: Program, output: OperatorId) -> TypeGuard[ParquetSink]:
@@ -226,13 +228,13 @@ def takes_files(sink: Sink, program: Program, output: OperatorId) -> TypeGuard[P
     return ours and program.operators[output].deterministic
 
 
-def _pace(settings: Settings, wait_seconds: float) -> Pace:
-    return Pace(
+def _pace(settings: Settings, wait_seconds: float) -> CycleSettings:
+    return CycleSettings(
         checkpoint_batches=settings.checkpoint_batches,
         checkpoint_seconds=settings.checkpoint_seconds,
         durable_every=settings.durable_every,
         most_batches=settings.cycle_batches,
-        budget_seconds=settings.recovery_catch_up_seconds,
+        budget_seconds=settings.cycle_time_budget,
         wait_seconds=wait_seconds,
         measure_costs=settings.node_costs == "measured",
     )
@@ -249,13 +251,13 @@ def _recovery(settings: Settings, program: Program) -> RecoverySettings:
     return RecoverySettings(
         strategy=RecoveryStrategy(settings.recovery_strategy),
         bound=settings.node_bound,
-        keepers=_keepers(settings.retention, program),
-        least_losses=settings.recovery_losses or 1,
+        backup_partitions=_backup_partitions(settings.retention, program),
+        incremental_after_losses=settings.recovery_incremental_after_losses or 1,
         buffer_bytes=math.inf if settings.recovery_buffer_mb is None else settings.recovery_buffer_mb << 20,
     )
 
 
-def _keepers(retention: str, program: Program) -> frozenset[PartitionId]:
+def _backup_partitions(retention: str, program: Program) -> frozenset[PartitionId]:
     """Return who keeps outputs back to checkpoints: nobody but the sources' logs, all, or a plan's backups."""
     if retention == "sources":
         return frozenset()

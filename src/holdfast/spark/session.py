@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import BadInput
 from holdfast.spark.java import find_java_home
-from holdfast.spark.needs import session_settings
+from holdfast.spark.requirements import session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,7 +1,7 @@
 """What can be set under `spark.holdfast.*`. Runs on the driver.
 
     settings = Settings.read(spark)     # typed, checked, with defaults; a key that does not exist is refused
-    needs.check_spark(spark)            # Spark's own settings and version; refused with the remedy
+    needs.check_requirements(spark)            # Spark's own settings and version; refused with the remedy
 
 docs/settings.md has the same table; a test compares them.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BadInput
 from holdfast.recovery.strategy import RecoveryStrategy
-from holdfast.store.address import Address
+from holdfast.store.wire.address import Address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,13 +112,19 @@ class Settings:
         "Peers of a store that runs already, HOST:PORT,…; none: agents start with the executors.",
     )
     store_data_fragments: int | None = _setting(
-        "store.dataFragments", _whole(1, 32), None, "m: fragments that rebuild a state. None: by `store.survive`."
+        "store.dataFragments",
+        _whole(1, 32),
+        None,
+        "m: fragments that rebuild a state. None: by `store.tolerateNodeLoss`.",
     )
     store_parity_fragments: int | None = _setting(
         "store.parityFragments", _whole(0, 31), None, "k: fragments that may be lost. Given together with m."
     )
-    store_survive: float = _setting(
-        "store.survive", _share, 0.5, "Share of the nodes whose loss every checkpoint survives (up to 32 nodes)."
+    store_tolerate_node_loss: float = _setting(
+        "store.tolerateNodeLoss",
+        _share,
+        0.5,
+        "Share of the nodes whose loss every checkpoint survives (up to 32 nodes).",
     )
     store_secret_file: str | None = _setting(
         "store.secretFile", _text, None, "File with the store's secret, on every node. Needed beyond loopback."
@@ -150,14 +156,14 @@ class Settings:
     recovery_strategy: str = _setting(
         "recovery.strategy", _one_of(*STRATEGIES), "incremental", f"One of {', '.join(STRATEGIES)}."
     )
-    recovery_losses: int | None = _setting(
-        "recovery.losses",
+    recovery_incremental_after_losses: int | None = _setting(
+        "recovery.incrementalAfterLosses",
         _whole(1),
         None,
         "Losses since a checkpoint from which recovery is incremental. None: as fits.",
     )
-    recovery_catch_up_seconds: float = _setting(
-        "recovery.catchUp",
+    cycle_time_budget: float = _setting(
+        "cycle.timeBudget",
         _some_seconds,
         1.0,
         "After so long at a level of a cycle partitions begin no second batch: live ones wait no longer.",
@@ -169,8 +175,11 @@ class Settings:
         "What outboxes may hold in a recovery before the least valuable queries pause. None: no limit.",
     )
     cycle_batches: int = _setting("cycle.batches", _whole(1), 8, "Most batches that one cycle takes from the log.")
-    most_lag: int = _setting(
-        "mostLag", _whole(1), 100, "Micro-batches of a source that live queries may be behind before it is held back."
+    max_pending_batches: int = _setting(
+        "ingest.maxPendingBatches",
+        _whole(1),
+        100,
+        "Micro-batches of a source that live queries may be behind before it is held back.",
     )
 
     def __post_init__(self) -> None:

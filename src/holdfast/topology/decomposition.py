@@ -1,4 +1,4 @@
-"""Cut a general topology into structured and full sub-topologies (paper 001, sec. IV-C3). Runs anywhere.
+"""Cut a general topology into structured and full sub-topologies (PPA, sec. IV-C3). Runs anywhere.
 
 A sub-topology is a connected set of operators between which all partitionings are full, or none is. The paper asks for
 as few of them as possible and finds them by a search from the sinks upstream that stops where a partitioning does not

@@ -1,4 +1,4 @@
-"""Minimal complete trees (paper 001, Definition 1): counted without listing them, and listed lazily. Runs anywhere.
+"""Minimal complete trees (PPA, Definition 1): counted without listing them, and listed lazily. Runs anywhere.
 
 An MC-tree is one way for source tuples to reach an output partition: an output partition, then for an independent-input
 partition one of its upstream partitions, for a correlated-input (joining) partition one upstream partition of *each*

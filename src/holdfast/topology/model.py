@@ -4,7 +4,7 @@ Runs anywhere. Operators come in as users wrote them; inside there are arrays ov
 edges, so that ten thousand partitions and a million task edges are answered in seconds:
 
 - a **partition** p belongs to `operator_of[p]`; partitions are numbered operator by operator, in file order;
-- an **input stream** of a partition is what it receives from one upstream operator (paper 001, sec. II-A); the streams
+- an **input stream** of a partition is what it receives from one upstream operator (PPA, sec. II-A); the streams
   of p are `stream_start[p] : stream_start[p + 1]`, in the order of the operator's inputs;
 - a **task edge** joins two partitions; the edges of stream s are `edge_start[s] : edge_start[s + 1]`, ordered by the
   upstream partition `edge_from`. So edges are sorted by downstream partition, then input, then upstream partition.

@@ -12,7 +12,7 @@ from holdfast.ids import OperatorId
 
 
 class Partitioning(StrEnum):
-    """How the partitions of an operator send to those of another (paper 001, sec. II-A)."""
+    """How the partitions of an operator send to those of another (PPA, sec. II-A)."""
 
     ONE_TO_ONE = "one-to-one"
     SPLIT = "split"
@@ -47,7 +47,7 @@ class Operator:
     priority: int | tuple[int, ...] = 1
     cost: float | tuple[float, ...] = 1.0
     reprocess_seconds: float | tuple[float, ...] | None = None
-    """T(v) of a partition (paper 003): the time to bring its state up to date from its inputs. None: 1."""
+    """T(v) of a partition (FTC): the time to bring its state up to date from its inputs. None: 1."""
     tuple_seconds: float = 0.0006
     state_bytes: float = 0.0
     tuple_bytes: float = 1000.0

@@ -1,4 +1,4 @@
-"""Queries: an output partition and everything upstream of it (paper 000, Definition 1). Runs anywhere.
+"""Queries: an output partition and everything upstream of it (incremental recovery, Definition 1). Runs anywhere.
 
 Membership is kept as bits, one row per partition and one bit per query, so that ten thousand queries over ten thousand
 partitions take 12.5 MB. A partition belongs to the queries of its consumers, and to its own where it is an output.

@@ -1,7 +1,7 @@
 """The shapes the papers distinguish. Runs anywhere.
 
-Two are about partitions (paper 003, where a task is a vertex), two about operators (paper 004), two about partitionings
-(paper 001, sec. IV-C). A topology may have several at once.
+Two are about partitions (FTC, where a task is a vertex), two about operators (FastRecover), two about partitionings
+(PPA, sec. IV-C). A topology may have several at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Shapes:
     """Which of the papers' shapes a topology has."""
 
     lines: bool
-    """Partitions in one line, or several lines that may meet in a common sink (paper 003, sec. IV-B): none has two
+    """Partitions in one line, or several lines that may meet in a common sink (FTC, sec. IV-B): none has two
     downstream neighbours, and only sinks have two upstream."""
     tree_to_sink: bool
     """Every partition has at most one downstream neighbour, and all lead to one sink."""

@@ -1,0 +1,34 @@
+"""`holdfast bench`: measurements of this machine, each a module of its own."""
+
+from __future__ import annotations
+
+from holdfast.cli.lazy import lazy_group
+
+bench = lazy_group(
+    "bench",
+    "Measure this machine: time, memory, ratios. Figures are printed with their spread.",
+    {
+        "overhead": (
+            "holdfast_lab.commands.bench_overhead:bench_overhead_command",
+            "The price of checkpoints and outboxes.",
+        ),
+        "planners": (
+            "holdfast_lab.commands.bench_planners:bench_planners_command",
+            "Time, memory and growth of plans.",
+        ),
+        "rates": ("holdfast_lab.commands.bench_rates:rates", "Rates on a Spark cluster beside the model's."),
+        "scaling": (
+            "holdfast_lab.commands.bench_scaling:bench_scaling_command",
+            "Cost per batch, and where the time goes.",
+        ),
+        "store": (
+            "holdfast_lab.commands.bench_store:bench_store_command",
+            "The code, and fragments against a remote file.",
+        ),
+        "throughput": (
+            "holdfast_lab.commands.bench_throughput:bench_throughput_command",
+            "Rows per second against Structured Streaming.",
+        ),
+        "topology": ("holdfast_lab.commands.bench_topology:bench_topology_command", "Load, check and rates by size."),
+    },
+)

@@ -1,0 +1,149 @@
+"""`holdfast bench overhead`: the price of checkpoints and of kept outboxes."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.output import json_option, print_json, print_table, progress
+
+if TYPE_CHECKING:
+    from holdfast_lab.benches.streaming.cluster import Machine
+    from holdfast_lab.benches.streaming.overhead import Overhead
+    from holdfast_lab.benches.streaming.spread import Spread
+
+TARGET = 0.05
+
+
+@click.command("overhead")
+@click.option(
+    "--workload",
+    type=click.Choice(["count", "traffic", "hashtags"]),
+    default="hashtags",
+    show_default=True,
+    help="The application that runs.",
+)
+@click.option("--rows", default=20_000, show_default=True, type=click.IntRange(1), help="Rows of a batch.")
+@click.option("--interval", default=10.0, show_default=True, help="Seconds between checkpoints.")
+@click.option("--alternations", default=10, show_default=True, type=click.IntRange(1), help="Turns of each policy.")
+@click.option("--nodes", default=4, show_default=True, type=click.IntRange(1, 50), help="Nodes of the cluster.")
+@click.option("--batches", type=click.IntRange(2), help="Batches of a turn  [default: as many as fill the interval]")
+@click.option("--seed", default=1, show_default=True, help="Seed of the input.")
+@click.option("--quick", is_flag=True, help="A small size, to see that it works: 500 rows, 4 batches, 3 alternations.")
+@click.option(
+    "--out", default=Path("out/bench-overhead"), show_default=True, type=click.Path(path_type=Path), help="Results."
+)
+@json_option
+def bench_overhead_command(
+    workload: str,
+    rows: int,
+    interval: float,
+    alternations: int,
+    nodes: int,
+    batches: int | None,
+    seed: int,
+    quick: bool,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Measure what being ready costs: checkpoints, and outboxes that are kept, against neither.
+
+    Three runs of one application take turns with the same batches on one cluster: without checkpoints; with a
+    checkpoint each interval and only the sources' log kept; with every outbox kept back to the checkpoint as well. A
+    price is a ratio within an alternation; its median comes with an interval of at least 95 % confidence, on the clock
+    and in CPU seconds of the whole cluster.
+
+    \b
+    Example:
+      holdfast bench overhead --workload hashtags --alternations 15
+    """
+    from holdfast.cli.result_files import make_directory, write_csv, write_json
+    from holdfast_lab.benches.streaming.cluster import bench_cluster, this_machine
+    from holdfast_lab.benches.streaming.overhead import measure_overhead
+    from holdfast_lab.benches.streaming.workloads import WORKLOADS
+    from holdfast_lab.plots.performance import draw_overhead
+
+    if quick:
+        rows, alternations, batches = 500, 3, 4
+    make_directory(out)
+    machine = this_machine()
+    with progress() as bar, tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        task = bar.add_task("start the cluster", total=None)
+        with bench_cluster(nodes) as (cluster, spark):
+            found = measure_overhead(
+                WORKLOADS[workload],
+                spark,
+                Path(folder),
+                sessions=[node.group for node in cluster.nodes.values()],
+                rows=rows,
+                interval=interval,
+                alternations=alternations,
+                batches=batches,
+                seed=seed,
+                progress=lambda text: bar.update(task, description=text),
+            )
+    written = overhead_document(found, machine, {"nodes": nodes, "seed": seed})
+    write_json(out / "result.json", written)
+    write_csv(out / "turns.csv", [asdict(turn) for turn in found.turns])
+    draw_overhead(written, out / "overhead.png")
+    if as_json:
+        print_json(written)
+        return
+    print_prices(found, machine)
+    click.echo(f"written to {out}: result.json, turns.csv, overhead.png")
+
+
+def overhead_document(found: Overhead, machine: Machine, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what is written and printed as JSON."""
+    return {
+        "bench": "overhead",
+        "machine": asdict(machine),
+        **given,
+        "workload": found.workload,
+        "rows": found.rows,
+        "batches_per_turn": found.batches_per_turn,
+        "interval_seconds": found.interval_seconds,
+        "target": TARGET,
+        "prices": [
+            {
+                "policy": one.policy,
+                "clock": asdict(one.clock),
+                "cpu": asdict(one.cpu),
+                "cpu_seconds_per_checkpoint": asdict(one.cpu_seconds),
+                "within_target": one.within(TARGET),
+            }
+            for one in found.prices
+        ],
+        "turns": [asdict(turn) for turn in found.turns],
+    }
+
+
+def print_prices(found: Overhead, machine: Machine) -> None:
+    """Print a table for people."""
+
+    def shown(spread: Spread) -> str:
+        return f"{spread.median:+.1%} ({spread.low:+.1%} to {spread.high:+.1%})"
+
+    from holdfast_lab.benches.streaming.overhead import POLICIES
+
+    print_table(
+        f"Price of being ready, {found.workload}: a checkpoint every {found.interval_seconds:.1f} s "
+        f"({found.batches_per_turn} batches of {found.rows:,} rows); {machine.cores} cores, load {machine.load:.1f}",
+        ["policy", "what", "on the clock (interval)", "CPU (interval)", "CPU s a checkpoint", f"within {TARGET:.0%}"],
+        [
+            (
+                one.policy,
+                POLICIES[one.policy],
+                shown(one.clock),
+                shown(one.cpu),
+                f"{one.cpu_seconds.median:.2f} ({one.cpu_seconds.low:.2f} to {one.cpu_seconds.high:.2f})",
+                {True: "yes", False: "no", None: "cannot tell"}[one.within(TARGET)],
+            )
+            for one in found.prices
+        ],
+        right=(2, 3, 4),
+    )

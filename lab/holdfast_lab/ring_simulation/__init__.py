@@ -1,0 +1,1 @@
+"""Rings of thousands of peers in one process."""

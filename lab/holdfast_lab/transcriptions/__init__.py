@@ -1,0 +1,1 @@
+"""Algorithms of the papers as printed, loop by loop: slow, for comparison."""

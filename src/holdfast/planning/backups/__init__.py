@@ -1,0 +1,1 @@
+"""The fewest partitions whose outboxes guarantee a recovery latency (FTC). Pure."""

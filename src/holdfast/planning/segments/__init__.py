@@ -1,0 +1,1 @@
+"""Anchors and checkpoint frequencies for the least expected recovery time (FastRecover). Pure."""

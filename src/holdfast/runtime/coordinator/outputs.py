@@ -1,0 +1,162 @@
+"""Outputs to their sinks: in order, once, and only what no replay can tell differently. Runs on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast.errors import BadInput, HoldfastError
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
+from holdfast.recovery.checkpoints import NOTHING
+from holdfast.runtime.answers import Failed, OperatorFailed
+from holdfast.runtime.blocks import LATE, SINK, Block
+from holdfast.runtime.io.parquet_sink import ParquetSink, Staged
+from holdfast.runtime.io.sinks import FunctionSink, MemorySink, OutputKey, Sink
+from holdfast.runtime.program import Program
+
+
+@dataclass(slots=True)
+class Published:
+    """What came of giving blocks to sinks."""
+
+    reached: dict[PartitionId, BatchId] = field(default_factory=dict)
+    """The last batch that is out of each partition that went on."""
+    out: list[tuple[PartitionId, BatchId, int]] = field(default_factory=list)
+    """What went out: partition, batch, rows."""
+    not_aside: set[PartitionId] = field(default_factory=set)
+    """Partitions whose late rows could not be written: they must come again."""
+    problem: HoldfastError | None = None
+    """What failed first."""
+
+
+class Outputs:
+    """The sinks of a run, and what waits for them."""
+
+    def __init__(
+        self,
+        program: Program,
+        sinks: Mapping[OperatorId, Sink],
+        late_sink: Callable[[OperatorId, OperatorId], Sink],
+    ) -> None:
+        self._program, self._sinks, self._late_sink = program, sinks, late_sink
+        self.late: dict[tuple[OperatorId, OperatorId], Sink] = {}
+        """The sinks of rows that came too late, by operator and input."""
+        self.held: dict[PartitionId, BatchId] = {}
+        """The last batch of each output partition that waits for a checkpoint."""
+
+    def sure(self, partition: PartitionId) -> bool:
+        """Whether a replay gives the same rows again."""
+        return self._program.operators[partition.operator].deterministic
+
+    def publish(
+        self,
+        blocks: Sequence[Block],
+        before: Mapping[PartitionId, BatchId],
+        durable: BatchId,
+        epoch: Epoch,
+        staged: Mapping[tuple[PartitionId, BatchId], Staged] | None = None,
+    ) -> Published:
+        """Give blocks to their sinks, each partition's batch after batch; a sink that fails stops its partition.
+
+        `staged`: outputs whose rows nodes have written; their blocks came without.
+        """
+        done = Published()
+        broken: set[PartitionId] = set()
+        for block in sorted(blocks, key=lambda one: (one.header.batch, one.header.sender)):
+            head = block.header
+            if head.receiver.operator == LATE:
+                try:
+                    self._set_aside(block, epoch)
+                except HoldfastError as error:
+                    done.not_aside.add(head.sender)
+                    done.problem = done.problem or error
+            elif head.receiver.operator == SINK and head.sender not in broken:
+                # Barriers come for batches without rows: a batch that is not the next one came without those before.
+                if head.batch != done.reached.get(head.sender, before[head.sender]) + 1:
+                    continue
+                written = (staged or {}).get((head.sender, head.batch))
+                try:
+                    if self._publish(block, written, durable, epoch):
+                        done.reached[head.sender] = head.batch
+                        many = block.row_count if written is None else written.rows
+                        done.out.append((head.sender, head.batch, many))
+                except HoldfastError as error:
+                    broken.add(head.sender)
+                    done.problem = done.problem or error
+        return done
+
+    def rows(self, operator: str) -> pa.Table:
+        """Return all rows an output has given, by batch and then by partition; its sink must be one that can tell."""
+        found = self._telling(operator).rows()
+        schema = self._program.operators[OperatorId(operator)].schema
+        return (schema or pa.schema([])).empty_table() if found is None else found
+
+    def count(self, operator: str) -> int:
+        """Return how many rows an output has given; its sink must be one that can tell."""
+        sink = self._telling(operator)
+        return sink.count() if isinstance(sink, ParquetSink) else self.rows(operator).num_rows
+
+    def _telling(self, operator: str) -> MemorySink | ParquetSink:
+        sink = self._sinks.get(OperatorId(operator))
+        if not isinstance(sink, MemorySink | ParquetSink):
+            raise BadInput(f"{operator!r} has no sink that keeps rows", remedy="leave out its sink, or ask the sink")
+        return sink
+
+    def sync(self) -> None:
+        """Have everything that was published safe from a machine that dies, in sinks that can tell."""
+        for sink in (*self._sinks.values(), *self.late.values()):
+            if (sync := getattr(sink, "sync", None)) is not None:
+                sync()
+
+    def _set_aside(self, block: Block, epoch: Epoch) -> None:
+        place = block.header.sender.operator, block.header.edge.source
+        if place not in self.late:
+            self.late[place] = self._late_sink(*place)
+        if block.rows is not None:
+            self.late[place].publish(OutputKey(block.header.sender, block.header.batch), block.rows, epoch)
+
+    def _publish(self, block: Block, staged: Staged | None, durable: BatchId, epoch: Epoch) -> bool:
+        """Give one block to its sink; say whether it is out."""
+        head = block.header
+        if not self.sure(head.sender) and head.batch > durable:
+            # A replay could give other rows: they go out once a checkpoint covers them that outlives everything.
+            self.held[head.sender] = max(head.batch, self.held.get(head.sender, NOTHING))
+            return False
+        key, sink = OutputKey(head.sender, head.batch), self._sinks[head.sender.operator]
+        try:
+            if staged is not None and isinstance(sink, ParquetSink):
+                sink.adopt(key, staged, epoch)
+            elif block.rows is not None:
+                sink.publish(key, block.rows, epoch)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            if staged is not None and isinstance(error, FileNotFoundError):
+                return False  # another driver swept it away: the rows come again, by the driver, and meet its epoch
+            problem = f"its sink failed: {type(error).__name__}: {error}"
+            raise OperatorFailed(Failed(head.sender, head.batch, problem)) from error
+        return True
+
+
+def name_sinks(program: Program, given: Mapping[str, object]) -> dict[OperatorId, Sink]:
+    """Return the sink of every output: what is given, else what the application names, else one in memory."""
+    outputs = dict.fromkeys(partition.operator for partition in program.outputs)
+    if strange := set(given) - set(outputs):
+        raise BadInput(f"{min(strange)!r} is not an output", field="sinks", remedy=f"there are {', '.join(outputs)}")
+    return {name: as_sink(given.get(name, program.sinks.get(name))) for name in outputs}
+
+
+def as_sink(given: object) -> Sink:
+    """Take what an application names as a sink: a sink, a directory for Parquet, or a function."""
+    if given is None:
+        return MemorySink()
+    if hasattr(given, "publish"):
+        return given
+    if isinstance(given, str | Path):
+        return ParquetSink(given)
+    if callable(given):
+        return FunctionSink(given)
+    raise BadInput(f"{given!r} is not a sink", remedy="give a sink, a directory for Parquet files, or a function")

@@ -1,0 +1,80 @@
+"""How a run goes about its batches and checkpoints, and how long it goes on where it gets nowhere. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+TELL_SECONDS = 15.0
+"""How often it is told that partitions wait for nodes."""
+LONGEST_PAUSE = 0.5
+"""Seconds between two cycles that bring nothing, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class CycleSettings:
+    """How a run goes about its batches and checkpoints."""
+
+    checkpoint_batches: int = 10
+    """Batches between checkpoints; the earlier of both counts."""
+    checkpoint_seconds: float = math.inf
+    durable_every: int = 5
+    """Every so many checkpoints are durable: whole, and on storage that outlives the nodes."""
+    most_batches: int = 8
+    """Batches that a partition takes in one cycle at most."""
+    budget_seconds: float = 2.0
+    """On a node, at one level, no partition begins a second batch after so much time: live queries wait no longer."""
+    most_tries: int = 20
+    """Cycles in a row that may bring nothing, though something could be done, before the run gives up."""
+    wait_seconds: float = 120.0
+    """How long a run that can do nothing waits for nodes, and for states that are on their way."""
+    measure_costs: bool = False
+    """Whether plans use measured CPU, in cores, in the place of the topology's costs."""
+
+
+@dataclass(slots=True)
+class StallDetector:
+    """What a run has gone through since it last moved."""
+
+    pace: CycleSettings
+    idle: float = 0.0
+    """Seconds without a cycle: nothing could be done."""
+    _told_at: float = 0.0
+    _still: int = 0
+    """Cycles in a row that brought nothing."""
+    _still_for: float = 0.0
+    _tries: int = 0
+    """Those of them that should have."""
+
+    def moved(self) -> None:
+        """Something was done: begin anew."""
+        self.idle = self._told_at = self._still_for = 0.0
+        self._still = self._tries = 0
+
+    def idled(self, seconds: float) -> bool:
+        """Time has passed without a cycle; say whether people should hear of it again."""
+        self.idle += seconds
+        tell = self.idle - self._told_at > TELL_SECONDS
+        if tell:
+            self._told_at = self.idle
+        return tell
+
+    def stood(self, *, could: bool) -> float:
+        """A cycle brought nothing; return how long to wait before the next. `could`: it should have."""
+        self.idle = self._told_at = 0.0
+        self._still += 1
+        self._tries += could
+        return float(min(LONGEST_PAUSE, 0.01 * 2 ** min(10, self._still)))
+
+    def gets_nowhere(self, seconds: float, *, restoring: bool) -> bool:
+        """So much more time has passed: say whether to give up.
+
+        What is being restored or saved takes its time, in the background: that is no reason to give up soon.
+        """
+        self._still_for += seconds
+        return self._tries > self.pace.most_tries or (restoring and self._still_for > self.pace.wait_seconds)
+
+    @property
+    def waits_in_vain(self) -> bool:
+        """Whether nothing could be done for as long as a run waits."""
+        return self.idle > self.pace.wait_seconds

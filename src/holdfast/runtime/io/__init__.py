@@ -1,0 +1,1 @@
+"""Source logs and sinks."""

@@ -1,0 +1,136 @@
+"""Sinks: where the rows of an output partition's batch go, under the key (query, batch, revision). Runs anywhere.
+
+| sink | how often a batch arrives |
+|---|---|
+| MemorySink, ConsoleSink | once (a console, within one process) |
+| ParquetSink (`parquet_sink`) | once: files appear whole, and readers never see a batch twice |
+| TransactionalSink | once, where `write` stores the key together with the rows |
+| FunctionSink (any function) | at least once: the key tells the function when it has seen a batch |
+
+A later revision of a batch takes the place of an earlier one. A write of an epoch that is over is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from holdfast.ids import BatchId, Epoch, PartitionId
+from holdfast.runtime.state.store import StaleEpoch
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OutputKey:
+    """Which output: of which query (output partition), batch and revision."""
+
+    query: PartitionId
+    batch: BatchId
+    revision: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.query}, batch {self.batch}, revision {self.revision}"
+
+
+class Sink(Protocol):
+    """Takes outputs to the outside."""
+
+    def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
+        """Take a batch's rows; say whether they are new (False: this output was here already)."""
+        ...
+
+
+class _Fence:
+    """The highest epoch a sink has seen."""
+
+    def __init__(self) -> None:
+        self._epoch = Epoch(0)
+
+    def check(self, key: OutputKey, epoch: Epoch) -> None:
+        if epoch < self._epoch:
+            raise StaleEpoch(
+                f"epoch {epoch} is over: the sink has seen {self._epoch}", where=str(key), remedy="nothing was written"
+            )
+        self._epoch = epoch
+
+
+class MemorySink:
+    """Keeps outputs in memory, for tests and a first try."""
+
+    def __init__(self) -> None:
+        self._held: dict[OutputKey, pa.Table] = {}
+        self._fence = _Fence()
+
+    def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
+        """See Sink."""
+        self._fence.check(key, epoch)
+        if key in self._held:
+            return False
+        self._held[key] = rows
+        return True
+
+    def outputs(self) -> dict[OutputKey, pa.Table]:
+        """Return the newest revision of every output, in the order of query and batch."""
+        newest: dict[tuple[PartitionId, BatchId], OutputKey] = {}
+        for key in sorted(self._held):
+            newest[key.query, key.batch] = key
+        return {key: self._held[key] for key in newest.values()}
+
+    def rows(self) -> pa.Table | None:
+        """Return all rows, by batch and then by partition; None where there are none."""
+        found = self.outputs()
+        ordered = sorted(found, key=lambda key: (key.batch, key.query))
+        return pa.concat_tables([found[key] for key in ordered]).combine_chunks() if ordered else None
+
+
+class ConsoleSink:
+    """Writes outputs as text, for people."""
+
+    def __init__(self, write: Callable[[str], object], most_rows: int = 20) -> None:
+        """Take what writes a line (`print`, say), and how many rows of a batch are shown."""
+        self._write, self._most = write, most_rows
+        self._seen: set[OutputKey] = set()
+
+    def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
+        """See Sink."""
+        if key in self._seen:
+            return False
+        self._write(f"{key}: {rows.num_rows} rows")
+        for row in rows.slice(0, self._most).to_pylist():
+            self._write("  " + "  ".join(f"{name}={value}" for name, value in row.items()))
+        if rows.num_rows > self._most:
+            self._write(f"  and {rows.num_rows - self._most} more")
+        self._seen.add(key)
+        return True
+
+
+class TransactionalSink:
+    """Two functions of yours: does this output exist already, and write it with its key in one transaction."""
+
+    def __init__(self, exists: Callable[[OutputKey], bool], write: Callable[[pa.Table, OutputKey], object]) -> None:
+        self._exists, self._write = exists, write
+        self._fence = _Fence()
+
+    def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
+        """See Sink."""
+        self._fence.check(key, epoch)
+        if self._exists(key):
+            return False
+        self._write(rows, key)
+        return True
+
+
+class FunctionSink:
+    """A plain function of rows and key. It is called at least once for every output: again after a failure."""
+
+    def __init__(self, function: Callable[[pa.Table, OutputKey], object]) -> None:
+        self._function = function
+        self._fence = _Fence()
+
+    def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
+        """See Sink."""
+        self._fence.check(key, epoch)
+        self._function(rows, key)
+        return True

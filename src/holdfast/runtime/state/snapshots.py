@@ -1,0 +1,114 @@
+"""Snapshots: a partition's state at a batch as bytes, for the store. A base, or the changes since another version.
+
+Runs anywhere. A snapshot holds a commit's record and those of its runs that an earlier snapshot does not have; the runs
+are known by where they were written. During a recovery it holds the outbox as well, so that a second failure costs only
+the partition itself. States are Arrow, never pickles.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.errors import CheckFailed
+from holdfast.ids import BatchId, Epoch
+from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks
+from holdfast.runtime.state.segment_files import decode_segments, encode_segments
+from holdfast.runtime.state.versions import Commit, FileName, SegmentRef, VersionId, decode_commit, encode_record
+
+_MAGIC = b"HFSNAPS1"
+_SIZES = struct.Struct("<8sQQQ")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """A partition's state at a batch, or what is new in it since another version."""
+
+    commit: Commit
+    since: VersionId | None
+    """The version whose snapshot must be there too; None: this one is whole."""
+    runs: Mapping[SegmentRef, pa.Table]
+    outbox: Sequence[Block] = ()
+    """Blocks that consumers may still ask for."""
+
+
+def take_snapshot(
+    commit: Commit, state: Mapping[str, tuple[pa.Table, ...]], since: Commit | None, outbox: Sequence[Block] = ()
+) -> Snapshot:
+    """Make a snapshot of a version: of all of it, or of what an earlier one does not have."""
+    held = set() if since is None else {ref for refs in since.runs.values() for ref in refs}
+    runs = {
+        ref: run
+        for name, refs in commit.runs.items()
+        for ref, run in zip(refs, state[name], strict=True)
+        if ref not in held
+    }
+    return Snapshot(commit, None if since is None else since.id, runs, tuple(outbox))
+
+
+def assemble(snapshots: Sequence[Snapshot]) -> dict[str, tuple[pa.Table, ...]]:
+    """Put a state together from a base and the changes since, oldest first."""
+    runs: dict[SegmentRef, pa.Table] = {}
+    for number, snapshot in enumerate(snapshots):
+        before = snapshots[number - 1].commit.id if number else None
+        if snapshot.since != before:
+            raise CheckFailed(
+                f"a snapshot of {snapshot.commit.partition} at batch {snapshot.commit.id.batch} does not follow the "
+                "one before",
+                remedy="give the base and every change after it, oldest first",
+            )
+        runs.update(snapshot.runs)
+    return {name: tuple(runs[ref] for ref in refs) for name, refs in snapshots[-1].commit.runs.items()}
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """Write a snapshot down."""
+    record = encode_record(snapshot.commit)
+    since = b"" if snapshot.since is None else b"%d %d" % (snapshot.since.batch, snapshot.since.epoch)
+    names = "\n".join(f"{ref.number} {ref.file}" for ref in snapshot.runs).encode()
+    head = b"%d %d %d\n" % (len(record), len(since), len(names)) + record + since + names
+    # Each run is a table of its own here: runs of one state table come in any order and number.
+    runs = encode_segments({str(number): [run] for number, run in enumerate(snapshot.runs.values())})
+    blocks = encode_blocks(snapshot.outbox)
+    parts = (head, bytes(-(_SIZES.size + len(head)) % 64), runs, bytes(-len(runs) % 64), blocks)
+    return _SIZES.pack(_MAGIC, len(head), len(runs), len(blocks)) + b"".join(parts)
+
+
+def decode_snapshot(data: pa.Buffer | bytes) -> Snapshot:
+    """Read a snapshot without copying its runs; what is torn or changed is refused."""
+    buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
+    if buffer.size < _SIZES.size:
+        raise _torn()
+    magic, head_size, runs_size, blocks_size = _SIZES.unpack_from(memoryview(buffer), 0)
+    runs_at = _SIZES.size + head_size + -(_SIZES.size + head_size) % 64
+    blocks_at = runs_at + runs_size + -runs_size % 64
+    if magic != _MAGIC or blocks_at + blocks_size != buffer.size:
+        raise _torn()
+    head = bytes(memoryview(buffer)[_SIZES.size : _SIZES.size + head_size])
+    sizes, _, rest = head.partition(b"\n")
+    record_size, since_size, names_size = (int(size) for size in sizes.split())
+    if len(rest) != record_size + since_size + names_size:
+        raise _torn()
+    commit = decode_commit(rest[:record_size])
+    since_text = rest[record_size : record_size + since_size]
+    names = rest[record_size + since_size :].decode()
+    refs = []
+    for line in names.splitlines():
+        number, _, file = line.partition(" ")
+        refs.append(SegmentRef(FileName(file), int(number)))
+    runs = decode_segments(buffer.slice(runs_at, runs_size))
+    if len(runs) != len(refs):
+        raise _torn()
+    since = None
+    if since_text:
+        batch, epoch = since_text.split()
+        since = VersionId(BatchId(int(batch)), Epoch(int(epoch)))
+    outbox = decode_blocks(buffer.slice(blocks_at, blocks_size)) if blocks_size else []
+    return Snapshot(commit, since, dict(zip(refs, runs, strict=True)), tuple(outbox))
+
+
+def _torn() -> CheckFailed:
+    return CheckFailed("a snapshot is torn or changed", remedy="it counts as lost: take another checkpoint's")

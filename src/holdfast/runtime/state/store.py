@@ -1,0 +1,241 @@
+"""Where a node keeps its partitions' versions and outboxes: in memory, or in a directory. Runs on a node.
+
+Both keep to one contract (tests run one suite on both):
+
+- a commit happens whole or not at all; of two attempts at one version the first wins, and the second gets the first's
+  commit: retries and attempts at the same time are harmless;
+- nothing changes in place; going back is pointing at another version;
+- a commit in a lower epoch than the partition's pointer is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import pyarrow as pa
+
+from holdfast.errors import CheckFailed, HoldfastError
+from holdfast.ids import BatchId, Epoch, PartitionId
+from holdfast.runtime.blocks import Block
+from holdfast.runtime.state.versions import Commit, FileName, Line, Pointer, SegmentRef, VersionId, line_of
+
+NewRuns = Mapping[str, Sequence[pa.Table]]
+Sent = Mapping[PartitionId, Sequence[Block]]
+"""The blocks with rows that a batch gave, by receiver."""
+
+
+class StaleEpoch(HoldfastError):
+    """A write in an epoch that is over: a zombie's, a thawed node's, an old driver's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What a commit adds beside itself: new runs (of the file FRESH in its lists), and output blocks with rows."""
+
+    runs: NewRuns = field(default_factory=dict)
+    blocks: Sequence[Block] = ()
+
+
+FRESH = FileName("")
+"""Stands in a commit's lists for the file that the commit itself adds; the store puts the real name there."""
+
+
+class VersionStore(Protocol):
+    """What a partition host needs of the place where versions are."""
+
+    def line(self, partition: PartitionId) -> Line | None:
+        """Return the partition's line; None where it is not here, or what it points at is lost."""
+        ...
+
+    def begin(self, partition: PartitionId, epoch: Epoch) -> None:
+        """Let a partition go on in an epoch from where it stands, or from nothing; nothing happens where it does."""
+        ...
+
+    def point(self, partition: PartitionId, pointer: Pointer) -> None:
+        """Adopt a version, or go back to one; a lower epoch than the present pointer's is refused."""
+        ...
+
+    def commit(self, commit: Commit, added: Addition) -> Commit:
+        """Complete a batch; return the commit that counts, which is an earlier attempt's where there was one."""
+        ...
+
+    def load(self, commit: Commit) -> dict[str, tuple[pa.Table, ...]] | None:
+        """Return the runs of a version's state; None where some are lost. Unchanged runs are the same objects."""
+        ...
+
+    def sent(self, commit: Commit) -> Sent | None:
+        """Return what a batch gave; None where it is gone."""
+        ...
+
+    def forget(self, partition: PartitionId, states: set[VersionId], blocks_from: BatchId) -> None:
+        """Keep the state of these versions and of the frontier, and the blocks of these batches on; drop the rest."""
+        ...
+
+    def drop(self, partition: PartitionId) -> None:
+        """Lose everything of a partition."""
+        ...
+
+    def rewrite(self, commit: Commit) -> set[FileName]:
+        """Name files of which so little is still needed that their runs should be written again."""
+        ...
+
+    def alone(self, partition: PartitionId) -> AbstractContextManager[None]:
+        """Let one attempt at a time put a partition in place: of two, the later sees what the earlier did."""
+        ...
+
+    def kept_bytes(self) -> int:
+        """Return what all outboxes here hold."""
+        ...
+
+
+def by_receiver(blocks: Iterable[Block]) -> Sent:
+    """Put blocks in order by receiver: outboxes are asked for one receiver's at a time."""
+    found: dict[PartitionId, list[Block]] = {}
+    for block in blocks:
+        found.setdefault(block.header.receiver, []).append(block)
+    return found
+
+
+def check_epoch(partition: PartitionId, epoch: Epoch, pointer: Pointer | None) -> None:
+    """Refuse a write in an epoch that is over."""
+    if pointer is not None and epoch < pointer.epoch:
+        raise StaleEpoch(
+            f"epoch {epoch} is over: {partition} is in epoch {pointer.epoch}",
+            remedy="nothing was written; start again from the log",
+        )
+
+
+def with_file(commit: Commit, runs: FileName, blocks: FileName | None) -> Commit:
+    """Put the names of the files a commit adds into its lists."""
+    named = {
+        name: tuple(SegmentRef(runs, ref.number) if ref.file == FRESH else ref for ref in refs)
+        for name, refs in commit.runs.items()
+    }
+    return replace(commit, runs=named, blocks=blocks or commit.blocks)
+
+
+def reach(line: Line, blocks_from: BatchId, states: set[VersionId]) -> tuple[Pointer, set[VersionId], set[VersionId]]:
+    """Say what to keep of a line: where it then begins, the commits, and those among them whose state is kept."""
+    last = line.last
+    with_state = {one.id for one in line.commits.values() if one.id in states or one is last}
+    kept = {one.id for one in line.commits.values() if one.id in with_state or one.id.batch >= blocks_from}
+    # Commits are found by their parents, so those between the earliest kept and the last stay too, without their state.
+    earliest = min((one.batch for one in kept), default=line.frontier)
+    kept |= {one.id for one in line.commits.values() if one.id.batch >= earliest}
+    at = line.pointer.at
+    if at not in kept:
+        # Its commits all lie after the old beginning, so they are of the pointer's own epoch.
+        at = min(kept)
+    return Pointer(line.pointer.epoch, at), kept, with_state
+
+
+def next_pointer(line: Line | None, pointer: Pointer | None, epoch: Epoch) -> Pointer | None:
+    """Say what a partition's pointer becomes when an epoch begins; None: it stays."""
+    if pointer is None:
+        return Pointer(epoch, None)
+    if pointer.epoch >= epoch or line is None:
+        return None
+    return Pointer(epoch, None if line.last is None else line.last.id)
+
+
+class MemoryStore:
+    """Versions in memory, for tests, the simulator and a first try."""
+
+    def __init__(self) -> None:
+        self._pointers: dict[PartitionId, Pointer] = {}
+        self._commits: dict[PartitionId, dict[VersionId, Commit]] = {}
+        self._runs: dict[PartitionId, dict[FileName, list[pa.Table]]] = {}
+        self._blocks: dict[PartitionId, dict[FileName, Sent]] = {}
+        self._counter = 0
+
+    def line(self, partition: PartitionId) -> Line | None:
+        """See VersionStore."""
+        pointer = self._pointers.get(partition)
+        return None if pointer is None else line_of(pointer, self._commits.get(partition, {}))
+
+    def begin(self, partition: PartitionId, epoch: Epoch) -> None:
+        """See VersionStore."""
+        held = self._pointers.get(partition)
+        check_epoch(partition, epoch, held)
+        pointer = next_pointer(self.line(partition), held, epoch)
+        if pointer is not None:
+            self._pointers[partition] = pointer
+
+    def point(self, partition: PartitionId, pointer: Pointer) -> None:
+        """See VersionStore."""
+        check_epoch(partition, pointer.epoch, self._pointers.get(partition))
+        if pointer.at is not None and pointer.at not in self._commits.get(partition, {}):
+            raise CheckFailed(f"{partition} has no version {pointer.at}", remedy="restore it from a checkpoint")
+        self._pointers[partition] = pointer
+
+    def commit(self, commit: Commit, added: Addition) -> Commit:
+        """See VersionStore."""
+        partition = commit.partition
+        check_epoch(partition, commit.id.epoch, self._pointers.get(partition))
+        commits = self._commits.setdefault(partition, {})
+        if commit.id in commits:
+            return commits[commit.id]
+        self._counter += 1
+        name = FileName(f"{commit.id.batch}.{commit.id.epoch}.{self._counter}")
+        runs = [run for table in added.runs.values() for run in table]
+        kept = with_file(commit, name, name if added.blocks else None)
+        if runs:
+            self._runs.setdefault(partition, {})[name] = runs
+        if added.blocks:
+            self._blocks.setdefault(partition, {})[name] = by_receiver(added.blocks)
+        commits[commit.id] = kept
+        return kept
+
+    def load(self, commit: Commit) -> dict[str, tuple[pa.Table, ...]] | None:
+        """See VersionStore."""
+        files = self._runs.get(commit.partition, {})
+        if not all(name in files for name in commit.files):
+            return None
+        return {name: tuple(files[ref.file][ref.number] for ref in refs) for name, refs in commit.runs.items()}
+
+    def sent(self, commit: Commit) -> Sent | None:
+        """See VersionStore."""
+        return {} if commit.blocks is None else self._blocks.get(commit.partition, {}).get(commit.blocks)
+
+    def forget(self, partition: PartitionId, states: set[VersionId], blocks_from: BatchId) -> None:
+        """See VersionStore."""
+        line = self.line(partition)
+        if line is None or not line.commits:
+            return
+        pointer, kept, with_state = reach(line, blocks_from, states)
+        self._pointers[partition] = pointer
+        commits = self._commits[partition]
+        files = {name for one in with_state for name in commits[one].files}
+        blocks = {commits[one].blocks for one in kept if one.batch >= blocks_from}
+        self._commits[partition] = {one: commit for one, commit in commits.items() if one in kept}
+        for of, needed in ((self._runs, files), (self._blocks, blocks)):
+            held = of.get(partition, {})
+            for name in [name for name in held if name not in needed]:
+                del held[name]
+
+    def drop(self, partition: PartitionId) -> None:
+        """See VersionStore."""
+        for of in (self._pointers, self._commits, self._runs, self._blocks):
+            of.pop(partition, None)
+
+    def rewrite(self, commit: Commit) -> set[FileName]:
+        """See VersionStore: memory is not kept in files."""
+        return set()
+
+    def alone(self, partition: PartitionId) -> AbstractContextManager[None]:
+        """See VersionStore: one process, one attempt."""
+        return nullcontext()
+
+    def kept_bytes(self) -> int:
+        """See VersionStore."""
+        return sum(
+            block.rows.nbytes
+            for files in self._blocks.values()
+            for sent in files.values()
+            for blocks in sent.values()
+            for block in blocks
+            if block.rows is not None
+        )

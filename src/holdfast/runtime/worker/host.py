@@ -1,0 +1,417 @@
+"""The partition host: it runs the partitions that are placed on a node, and knows nothing of who moves their blocks.
+
+Runs on a node, in a Spark task, in one process for tests, or under the simulator. For each partition it takes the next
+batch whose barriers are all in (incremental recovery, Alg. 1), runs the operator, commits state and output at once, and
+hands over what consumers have not completed. What it keeps in memory is a cache: inboxes, and what was heard of
+consumers, which the next cycle brings again. It answers with values: an operator that raises, a state that is not
+there, an epoch that is over are answers, and the partition stands where it stood.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from holdfast.errors import BadInput, CheckFailed, HoldfastError
+from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.runtime.answers import Done, Failed, Measures, Missing, Ready, Refused
+from holdfast.runtime.blocks import LATE, SINK, Block, Edge
+from holdfast.runtime.program import Program
+from holdfast.runtime.state.restore import install
+from holdfast.runtime.state.snapshots import Snapshot, take_snapshot
+from holdfast.runtime.state.store import StaleEpoch, VersionStore
+from holdfast.runtime.state.versions import NO_BATCH, FileName, Line, Pointer, VersionId
+from holdfast.runtime.worker.hosted import Placed
+from holdfast.runtime.worker.inbox import Delivery, Inbox
+from holdfast.runtime.worker.step import Batch, barrier, process
+
+DEFAULT_VERSIONS = 4
+"""How many of the last versions of a state stay on the node, beside those it is told to keep."""
+_REWRITE_EVERY = 16
+
+
+class PartitionHost:
+    """The partitions of one node."""
+
+    def __init__(
+        self,
+        program: Program,
+        store: VersionStore,
+        *,
+        node: NodeId,
+        epoch: Epoch,
+        clock: Callable[[], float],
+        versions: int = DEFAULT_VERSIONS,
+    ) -> None:
+        """Run a program's partitions from a store; outboxes are kept until `keep` says from where on."""
+        self._program, self._store, self._clock = program, store, clock
+        self.node, self.epoch = node, epoch
+        self._versions = versions
+        self._placed: dict[PartitionId, Placed] = {}
+        self._edges = {
+            (partition, PartitionId(route.edge.target, target)): route.edge
+            for partition in program.partitions
+            for route in program.operators[partition.operator].outputs
+            for target in route.targets(partition.index)
+        }
+
+    # -- placing ----------------------------------------------------------------------------------------------------
+
+    def take(self, partition: PartitionId, frontier: BatchId) -> Ready | Missing | Refused:
+        """Place a partition, which has completed this batch at least; or say why it cannot be: see the answers."""
+        line = self._store.line(partition)
+        if line is not None and line.pointer.epoch > self.epoch:
+            return self._refused(partition)
+        if (NO_BATCH if line is None else line.frontier) < frontier:
+            return Missing(partition, frontier)
+        try:
+            self._store.begin(partition, self.epoch)
+        except StaleEpoch:
+            return self._refused(partition)
+        line = self._usable(partition, NO_BATCH)
+        if line is None:
+            return Missing(partition, frontier)
+        self._place(partition, line)
+        return Ready(partition, line.frontier)
+
+    def _refused(self, partition: PartitionId) -> Refused:
+        line = self._store.line(partition)
+        return Refused(partition, self.epoch, self.epoch if line is None else line.pointer.epoch)
+
+    def _usable(self, partition: PartitionId, beyond: BatchId) -> Line | None:
+        """Return a partition's line with its last state there.
+
+        Another attempt may complete batches and drop old versions between two looks: while the line moves on, what
+        was not found is not lost.
+        """
+        while True:
+            line = self._store.line(partition)
+            if line is None or line.last is None or self._store.load(line.last) is not None:
+                return line
+            if line.frontier <= beyond:
+                return None
+            beyond = line.frontier
+
+    def enter(self, epoch: Epoch) -> None:
+        """Begin an epoch: every partition goes on from its frontier, and the writes of earlier epochs are refused."""
+        if epoch < self.epoch:
+            raise StaleEpoch(f"epoch {epoch} is over: this host is in {self.epoch}", remedy="take a new epoch")
+        if epoch > self.epoch:
+            for placed in self._placed.values():
+                # What was sent in an earlier epoch may be of a line that is abandoned; it is sent again.
+                placed.inbox.clear()
+                placed.handed.clear()
+        self.epoch = epoch
+
+    def release(self, partition: PartitionId) -> None:
+        """Stop running a partition; its files stay."""
+        self._placed.pop(partition, None)
+
+    def lose(self, partition: PartitionId) -> None:
+        """Forget a partition and delete its files."""
+        self._placed.pop(partition, None)
+        self._store.drop(partition)
+
+    def __contains__(self, partition: PartitionId) -> bool:
+        """Whether a partition is placed here."""
+        return partition in self._placed
+
+    @property
+    def partitions(self) -> tuple[PartitionId, ...]:
+        """The partitions placed here, inputs before consumers."""
+        return tuple(partition for partition in self._program.partitions if partition in self._placed)
+
+    def frontier(self, partition: PartitionId) -> BatchId:
+        """The last batch a partition has completed."""
+        return self._need(partition).frontier
+
+    def since(self, partition: PartitionId) -> Epoch:
+        """The epoch in which a partition was last put in place, or went on from there."""
+        return self._need(partition).pointer.epoch
+
+    def version(self, partition: PartitionId, batch: BatchId) -> VersionId | None:
+        """The version of a partition's state at a batch, if it is on its line."""
+        commit = self._need(partition).commits.get(batch)
+        return None if commit is None else commit.id
+
+    def missing(self, partition: PartitionId) -> list[tuple[Edge, PartitionId]]:
+        """The input streams whose barrier for the next batch has not come."""
+        placed = self._need(partition)
+        return placed.inbox.missing(BatchId(placed.frontier + 1))
+
+    # -- batches ----------------------------------------------------------------------------------------------------
+
+    def deliver(self, blocks: Iterable[Block]) -> list[Delivery]:
+        """Take blocks in, in any order and any number of copies; say what became of each."""
+        found = []
+        for block in blocks:
+            placed = self._placed.get(block.header.receiver)
+            if placed is None:
+                found.append(Delivery.NOT_HERE)
+            elif block.header.epoch < self.epoch:
+                found.append(Delivery.STALE)
+            else:
+                found.append(placed.inbox.put(block, placed.frontier))
+        return found
+
+    def run(
+        self, most: int | None = None, *, seconds: float = math.inf, without: Collection[PartitionId] = ()
+    ) -> list[Done | Failed | Missing | Refused]:
+        """Process every batch that is complete: at most so many per partition, begun within so many seconds.
+
+        Rows go from one partition here to the next at once. One that failed is not tried again before the next call.
+        """
+        answers: list[Done | Failed | Missing | Refused] = []
+        counts: dict[PartitionId, int] = {}
+        stopped: set[PartitionId] = set(without)
+        until = self._clock() + seconds if seconds < math.inf else math.inf
+        moved = True
+        while moved:
+            moved = False
+            for partition in self.partitions:
+                placed = self._placed[partition]
+                self._hand_over(placed)
+                while partition not in stopped and (most is None or counts.get(partition, 0) < most):
+                    blocks = placed.inbox.complete(BatchId(placed.frontier + 1))
+                    if blocks is None:
+                        break
+                    # One batch is begun however little time is left: those that catch up would take it all.
+                    if counts.get(partition, 0) and until < math.inf and self._clock() >= until:
+                        break
+                    answer = self._step(placed, blocks)
+                    if answer is None:
+                        moved = True
+                        continue
+                    answers.append(answer)
+                    if not isinstance(answer, Done):
+                        stopped.add(partition)
+                        break
+                    moved = True
+                    counts[partition] = counts.get(partition, 0) + 1
+                self._hand_over(placed)
+        for placed in self._placed.values():
+            # Now and then: looking costs as well.
+            if placed.frontier - placed.trimmed_at >= self._versions:
+                self._trim(placed)
+        return answers
+
+    def trim(self) -> None:
+        """Drop what nobody needs, everywhere."""
+        for placed in self._placed.values():
+            self._trim(placed)
+
+    def _step(self, placed: Placed, blocks: Sequence[Block]) -> Done | Failed | Missing | Refused | None:
+        """Process one batch; None: another attempt has done it, and the partition now stands where that one stands."""
+        partition, batch = placed.partition, BatchId(placed.frontier + 1)
+        started = self._clock()
+        before = placed.commits.get(placed.frontier)
+        try:
+            state = {} if before is None else self._store.load(before)
+            if state is None:
+                line = self._usable(partition, placed.frontier)
+                if line is None or line.frontier <= placed.frontier:
+                    return Missing(partition, placed.frontier)
+                self._place(partition, line)
+                return None
+            if placed.pointer.epoch < self.epoch:
+                # The first write in an epoch: another worker may have gone on with the partition in an earlier one.
+                line = self._store.line(partition)
+                if line is None or line.frontier < placed.frontier:
+                    return Missing(partition, placed.frontier)
+                self._store.begin(partition, self.epoch)
+                if line.last != before:
+                    self._place(partition, line)
+                    return None
+                placed.pointer = Pointer(self.epoch, None if before is None else before.id)
+            rewritten: set[FileName] = set()
+            if before is not None and batch % _REWRITE_EVERY == 0:
+                rewritten = self._store.rewrite(before)
+            given = Batch(partition, batch, self.epoch, blocks, before, state)
+            commit, added = process(self._program.operators[partition.operator], given, rewritten)
+            kept = self._store.commit(commit, added)
+        except StaleEpoch:
+            return self._refused(partition)
+        except HoldfastError as error:
+            return Failed(partition, batch, str(error))
+        except Exception as error:  # a user's function may raise anything; it is an answer, not the end of the task
+            return Failed(partition, batch, f"{type(error).__name__}: {error}")
+        placed.add(kept)
+        placed.inbox.done(batch)
+        measures = Measures(
+            rows_in=kept.rows_in - (0 if before is None else before.rows_in),
+            rows_out=kept.rows_out - (0 if before is None else before.rows_out),
+            late_rows=kept.late_rows - (0 if before is None else before.late_rows),
+            seconds=self._clock() - started,
+            state_bytes=kept.state_bytes,
+            written_bytes=sum(run.nbytes for runs in added.runs.values() for run in runs),
+        )
+        return Done(partition, batch, kept.watermark, measures, kept.tentative)
+
+    # -- what goes out ----------------------------------------------------------------------------------------------
+
+    def outgoing(self, most: int | None = None) -> list[Block]:
+        """Return what consumers that are not here have not completed: blocks, barriers, and rows kept aside.
+
+        For a consumer so many batches at most: one that is far behind gets the rest as it goes on. One that needs what
+        is kept no more is passed over: `replay` says so, and the sender has to go back.
+        """
+        found: list[Block] = []
+        for partition in self.partitions:
+            placed = self._placed[partition]
+            for consumer, at in placed.heard.items():
+                if consumer in self._placed or at is None:
+                    continue
+                through = placed.frontier
+                if most is not None and consumer.operator not in (SINK, LATE):
+                    through = min(through, BatchId(at + most))
+                found += self.replay(partition, consumer, at, through) or []
+        return found
+
+    def replay(
+        self, sender: PartitionId, consumer: PartitionId, after: BatchId, through: BatchId | None = None
+    ) -> list[Block] | None:
+        """Return what a partition sent to a consumer after a batch; None where not all of it is kept."""
+        placed = self._need(sender)
+        found: list[Block] = []
+        for number in range(after + 1, (placed.frontier if through is None else through) + 1):
+            commit = placed.commits.get(BatchId(number))
+            sent = None if commit is None else self._store.sent(commit)
+            if commit is None or sent is None:
+                return None
+            mine = [block.stamped(self.epoch) for block in sent.get(consumer, ())]
+            if not mine and consumer.operator != LATE:
+                mine = [barrier(self._edges[sender, consumer], sender, consumer, commit, self.epoch)]
+            found += mine
+        return found
+
+    def kept_from(self, partition: PartitionId) -> BatchId:
+        """The first batch whose output is still here, with all after it."""
+        placed = self._need(partition)
+        number = placed.frontier
+        while (commit := placed.commits.get(number)) is not None and self._store.sent(commit) is not None:
+            number = BatchId(number - 1)
+        return BatchId(number + 1)
+
+    def oldest_output(self, partition: PartitionId) -> BatchId:
+        """The first batch of which this host still has rows that a partition sent; the next one where it has none."""
+        placed = self._need(partition)
+        held = [b for b, one in placed.commits.items() if one.blocks is not None and self._store.sent(one) is not None]
+        return min(held, default=BatchId(placed.frontier + 1))
+
+    def unkept(self) -> list[tuple[PartitionId, BatchId]]:
+        """Return senders here that no longer have all that a consumer, or a sink, still has to get.
+
+        They have to make it again.
+        """
+        found = []
+        for partition, placed in self._placed.items():
+            nears = ((self._placed.get(consumer), heard) for consumer, heard in placed.heard.items())
+            stands = [heard if near is None else near.frontier for near, heard in nears]
+            behind = min((at for at in stands if at is not None), default=placed.frontier)
+            if behind < placed.frontier and self.kept_from(partition) > behind + 1:
+                found.append((partition, behind))
+        return found
+
+    def hear(self, sender: PartitionId, consumer: PartitionId, frontier: BatchId | None) -> None:
+        """Hear exactly where a consumer stands, also when it went back; None: it is lost, and gets nothing now."""
+        self._need(sender).heard[consumer] = frontier
+
+    def keep(self, partition: PartitionId, first: BatchId, states: Collection[BatchId] = ()) -> None:
+        """Keep a partition's output from a batch on, and its states at these batches until they are safe."""
+        placed = self._need(partition)
+        placed.keep_from, placed.pinned = first, frozenset(states)
+
+    # -- checkpoints ------------------------------------------------------------------------------------------------
+
+    def snapshot(
+        self,
+        partition: PartitionId,
+        batch: BatchId,
+        *,
+        since: VersionId | None = None,
+        outbox_from: BatchId | None = None,
+    ) -> Snapshot | Missing:
+        """Return a partition's state at a batch: the changes since a version that is on its line, else all of it.
+
+        It holds the output from a batch on too, where one is named.
+        """
+        placed = self._need(partition)
+        commit = placed.commits.get(batch)
+        state = None if commit is None else self._store.load(commit)
+        if commit is None or state is None:
+            return Missing(partition, batch)
+        if commit.tentative:
+            raise CheckFailed(f"{partition} at batch {batch} is tentative", remedy="checkpoint its clean line")
+        earlier = None if since is None else placed.commits.get(since.batch)
+        if earlier is not None and earlier.id != since:
+            earlier = None
+        outbox: list[Block] = []
+        if outbox_from is not None:
+            for consumer in placed.heard:
+                kept = self.replay(partition, consumer, BatchId(outbox_from - 1), batch)
+                if kept is None:
+                    raise CheckFailed(
+                        f"{partition} has no longer all that it sent from batch {outbox_from} on",
+                        remedy="save what it has",
+                    )
+                outbox += kept
+        return take_snapshot(commit, state, earlier, outbox)
+
+    def outbox_from(self, partition: PartitionId) -> BatchId:
+        """The first batch of a partition's output that is here and that consumers may still ask for."""
+        return max(self.kept_from(partition), self._need(partition).keep_from)
+
+    def restore(self, snapshots: Sequence[Snapshot]) -> Ready:
+        """Put a partition here from a base and the changes since, in this host's epoch."""
+        commit = snapshots[-1].commit
+        self._placed.pop(commit.partition, None)
+        self._place(commit.partition, install(self._store, snapshots, self.epoch))
+        return Ready(commit.partition, commit.id.batch)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _need(self, partition: PartitionId) -> Placed:
+        placed = self._placed.get(partition)
+        if placed is None:
+            raise BadInput(f"{partition} is not on node {self.node}", remedy="place it there first")
+        return placed
+
+    def _place(self, partition: PartitionId, line: Line) -> None:
+        placed = self._placed.get(partition)
+        if placed is None:
+            heard: dict[PartitionId, BatchId | None] = dict.fromkeys(self._program.consumers(partition), NO_BATCH)
+            placed = Placed(partition, Inbox(self._program.streams(partition)), line.pointer, dict(line.commits), heard)
+            self._placed[partition] = placed
+            # Its inbox is empty: what was handed to it before, it needs again.
+            for sender in self._placed.values():
+                sender.handed.pop(partition, None)
+        else:
+            placed.stand(line)
+        placed.inbox.done(placed.frontier)
+
+    def _hand_over(self, placed: Placed) -> None:
+        """Give consumers on this host what they have not got yet."""
+        for consumer in placed.heard:
+            near = self._placed.get(consumer)
+            if near is None:
+                continue
+            after = max(near.frontier, placed.handed.get(consumer, NO_BATCH))
+            if after >= placed.frontier:
+                continue
+            for block in self.replay(placed.partition, consumer, after) or []:
+                near.inbox.put(block, near.frontier)
+                placed.handed[consumer] = block.header.batch
+
+    def _trim(self, placed: Placed) -> None:
+        """Drop what nobody needs."""
+        placed.trimmed_at = placed.frontier
+        now = self._store.line(placed.partition)
+        if now is None or now.pointer.epoch > self.epoch:
+            return  # an attempt of an epoch that is over: what is kept is not its business
+        recent = sorted(placed.commits)[-self._versions :]
+        states = {placed.commits[batch].id for batch in recent}
+        states |= {commit.id for batch, commit in placed.commits.items() if batch in placed.pinned}
+        self._store.forget(placed.partition, states, placed.keep_from)
+        line = self._store.line(placed.partition)
+        if line is not None:
+            placed.stand(line)

@@ -1,0 +1,310 @@
+"""What is kept of a window's rows until it closes, and what comes of it then. Runs anywhere.
+
+A summary has three parts, all by key and *place* (the columns that say which pane, session or count window a row is
+in): `reduce` takes rows to what must be kept of them, `merge` puts kept things of one place together, `finish` gives
+the output rows. Merging is exact for counts, whole sums, extremes, sets and rows, so cutting the same rows into other
+batches gives the same results; floating-point sums then differ in their last bits, and are the same for the same
+batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.application.aggregates import Aggregate, Function
+from holdfast.application.streams import joined_names
+from holdfast.errors import BadInput
+from holdfast.runtime.worker.operators.grouping import codes_of, expand, grouped, places_in_group, with_plain_floats
+
+_ROWS = "rows"
+_MERGED_BY = {"rows": "sum", "count": "sum", "sum": "sum", "double_sum": "sum", "min": "min", "max": "max"}
+_LARGEST_SUM = 2.0**63
+
+
+class Summary(Protocol):
+    """How one kind of operator summarises windows. Tables that are kept have names."""
+
+    def reduce(self, side: int, rows: pa.Table, place: Sequence[str]) -> dict[str, pa.Table]:
+        """Return what must be kept of the rows of one input."""
+        ...
+
+    def merge(self, name: str, kept: pa.Table, place: Sequence[str]) -> pa.Table:
+        """Put together what was kept in one table, place by place."""
+        ...
+
+    def finish(self, kept: Mapping[str, pa.Table], place: Sequence[str]) -> pa.Table | None:
+        """Return the output rows, with their place."""
+        ...
+
+
+class Aggregates:
+    """Counts, sums, averages, extremes and numbers of distinct values."""
+
+    def __init__(self, keys: Sequence[str], aggregates: Sequence[tuple[str, Aggregate]]) -> None:
+        self._keys = tuple(keys)
+        self._aggregates = tuple(aggregates)
+        self._distinct = tuple(
+            dict.fromkeys(
+                one.column for _, one in aggregates if one.function is Function.DISTINCT and one.column is not None
+            )
+        )
+
+    def reduce(self, side: int, rows: pa.Table, place: Sequence[str]) -> dict[str, pa.Table]:
+        """Keep one row per key and place, and the distinct values where they are counted."""
+        by = [*self._keys, *place]
+        rows = with_plain_floats(rows, [*self._keys, *self._distinct])
+        wanted: dict[str, tuple[Any, ...]] = {}
+        for _, one in self._aggregates:
+            for name in self._kept_columns(one, rows.schema):
+                kind, _, column = name.partition(":")
+                if kind == _ROWS:
+                    wanted[name] = ([], "count_all")
+                elif kind == "double_sum":
+                    if name not in rows.column_names:
+                        rows = rows.append_column(name, rows[column].cast(pa.float64(), safe=False))
+                    wanted[name] = (name, "sum")
+                else:
+                    wanted[name] = (column, kind)
+        wanted = wanted or {_ROWS: ([], "count_all")}
+        for name in wanted:
+            if name.startswith("sum:"):
+                _check_sum(rows, by, name.removeprefix("sum:"))
+        kept = {"partials": grouped(rows, by, list(wanted.values()), list(wanted))}
+        for column in self._distinct:
+            values = rows.select(by).append_column(_value(column), rows[column])
+            kept[f"distinct:{column}"] = grouped(values, [*by, _value(column)], [], [])
+        return kept
+
+    def merge(self, name: str, kept: pa.Table, place: Sequence[str]) -> pa.Table:
+        """Add up partial results; distinct values stay distinct."""
+        by = [*self._keys, *place]
+        if name != "partials":
+            return grouped(kept, [*by, _value(name.partition(":")[2])], [], [])
+        columns = [column for column in kept.column_names if column not in by]
+        for column in columns:
+            if column.startswith("sum:"):
+                _check_sum(kept, by, column)
+        return grouped(kept, by, [(column, _MERGED_BY[column.partition(":")[0]]) for column in columns], columns)
+
+    def finish(self, kept: Mapping[str, pa.Table], place: Sequence[str]) -> pa.Table | None:
+        """Give a row per key and place, a column per aggregate."""
+        by = [*self._keys, *place]
+        merged = self.merge("partials", kept["partials"], place)
+        result = merged.select(by)
+        for name, one in self._aggregates:
+            result = result.append_column(name, self._value_of(one, merged, kept, by))
+        return result
+
+    def _value_of(self, one: Aggregate, merged: pa.Table, kept: Mapping[str, pa.Table], by: list[str]) -> Any:
+        column = one.column
+        if one.function is Function.COUNT:
+            return merged[_ROWS if column is None else f"count:{column}"]
+        if one.function is Function.SUM:
+            total = merged[f"sum:{column}"]
+            return total if pa.types.is_floating(total.type) else total.cast(pa.int64())
+        if one.function is Function.AVERAGE:
+            count = merged[f"count:{column}"].cast(pa.float64())
+            total = merged[f"double_sum:{column}" if f"double_sum:{column}" in merged.column_names else f"sum:{column}"]
+            return pc.divide(total, count)
+        if one.function is Function.DISTINCT:
+            assert column is not None
+            return _counted_values(merged.select(by), kept[f"distinct:{column}"], by, _value(column))
+        return merged[f"{'min' if one.function is Function.LEAST else 'max'}:{column}"]
+
+    @staticmethod
+    def _kept_columns(one: Aggregate, schema: pa.Schema) -> list[str]:
+        """Name the partial results an aggregate needs; several may share one."""
+        column = one.column
+        if column is not None and column not in schema.names:
+            raise BadInput(f"there is no column {column!r} to aggregate", remedy=f"there are {', '.join(schema.names)}")
+        if one.function is Function.COUNT:
+            return [_ROWS if column is None else f"count:{column}"]
+        if one.function is Function.SUM:
+            return [f"sum:{column}"]
+        if one.function is Function.AVERAGE:
+            # Whole numbers are averaged by their sum as a double: a sum that does not fit must not stop an average.
+            whole = not pa.types.is_floating(schema.field(column).type)
+            return [f"double_sum:{column}" if whole else f"sum:{column}", f"count:{column}"]
+        if one.function is Function.DISTINCT:
+            return []
+        return [f"{'min' if one.function is Function.LEAST else 'max'}:{column}"]
+
+
+class TopRows:
+    """The k rows with the greatest (or least) value of a column; ties go by the other columns, smallest first."""
+
+    def __init__(self, keys: Sequence[str], k: int, by: str, largest: bool) -> None:
+        self._keys, self._k, self._by, self._largest = tuple(keys), k, by, largest
+
+    def reduce(self, side: int, rows: pa.Table, place: Sequence[str]) -> dict[str, pa.Table]:
+        """Keep the best rows: the best of several are among the best of each."""
+        return {"top": self._best(with_plain_floats(rows, self._keys), place)}
+
+    def merge(self, name: str, kept: pa.Table, place: Sequence[str]) -> pa.Table:
+        """Keep the best of the best."""
+        return self._best(kept, place)
+
+    def finish(self, kept: Mapping[str, pa.Table], place: Sequence[str]) -> pa.Table | None:
+        """Give the best, best first."""
+        return self._best(kept["top"], place)
+
+    def _best(self, rows: pa.Table, place: Sequence[str]) -> pa.Table:
+        if self._by not in rows.column_names:
+            raise BadInput(f"there is no column {self._by!r}", remedy=f"there are {', '.join(rows.column_names)}")
+        codes, _ = codes_of(rows, [*place, *self._keys])
+        direction = "descending" if self._largest else "ascending"
+        values = rows[self._by].combine_chunks()
+        rank = np.asarray(pc.rank(values, sort_keys=direction, tiebreaker="dense"))
+        rank = rank.astype(np.int64)
+        order = np.lexsort((rank, codes))
+        place_in = places_in_group(codes, order)
+        # The k-th value of each group: rows that tie with it are candidates too, until the other columns decide.
+        last = np.full(int(codes.max()) + 1 if len(codes) else 0, np.iinfo(np.int64).max)
+        kth = order[place_in == self._k - 1]
+        last[codes[kth]] = rank[kth]
+        chosen = order[rank[order] <= last[codes[order]]]
+        if len(chosen):
+            if _have_ties(codes[chosen], rank[chosen]):
+                chosen = self._ordered(rows, codes, rank, chosen)
+            chosen = chosen[places_in_group(codes, chosen) < self._k]
+        return rows.take(pa.array(chosen))
+
+    @staticmethod
+    def _ordered(rows: pa.Table, codes: Any, rank: Any, chosen: Any) -> Any:
+        """Order candidates by group, value, and then by every column that can be ordered."""
+        candidates = rows.take(pa.array(chosen))
+        names = [field.name for field in candidates.schema if not pa.types.is_nested(field.type)]
+        renamed = candidates.select(names).rename_columns([str(number) for number in range(len(names))])
+        renamed = renamed.append_column("rank", pa.array(rank[chosen])).append_column("group", pa.array(codes[chosen]))
+        keys = [("group", "ascending"), ("rank", "ascending"), *((str(n), "ascending") for n in range(len(names)))]
+        return chosen[np.asarray(pc.sort_indices(renamed, sort_keys=keys))]
+
+
+def _have_ties(codes: Any, rank: Any) -> bool:
+    """Say whether two candidates of one group have one value, so that the other columns must order them."""
+    return bool(((codes[1:] == codes[:-1]) & (rank[1:] == rank[:-1])).any())
+
+
+class DistinctRows:
+    """Each combination of some columns once."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = tuple(columns)
+
+    def reduce(self, side: int, rows: pa.Table, place: Sequence[str]) -> dict[str, pa.Table]:
+        """Keep each combination once."""
+        missing = [column for column in self._columns if column not in rows.column_names]
+        if missing:
+            raise BadInput(f"there is no column {missing[0]!r}", remedy=f"there are {', '.join(rows.column_names)}")
+        return {"distinct": self.merge("distinct", with_plain_floats(rows, self._columns), place)}
+
+    def merge(self, name: str, kept: pa.Table, place: Sequence[str]) -> pa.Table:
+        """Drop repetitions."""
+        return grouped(kept, [*self._columns, *place], [], [])
+
+    def finish(self, kept: Mapping[str, pa.Table], place: Sequence[str]) -> pa.Table | None:
+        """Give each combination."""
+        return self.merge("distinct", kept["distinct"], place)
+
+
+class Pairs:
+    """Rows of the left and the right input that agree on the keys."""
+
+    sides = ("left", "right")
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        self._keys = tuple(keys)
+
+    def reduce(self, side: int, rows: pa.Table, place: Sequence[str]) -> dict[str, pa.Table]:
+        """Keep rows whose keys are all there: null equals nothing."""
+        rows = with_plain_floats(rows, self._keys)
+        for key in self._keys:
+            if rows[key].null_count:
+                rows = rows.filter(pc.is_valid(rows[key]))
+        return {self.sides[side]: rows}
+
+    def merge(self, name: str, kept: pa.Table, place: Sequence[str]) -> pa.Table:
+        """Keep all rows."""
+        return kept
+
+    def finish(self, kept: Mapping[str, pa.Table], place: Sequence[str]) -> pa.Table | None:
+        """Give the pairs, in the order of the left rows, then of the right."""
+        if "left" not in kept or "right" not in kept:
+            return None
+        left, right = kept["left"], kept["right"]
+        by = [*self._keys, *place]
+        both = pa.concat_tables(_alike(left.select(by), right.select(by)))
+        codes, count = codes_of(both.combine_chunks(), by)
+        mine, theirs = codes[: left.num_rows], codes[left.num_rows :]
+        order = np.argsort(theirs, kind="stable")
+        many = np.bincount(theirs, minlength=count)
+        starts = np.cumsum(many) - many
+        rows, places = expand(starts[mine], many[mine])
+        own = [name for name in left.column_names if name not in place]
+        other = [name for name in right.column_names if name not in place]
+        left_names, right_names = joined_names(own, other, self._keys)
+        paired = left.take(pa.array(rows))
+        found = right.take(pa.array(order[places]))
+        columns = {left_names[name]: paired[name] for name in own}
+        columns.update({right_names[name]: found[name] for name in other if name in right_names})
+        columns.update({name: paired[name] for name in place})
+        return pa.table(columns)
+
+
+def _alike(left: pa.Table, right: pa.Table) -> list[pa.Table]:
+    """Bring the keys of both sides to one type, so that equal values meet."""
+    for number, field in enumerate(left.schema):
+        kind = right.schema.field(number).type
+        if kind == field.type:
+            continue
+        one = kind
+        if any(pa.types.is_floating(type_) for type_ in (kind, field.type)):
+            one = pa.float64()
+        elif pa.types.is_integer(kind) and pa.types.is_integer(field.type):
+            one = pa.int64()
+        try:
+            left = left.set_column(number, field.name, left[field.name].cast(one))
+            right = right.set_column(number, field.name, right[field.name].cast(one))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise BadInput(
+                f"key column {field.name!r} is {field.type} on the left and {kind} on the right: {error}",
+                remedy="map one of them to the other's type",
+            ) from None
+    return [left, right]
+
+
+def _value(column: str) -> str:
+    return f"value:{column}"
+
+
+def _counted_values(groups: pa.Table, values: pa.Table, by: list[str], column: str) -> pa.Array:
+    """Count the distinct values of each group that are not null, in the order of the groups."""
+    counted = grouped(values, by, [(column, "count_distinct", pc.CountOptions(mode="only_valid"))], ["many"])
+    codes, count = codes_of(pa.concat_tables([groups, counted.select(by)]).combine_chunks(), by)
+    many = np.zeros(count, np.int64)
+    many[codes[groups.num_rows :]] = np.asarray(counted["many"])
+    return pa.array(many[codes[: groups.num_rows]])
+
+
+def _check_sum(rows: pa.Table, by: Sequence[str], column: str) -> None:
+    """Refuse a sum of whole numbers that does not fit into 64 bits; Arrow would wrap around in silence."""
+    if column not in rows.column_names:
+        raise BadInput(f"there is no column {column!r} to add up", remedy=f"there are {', '.join(rows.column_names)}")
+    if not pa.types.is_integer(rows.schema.field(column).type) or rows.num_rows == 0:
+        return
+    extremes = pc.min_max(rows[column])
+    low, high = extremes["min"].as_py(), extremes["max"].as_py()
+    if low is None or max(abs(low), abs(high)) * rows.num_rows < _LARGEST_SUM:
+        return
+    doubles = rows.select(by).append_column("double", rows[column].cast(pa.float64(), safe=False))
+    sums = np.asarray(grouped(doubles, by, [("double", "sum")], ["sum"])["sum"].fill_null(0.0))
+    if (np.abs(sums) >= _LARGEST_SUM).any():
+        raise BadInput(
+            f"a sum of column {column.removeprefix('sum:')!r} does not fit into 64 bits",
+            remedy="map it to double first",
+        )

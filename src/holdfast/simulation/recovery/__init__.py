@@ -1,0 +1,1 @@
+"""Whole runs under simulated faults, in one process, from one seed."""

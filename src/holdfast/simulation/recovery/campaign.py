@@ -1,0 +1,113 @@
+"""Many simulated recoveries: seed after seed, in one process or several. Runs anywhere.
+
+A seed gives the same run wherever it runs, so several processes only share the work.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.simulation.recovery.faults import Fault
+from holdfast.simulation.recovery.run import Outcome, simulate_recovery
+
+CHUNK = 20
+"""Seeds that a process takes at a time."""
+
+
+@dataclass(slots=True)
+class Campaign:
+    """What came of many seeds."""
+
+    seeds: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """What the seeds took on one core, summed over processes."""
+    faults: Counter[Fault] = field(default_factory=Counter)
+    shapes: Counter[str] = field(default_factory=Counter)
+    strategies: Counter[str] = field(default_factory=Counter)
+    epochs: int = 0
+    rollbacks: int = 0
+    drivers: int = 0
+    violations: list[Outcome] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one more seed."""
+        self.seeds += 1
+        self.faults.update(outcome.faults)
+        self.shapes[outcome.recipe.shape] += 1
+        self.strategies[str(outcome.strategy)] += 1
+        self.epochs += outcome.epochs
+        self.rollbacks += outcome.rollbacks
+        self.drivers += outcome.drivers
+        if outcome.violation is not None:
+            self.violations.append(outcome)
+
+    def document(self) -> dict[str, object]:
+        """Return everything as plain values."""
+        return {
+            "seeds": self.seeds,
+            "seconds": round(self.seconds, 3),
+            "seconds_per_seed": round(self.cpu_seconds / max(1, self.seeds), 4),
+            "faults": {str(fault): self.faults[fault] for fault in Fault},
+            "shapes": dict(sorted(self.shapes.items())),
+            "strategies": dict(sorted(self.strategies.items())),
+            "epochs": self.epochs,
+            "rollbacks": self.rollbacks,
+            "drivers": self.drivers,
+            "violations": [violation_document(one) for one in self.violations],
+        }
+
+
+def violation_document(outcome: Outcome) -> dict[str, object]:
+    """Return what is known of a seed that went wrong."""
+    assert outcome.violation is not None
+    return {
+        "seed": outcome.seed,
+        "what": outcome.violation.what,
+        "application": str(outcome.recipe),
+        "strategy": str(outcome.strategy),
+        "nodes": outcome.nodes,
+        "batches": outcome.batches,
+        "stories": list(outcome.stories),
+        "replay": f"holdfast simulate recovery --seed {outcome.seed}",
+    }
+
+
+def run_campaign(
+    seeds: Sequence[int],
+    *,
+    jobs: int = 1,
+    stop_at: int | None = None,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> Campaign:
+    """Run seeds; stop early after so many violations."""
+    campaign = Campaign()
+    began = time.perf_counter()
+    for outcomes, cpu_seconds in _chunks(seeds, jobs):
+        campaign.cpu_seconds += cpu_seconds
+        for outcome in outcomes:
+            campaign.add(outcome)
+        report(campaign.seeds, len(seeds))
+        if stop_at is not None and len(campaign.violations) >= stop_at:
+            break
+    campaign.seconds = time.perf_counter() - began
+    return campaign
+
+
+def _chunks(seeds: Sequence[int], jobs: int) -> Iterator[tuple[list[Outcome], float]]:
+    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+    if jobs == 1:
+        yield from map(_run_chunk, chunks)
+        return
+    # New processes, not forks: Arrow and the solver may have threads here.
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield from pool.imap(_run_chunk, chunks)
+
+
+def _run_chunk(seeds: Iterable[int]) -> tuple[list[Outcome], float]:
+    began = time.process_time()
+    return [simulate_recovery(seed) for seed in seeds], time.process_time() - began

@@ -1,0 +1,232 @@
+"""What nodes and driver write to in a simulated run: files that go missing, a snapshot store that is slow and forgets,
+a log of progress, and sinks that remember what they were given. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.ids import BatchId, Epoch, PartitionId
+from holdfast.runtime.coordinator.progress import MemoryProgress, ProgressShelf
+from holdfast.runtime.io.sinks import MemorySink, OutputKey
+from holdfast.runtime.state.snapshot_store import Answered, SaveAnswer
+from holdfast.runtime.state.store import Addition, MemoryStore
+from holdfast.runtime.state.versions import Commit, Pointer
+from holdfast.simulation.recovery.faults import Fault, Mischief
+
+Complain = Callable[[str], None]
+"""Takes what must not happen."""
+
+
+class FragileStore(MemoryStore):
+    """A node's files, some of which can be lost. What was refused once must stay refused: it looks itself."""
+
+    def __init__(self, complain: Complain) -> None:
+        super().__init__()
+        self._complain = complain
+        self._highest: dict[PartitionId, Epoch] = {}
+
+    def point(self, partition: PartitionId, pointer: Pointer) -> None:
+        """See VersionStore."""
+        super().point(partition, pointer)
+        self._watch(partition, pointer.epoch)
+
+    def begin(self, partition: PartitionId, epoch: Epoch) -> None:
+        """See VersionStore."""
+        super().begin(partition, epoch)
+        self._watch(partition, epoch)
+
+    def commit(self, commit: Commit, added: Addition) -> Commit:
+        """See VersionStore."""
+        kept = super().commit(commit, added)
+        self._watch(commit.partition, commit.id.epoch)
+        return kept
+
+    def drop(self, partition: PartitionId) -> None:
+        """See VersionStore."""
+        super().drop(partition)
+        self._highest.pop(partition, None)
+
+    def _watch(self, partition: PartitionId, epoch: Epoch) -> None:
+        if epoch < self._highest.get(partition, epoch):
+            self._complain(
+                f"{partition} is in epoch {self._highest[partition]}, and a write of epoch {epoch} was taken"
+            )
+        self._highest[partition] = epoch
+
+    @property
+    def partitions(self) -> list[PartitionId]:
+        """Who has files here."""
+        return list(self._commits)
+
+    def lose_state(self, partition: PartitionId) -> bool:
+        """Lose the state files of a partition; its commits and outbox stay."""
+        return bool(self._runs.pop(partition, None))
+
+    def lose_outbox(self, partition: PartitionId) -> bool:
+        """Lose the outbox files of a partition."""
+        return bool(self._blocks.pop(partition, None))
+
+    def outbox_batches(self, partition: PartitionId) -> list[BatchId]:
+        """Return the batches whose output is still here."""
+        held = self._blocks.get(partition, {})
+        return sorted(one.id.batch for one in self._commits.get(partition, {}).values() if one.blocks in held)
+
+
+@dataclass(slots=True)
+class _Held:
+    data: pa.Buffer
+    durable: bool
+    safe_at: float
+    epoch: int
+    problem: str | None = None
+    comes_at: float | None = None
+    lost: str | None = None
+    told_safe: bool = False
+
+
+_OVER = "its epoch is over"
+
+
+class SlowVault:
+    """Snapshots that take time to save and to fetch, and that can be lost where they are not durable.
+
+    Losing is decided when a snapshot is first fetched: fragments go with the nodes that held them, and a recovery is
+    when one finds out.
+    """
+
+    def __init__(self, mischief: Mischief, clock: Callable[[], float], complain: Complain) -> None:
+        self._mischief, self._clock, self._complain = mischief, clock, complain
+        self.snapshots: dict[str, _Held] = {}
+        self.forgotten: set[str] = set()
+        self._epoch = 0
+        """The newest epoch in which anybody has saved."""
+        self.over = False
+        """Whether an old driver, or a task of a cycle that is over, asks now: what it wants may have been forgotten."""
+
+    def save(self, name: str, data: bytes | pa.Buffer, *, epoch: int, durable: bool) -> None:
+        """See SnapshotStore."""
+        held = self.snapshots.get(name)
+        if held is not None and (held.problem is None or (held.problem == _OVER and epoch <= held.epoch)):
+            return
+        self._epoch = max(self._epoch, epoch)
+        now = self._clock()
+        late = self._mischief.draw.uniform(5, 90) if self._mischief.strikes(Fault.SAVE_LATE) else 0.0
+        problem = "too few peers answered" if self._mischief.strikes(Fault.SAVE_FAILED) else None
+        buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
+        self.snapshots[name] = _Held(buffer, durable, now + late, epoch, problem)
+
+    def saved(self, name: str) -> SaveAnswer | None:
+        """See SnapshotStore."""
+        held = self.snapshots.get(name)
+        if held is None or held.safe_at > self._clock():
+            return None
+        if held.problem is None and not held.told_safe and held.epoch < self._epoch:
+            # A save that was still under way when another node saved in a newer epoch: peers refuse it for good.
+            held.problem = _OVER
+            self._mischief.injected[Fault.SAVE_REFUSED] += 1
+        if held.problem is None:
+            held.told_safe = True
+        return Answered(held.problem)
+
+    def fetch(self, name: str) -> None:
+        """See SnapshotStore."""
+        held = self.snapshots.get(name)
+        if held is None or not held.told_safe:
+            if self.over and name in self.forgotten:
+                return
+            state = "that was forgotten" if name in self.forgotten else "that was never safe"
+            self._complain(f"a partition is to start from snapshot {name}, {state}")
+            return
+        if held.comes_at is None:
+            if not held.durable and held.lost is None:
+                if self._mischief.strikes(Fault.IMAGE_LOST):
+                    held.lost = "3 of 4 fragments are gone"
+                elif self._mischief.strikes(Fault.IMAGE_DAMAGED):
+                    held.data = held.data.slice(0, held.data.size - 1)
+            late = self._mischief.draw.uniform(5, 60) if self._mischief.strikes(Fault.FETCH_LATE) else 0.0
+            held.comes_at = self._clock() + late
+
+    def fetched(self, name: str) -> pa.Buffer | None:
+        """See SnapshotStore."""
+        held = self.snapshots.get(name)
+        if held is None or held.lost is not None or held.comes_at is None or held.comes_at > self._clock():
+            return None
+        return held.data
+
+    def lost(self, name: str) -> str | None:
+        """See SnapshotStore."""
+        held = self.snapshots.get(name)
+        if held is None:
+            return "it is not here"
+        return held.lost if held.comes_at is None or held.comes_at <= self._clock() else None
+
+    def forget(self, names: Sequence[str]) -> None:
+        """See SnapshotStore."""
+        for name in names:
+            if self.snapshots.pop(name, None) is not None:
+                self.forgotten.add(name)
+
+    def safe(self, name: str) -> bool:
+        """Whether a snapshot was told to be safe, and nobody has dropped it."""
+        held = self.snapshots.get(name)
+        return held is not None and held.told_safe
+
+    def new_driver(self) -> None:
+        """Fetches of the nodes before count no more."""
+        for held in self.snapshots.values():
+            held.comes_at = None
+
+
+class WatchedProgress(MemoryProgress):
+    """Progress that a driver may die before or after writing; what the next one reads has been through JSON."""
+
+    def __init__(self, touch: Callable[[str], None], complain: Complain, shelf: ProgressShelf | None = None) -> None:
+        super().__init__("run", shelf)
+        self._touch, self._complain = touch, complain
+        self._over = False
+
+    def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
+        """See Progress."""
+        self._touch("before writing progress")
+        super().write(epoch, json.loads(json.dumps(machine)), measures)
+        if self._over:
+            self._complain(f"a driver that another one has followed wrote progress, in epoch {epoch}")
+        self._touch("after writing progress")
+
+    def for_next_driver(self) -> WatchedProgress:
+        """Let a new driver read what is written; from its first write on the one before is refused."""
+        following = WatchedProgress(self._touch, self._complain, self._shelf)
+        self._over = True
+        return following
+
+
+class WatchedSink:
+    """A sink that a driver may die before or after publishing to, and that compares what it is given twice."""
+
+    def __init__(self, touch: Callable[[str], None], complain: Complain) -> None:
+        self._inner = MemorySink()
+        self._touch, self._complain = touch, complain
+        self.given: dict[OutputKey, pa.Table] = {}
+        self._highest = Epoch(0)
+
+    def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
+        """See Sink."""
+        self._touch("before publishing")
+        new = self._inner.publish(key, rows, epoch)
+        if epoch < self._highest:
+            self._complain(f"{key} was taken from epoch {epoch} after one of epoch {self._highest}")
+        self._highest = epoch
+        if new and key in self.given:
+            self._complain(f"{key} was published twice")
+        if new:
+            self.given[key] = rows
+        elif not self.given[key].equals(rows):
+            self._complain(f"{key} was published, and comes again with other rows")
+        self._touch("after publishing")
+        return new

@@ -1,0 +1,285 @@
+"""A node's agent: its store peer, and the background work for the tasks on it. Runs as a process of its own.
+
+    python -m holdfast.store.agent.agent SPOOL
+
+It reads SPOOL/settings.json (`AgentSettings`, written by whoever starts it), takes SPOOL/agent.lock so that a spool has
+one agent, listens, says where in SPOOL/agent.json, and serves the orders in the spool until it is told to stop. How it
+enters the ring is in the settings, or comes in SPOOL/ring.json once all agents are known (`enter_ring`): so they can be
+started all at once, on ports the system chooses. Killed and started again, it takes up its fragments, its place and
+the orders that were waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from typing import IO, Any
+
+from holdfast.errors import BadInput, HoldfastError
+from holdfast.store.agent.agent_files import AgentSettings, process_began, read_note, read_settings, write_note
+from holdfast.store.agent.durable_folder import DurableFolder
+from holdfast.store.agent.spool import make_folders
+from holdfast.store.agent.spool_service import DeskSettings, ImageStore, SpoolService
+from holdfast.store.client.scatter import scatter
+from holdfast.store.peer.limits import Limits
+from holdfast.store.peer.peer import RING, Entrance, Peer, PeerSettings
+from holdfast.store.ring.messages import Contact
+from holdfast.store.wire.address import Address
+from holdfast.store.wire.connection import ConnectionPool
+from holdfast.store.wire.failures import BadRequest
+from holdfast.store.wire.frames import FrameProtocol
+from holdfast.store.wire.handshake import key_from_file
+from holdfast.store.wire.listener import Answer, Listener
+from holdfast.store.wire.messages import Frame
+
+log = logging.getLogger("holdfast.store.agent")
+MEET_SECONDS = 3
+"""How often an agent looks for peers that the driver knows and it does not."""
+FIRST_SECONDS = 5.0
+"""How long the ring's first peer, started again, looks for the others before it begins anew."""
+
+
+class NodeAgent:
+    """A running agent. Use `run`."""
+
+    def __init__(self, spool: Path, settings: AgentSettings) -> None:
+        """Take over the spool; nothing listens yet."""
+        self._spool, self._settings = spool, settings
+        self._stop = asyncio.Event()
+        self._peer: Peer | None = None
+        durable = None if settings.durable is None else DurableFolder(Path(settings.durable))
+        uses_ring = settings.peer or bool(settings.peers)
+        self._desk = SpoolService(
+            spool, self._open_store if uses_ring else None, durable, DeskSettings(settle=settings.settle)
+        )
+        self._contact: str | None = None
+        self._faults: dict[str, Any] | None = None
+
+    async def run(self) -> None:
+        """Serve until told to stop."""
+        settings = self._settings
+        life = asyncio.create_task(self._end_in_time())
+        notes = asyncio.create_task(self._remember_ring())
+        try:
+            if settings.peer:
+                await self._run_peer()
+            else:
+                await self._run_without_peer()
+        finally:
+            life.cancel()
+            notes.cancel()
+            await asyncio.get_running_loop().run_in_executor(None, self._desk.stop)
+
+    async def _run_peer(self) -> None:
+        settings = self._settings
+        wanted = PeerSettings(
+            data=self._spool / "peer",
+            host=settings.host,
+            port=settings.port or self._earlier_port(),
+            secret_file=settings.secret_file,
+            domain=settings.domain,
+            limits=replace(Limits(), memory_bytes=settings.memory_mb << 20),
+            ring=replace(RING, keep_alive=settings.keep_alive),
+        )
+        try:
+            self._peer = Peer(wanted)
+            await self._peer.run(self._ready, self._entrance)
+        except BadInput:
+            if wanted.port == settings.port or self._contact is not None:
+                raise
+            # The port it had before has been taken meanwhile.
+            if self._peer is not None:
+                self._peer.shelf.close()
+            self._peer = Peer(replace(wanted, port=settings.port))
+            await self._peer.run(self._ready, self._entrance)
+
+    async def _run_without_peer(self) -> None:
+        """Only answer pings, so that a frozen node is found; peers elsewhere keep the fragments."""
+        settings = self._settings
+        listener = Listener(key_from_file(settings.secret_file), Limits(), _only_ping, lambda note: None)
+        port = await listener.open(settings.host, settings.port)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        self._desk.start()
+        self._listens(str(Address(settings.host, port)))
+        await self._stop.wait()
+        await listener.close()
+
+    async def _entrance(self, contact: Contact) -> Entrance:
+        """Say where this agent listens, then wait to hear how to enter the ring."""
+        self._listens(contact.address)
+        settings, join = self._settings, self._settings.peers
+        if settings.wait_for_ring:
+            while (told := read_note(self._spool / "ring.json")) is None:
+                await asyncio.sleep(0.02)
+            join = tuple(told["join"])
+        first = contact.address in join[:1] or not join
+        known = tuple(str(one) for one in (read_note(self._spool / "known.json") or {}).get("peers", ()))
+        others = [one for one in dict.fromkeys((*known, *join)) if one != contact.address]
+        if first and not known:
+            return Entrance()
+        # One that was there before must not begin a second ring only because the others are slow to answer.
+        patience = min(FIRST_SECONDS, settings.join_seconds) if first else settings.join_seconds
+        ready = await self._ready_among(others, patience)
+        return Entrance(tuple(ready or others), settings.join_seconds if ready else 1.0, or_begin=first)
+
+    async def _ready_among(self, peers: list[str], seconds: float) -> list[str]:
+        """Wait until one of these is part of the ring; entering through others that only try to would go in circles."""
+        loop = asyncio.get_running_loop()
+        pool = ConnectionPool(key_from_file(self._settings.secret_file), connect_seconds=1.0, answer_seconds=1.0)
+
+        def ready() -> list[str]:
+            outcomes = scatter(peers, lambda peer: pool.request(Address.parse(peer), "ping", {}), seconds=1.5)
+            return [one.asked for one in outcomes if one.result is not None and one.result.header.get("ready")]
+
+        deadline = loop.time() + seconds
+        try:
+            while not (found := await loop.run_in_executor(None, ready)) and loop.time() < deadline:
+                await asyncio.sleep(0.05)
+        finally:
+            pool.close()
+        return found
+
+    def _ready(self, contact: Contact, others: int) -> None:
+        log.info("ready %s with %d others", contact.address, others)
+        self._desk.start()
+        if (self._spool / "executor").exists():
+            # It may outlive the folder it was imported from: what it will need is imported now.
+            threading.Thread(target=import_module, args=("holdfast.store.client.client",), daemon=True).start()
+        write_note(self._spool / "agent.json", {**self._about(contact.address), "ready": True})
+
+    def _listens(self, address: str) -> None:
+        self._contact = address
+        write_note(self._spool / "agent.json", {**self._about(address), "ready": not self._settings.peer})
+
+    def _about(self, address: str) -> dict[str, Any]:
+        return {"address": address, "pid": os.getpid(), "began": time.time()}
+
+    def _earlier_port(self) -> int:
+        """Return the port of an earlier life on this spool: neighbours know it."""
+        before = read_note(self._spool / "agent.json")
+        return 0 if before is None else Address.parse(before["address"]).port
+
+    async def _remember_ring(self) -> None:
+        """Write down who is on the ring, for the next life; meet those whom the driver knows and this one does not.
+
+        A node that was frozen while all its neighbours were replaced thaws alone: nobody on the ring knows of it.
+        """
+        written: list[str] = []
+        for second in count(1):
+            await asyncio.sleep(1.0)
+            if self._peer is None:
+                continue
+            if (others := self._peer.neighbours()) and others != written:
+                write_note(self._spool / "known.json", {"peers": others})
+                written = others
+            if second % MEET_SECONDS == 0:
+                self._peer.meet((read_note(self._spool / "ring.json") or {}).get("join", ()))
+
+    async def _end_in_time(self) -> None:
+        """End when told to by a file, or when the executor has been gone for as long as agents linger."""
+        gone_since: float | None = None
+        while True:
+            await asyncio.sleep(0.5)
+            self._take_faults()
+            executor = read_note(self._spool / "executor")
+            alive = executor is None or process_began(executor["pid"]) == executor["began"]
+            gone_since = None if alive else gone_since or time.monotonic()
+            overdue = gone_since is not None and time.monotonic() - gone_since >= self._settings.linger
+            if overdue or (self._spool / "stop").exists():
+                log.info("ending: %s", "the executor is gone" if overdue else "told to stop")
+                self._stop.set()
+                if self._peer is not None:
+                    self._peer.stop()
+                return
+
+    def _take_faults(self) -> None:
+        """Lose messages as a drill asks for."""
+        asked = read_note(self._spool / "faults.json")
+        if self._peer is None or asked is None or asked == self._faults:
+            return
+        self._faults = asked
+        draws, share = random.Random(asked["seed"]), float(asked["lose"])
+        self._peer.listener.lose = lambda: draws.random() < share
+
+    def _open_store(self) -> ImageStore:
+        # The client brings the code and its libraries: loaded by the first order, so that agents start fast.
+        from holdfast.erasure.layout import Coding
+        from holdfast.store.client.client import ClientSettings, PeerStore
+
+        settings = self._settings
+        coding, fewest = None, settings.fewest_peers
+        if settings.data_fragments is not None and settings.parity_fragments is not None:
+            coding = Coding(settings.data_fragments, settings.parity_fragments)
+            fewest = max(fewest, coding.total)
+        own = (self._contact,) if settings.peer and self._contact is not None else ()
+        return PeerStore(
+            ClientSettings(
+                (*own, *settings.peers),
+                settings.secret_file,
+                coding=coding,
+                survive=settings.survive,
+                fewest_peers=fewest,
+            )
+        )
+
+
+async def _only_ping(protocol: FrameProtocol, frame: Frame) -> Answer:
+    if frame.header.get("do") != "ping":
+        raise BadRequest("this agent keeps no fragments", remedy="ask a peer of the ring")
+    return Answer({"ready": False})
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run an agent on the spool named; return the exit status."""
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    if len(arguments) != 1:
+        sys.stderr.write("holdfast: an agent is started with its spool's folder\n")
+        return 2
+    spool = Path(arguments[0])
+    make_folders(spool)
+    with (spool / "agent.lock").open("w") as lock:
+        if not _locked(lock):
+            return 0  # another agent serves this spool
+        with contextlib.suppress(FileNotFoundError):
+            (spool / "stop").unlink()
+        try:
+            asyncio.run(_run(spool, read_settings(spool)))
+        except HoldfastError as error:
+            sys.stderr.write(f"holdfast: {error}\n")
+            return error.status
+    return 0
+
+
+def _locked(lock: IO[str], tries: int = 10) -> bool:
+    """Take the spool's lock; again where someone may only have looked whether it is taken."""
+    for left in range(tries, 0, -1):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if left > 1:
+            time.sleep(0.05)
+    return False
+
+
+async def _run(spool: Path, settings: AgentSettings) -> None:
+    await NodeAgent(spool, settings).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

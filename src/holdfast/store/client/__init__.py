@@ -1,0 +1,1 @@
+"""Saving and retrieving states as fragments."""

@@ -1,0 +1,1 @@
+"""One peer: its fragments on disk, the requests it serves, repair."""

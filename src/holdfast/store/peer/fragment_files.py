@@ -1,0 +1,399 @@
+"""A peer's fragments on disk, with a memory tier in front. Runs in peers; also the disk behind `FolderStore`.
+
+    DIR/peer.json                               who this peer is
+    DIR/fences.json                             namespace -> lowest epoch that may still write
+    DIR/incoming/*.part                         being written; removed at start
+    DIR/fragments/ab/abcd…/VERSION-EPOCH-DIGEST-INDEX.fragment
+    DIR/quarantine/                             failed a check; never served, counted as lost
+
+A fragment is published by a rename after its contents are on disk, and its folder is synced before the peer says
+stored: a crash leaves it whole or absent. A state's folder is the hash of its names, so no name is ever a path.
+Fragments are never changed. What is read from disk is checked block by block before it is served; a fragment that
+fails goes to quarantine and the caller is told that it is lost.
+
+Thread-safe: one lock guards the index, none is held during I/O.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import itertools
+import json
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.erasure.checksums import StateDigest
+from holdfast.erasure.faults import DamagedFragment
+from holdfast.erasure.fragment import LONGEST_HEADER, FragmentHeader, StateId, open_block
+from holdfast.errors import BadInput
+from holdfast.ids import BatchId, Epoch
+from holdfast.store.peer.arrival import Arrival, Berth
+from holdfast.store.peer.disk import Disk, write_atomically
+from holdfast.store.peer.limits import Limits
+from holdfast.store.peer.memory_tier import MemoryTier
+from holdfast.store.wire.failures import BadRequest, Corrupt, NoRoom, StaleEpoch, StateMissing
+
+log = logging.getLogger("holdfast.store.peer.fragment_files")
+Piece = bytes | bytearray | memoryview
+_SUFFIX = ".fragment"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a shelf holds and what happened to it since it was opened."""
+
+    fragments: int
+    states: int
+    bytes: int
+    memory_bytes: int
+    memory_hits: int
+    memory_misses: int
+    quarantined: int
+    refused_stale: int
+
+
+class FragmentFiles:
+    """The fragments of one peer."""
+
+    def __init__(self, folder: Path, limits: Limits | None = None, disk: Disk | None = None) -> None:
+        """Open a folder, finish or undo what a crash interrupted, and index what is there."""
+        self.folder = folder
+        self.limits = limits or Limits()
+        self._disk = disk or Disk()
+        self._lock = threading.RLock()
+        self._memory = MemoryTier(self.limits.memory_bytes)
+        self._index: dict[StateId, dict[FragmentHeader, Path]] = {}
+        self._stored: Counter[str] = Counter()
+        self._arriving: Counter[str] = Counter()
+        self._numbers = itertools.count()
+        self._quarantined = self._stale = 0
+        self._folders = [folder / name for name in ("incoming", "fragments", "quarantine")]
+        for path in (folder, *self._folders):
+            self._disk.make_folder(path)
+        self._incoming, self._fragments, self._quarantine = self._folders
+        self._owner = _own(folder)
+        self._fences = self._read_fences()
+        self._recover()
+
+    # Epochs
+
+    def fence(self, namespace: str, epoch: Epoch) -> Epoch:
+        """Refuse from now on, also after a restart, every write of a lower epoch; return the fence that stands."""
+        with self._lock:
+            standing = self._fences.get(namespace, Epoch(0))
+            if epoch <= standing:
+                return standing
+            fences = {**self._fences, namespace: epoch}
+            write_atomically(self._disk, self.folder / "fences.json", json.dumps(fences).encode())
+            self._fences = fences
+            return epoch
+
+    def fences(self) -> dict[str, Epoch]:
+        """Return the lowest epoch that may write, by namespace; absent means zero."""
+        return dict(self._fences)
+
+    def check_epoch(self, namespace: str, epoch: Epoch) -> None:
+        """Refuse a write of an epoch below the fence."""
+        standing = self._fences.get(namespace, Epoch(0))
+        if epoch < standing:
+            with self._lock:
+                self._stale += 1
+            raise StaleEpoch(
+                f"epoch {epoch} of {namespace!r} is over: epoch {standing} has begun",
+                remedy="stop this writer; a newer one has taken over",
+            )
+
+    # Writing
+
+    def begin(self, header: FragmentHeader, *, repairing: bool = False) -> Arrival:
+        """Start to take a fragment in; its epoch fences lower ones at once.
+
+        Repair brings back what was acknowledged in its time: the fence does not stand in its way.
+        """
+        state = header.state
+        if not repairing:
+            self.check_epoch(state.state.namespace, state.epoch)
+        self.fence(state.state.namespace, state.epoch)
+        size = state.fragment_length
+        if size > self.limits.fragment_bytes:
+            raise BadRequest(f"a fragment of {size} bytes; the limit is {self.limits.fragment_bytes}")
+        with self._lock:
+            if header in self._index.get(state.state, ()):
+                return Arrival(header, None)
+            self._make_room(state.state.namespace, size)
+            self._arriving[state.state.namespace] += size
+        part = self._incoming / f"{os.getpid()}-{next(self._numbers)}.part"
+        place = self.place(header)
+
+        def last_look() -> None:
+            if not repairing:
+                self.check_epoch(state.state.namespace, state.epoch)
+
+        return Arrival(
+            header,
+            Berth(
+                disk=self._disk,
+                part=part,
+                place=place,
+                keep=self._memory.takes(size),
+                last_look=last_look,
+                published=lambda contents: self._published(header, place, contents),
+                cancelled=lambda: self._settle(header),
+            ),
+        )
+
+    def _make_room(self, namespace: str, size: int) -> None:
+        arriving = self._arriving.total()
+        for used, quota, whose in (
+            (self._stored.total() + arriving, self.limits.quota_bytes, "the peer's quota"),
+            (
+                self._stored[namespace] + self._arriving[namespace],
+                self.limits.namespace_quota_bytes,
+                f"the quota of {namespace!r}",
+            ),
+        ):
+            if used + size > quota:
+                raise NoRoom(f"{whose} of {quota} bytes is full: {used} used, {size} asked for")
+        free = self._disk.free(self.folder)
+        if free - arriving - size < self.limits.reserve_bytes:
+            raise NoRoom(f"the disk is full: {free} bytes free, {size} asked for, {self.limits.reserve_bytes} reserved")
+
+    def _published(self, header: FragmentHeader, path: Path, contents: bytes | None) -> None:
+        with self._lock:
+            state = header.state.state
+            self._settle(header)
+            fragments = self._index.setdefault(state, {})
+            if header not in fragments:  # else the same fragment came twice at once: the same bytes in the same place
+                fragments[header] = path
+                self._stored[state.namespace] += header.state.fragment_length
+            if contents is not None:
+                self._memory.put(header, contents)
+
+    def _settle(self, header: FragmentHeader) -> None:
+        with self._lock:
+            self._arriving[header.state.state.namespace] -= header.state.fragment_length
+
+    # Reading
+
+    def held(self, state: StateId) -> list[FragmentHeader]:
+        """Return which fragments of a state are here."""
+        with self._lock:
+            return sorted(self._index.get(state, ()), key=_order)
+
+    def states(self) -> list[StateId]:
+        """Return which states have fragments here."""
+        with self._lock:
+            return sorted(self._index)
+
+    def read(self, header: FragmentHeader, first: int, count: int) -> Piece:
+        """Return blocks `first` to `first + count` of a fragment, as they lie in it, checked."""
+        path = self._path(header)
+        layout = header.state.layout
+        last = min(first + count, layout.stripes)
+        if not 0 <= first < last:
+            raise BadRequest(f"blocks {first} to {first + count} of {layout.stripes}")
+        start, end = header.state.block_span(first)[0], header.state.block_span(last - 1)[1]
+        with self._lock:
+            cached = self._memory.get(header)
+        if cached is not None:
+            return memoryview(cached)[start:end]
+        size = header.state.fragment_length
+        whole = self._memory.takes(size) and size <= 4 * (end - start)
+        data = self._from_disk(header, path, 0 if whole else start, size if whole else end - start)
+        stripes = range(layout.stripes) if whole else range(first, last)
+        self._check(header, data, stripes, 0 if whole else start)
+        if not whole:
+            return data
+        with self._lock:
+            if header in self._index.get(header.state.state, ()):
+                self._memory.put(header, data)
+        return memoryview(data)[start:end]
+
+    def verify(self, header: FragmentHeader) -> bool:
+        """Read a whole fragment from disk and check it; a bad one is put in quarantine. False when it is not good."""
+        try:
+            path = self._path(header)
+            digest = StateDigest(header.state.state_bytes, header.state.layout.stripe_bytes)
+            packed = header.pack()
+            if self._from_disk(header, path, 0, len(packed)) != packed:
+                raise DamagedFragment("the header changed on disk")
+            for stripe in range(header.state.layout.stripes):
+                start, end = header.state.block_span(stripe)
+                check, _ = open_block(header, stripe, self._from_disk(header, path, start, end - start))
+                digest.add(check)
+            if digest.value() != header.state.digest:
+                raise DamagedFragment("blocks of other states")
+        except (Corrupt, StateMissing):
+            return False
+        except DamagedFragment as damage:
+            self.quarantine(header, str(damage))
+            return False
+        return True
+
+    def _path(self, header: FragmentHeader) -> Path:
+        with self._lock:
+            path = self._index.get(header.state.state, {}).get(header)
+        if path is None:
+            raise StateMissing(f"fragment {header.index} of {header.state} is not here")
+        return path
+
+    def _from_disk(self, header: FragmentHeader, path: Path, start: int, length: int) -> bytes:
+        try:
+            data = self._disk.read(path, start, length)
+        except OSError as error:
+            self.quarantine(header, f"cannot be read: {error.strerror}")
+            raise Corrupt(f"fragment {header.index} of {header.state} cannot be read") from None
+        return data
+
+    def _check(self, header: FragmentHeader, data: bytes, stripes: range, offset: int) -> None:
+        view = memoryview(data)
+        try:
+            for stripe in stripes:
+                start, end = header.state.block_span(stripe)
+                open_block(header, stripe, view[start - offset : end - offset])
+        except DamagedFragment as damage:
+            self.quarantine(header, str(damage))
+            raise Corrupt(f"fragment {header.index} of {header.state} is damaged on disk") from None
+
+    # Removing
+
+    def release(self, state: StateId, before: BatchId, epoch: Epoch) -> int:
+        """Remove a state's versions before `before`; return how many fragments went."""
+        self.check_epoch(state.namespace, epoch)
+        with self._lock:
+            gone = [header for header in self._index.get(state, ()) if header.state.version < before]
+        for header in gone:
+            self.drop(header)
+        return len(gone)
+
+    def drop(self, header: FragmentHeader) -> None:
+        """Remove one fragment; fine when it is not there."""
+        path = self._forget(header)
+        if path is not None:
+            self._disk.remove(path)
+            self._disk.remove_empty(path.parent)  # states that are saved once and dropped would leave a folder each
+
+    def quarantine(self, header: FragmentHeader, reason: str) -> None:
+        """Take a bad fragment out of service; keep its bytes for whoever wants to know why."""
+        path = self._forget(header)
+        if path is None:
+            return
+        log.warning("fragment %d of %s is lost: %s", header.index, header.state, reason)
+        with self._lock:
+            self._quarantined += 1
+        self._put_away(path)
+
+    def _forget(self, header: FragmentHeader) -> Path | None:
+        with self._lock:
+            fragments = self._index.get(header.state.state, {})
+            path = fragments.pop(header, None)
+            if path is None:
+                return None
+            if not fragments:
+                self._index.pop(header.state.state, None)
+            self._stored[header.state.state.namespace] -= header.state.fragment_length
+            self._memory.drop(header)
+            return path
+
+    def _put_away(self, path: Path) -> None:
+        try:
+            self._disk.rename(path, self._quarantine / f"{path.parent.name}-{path.name}")
+        except OSError as error:
+            log.warning("could not move %s to quarantine: %s", path.name, error.strerror)
+
+    # Everything
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        if self._owner >= 0:
+            os.close(self._owner)
+            self._owner = -1
+
+    def usage(self) -> Usage:
+        """Count."""
+        with self._lock:
+            return Usage(
+                fragments=sum(map(len, self._index.values())),
+                states=len(self._index),
+                bytes=self._stored.total(),
+                memory_bytes=self._memory.used,
+                memory_hits=self._memory.hits,
+                memory_misses=self._memory.misses,
+                quarantined=self._quarantined,
+                refused_stale=self._stale,
+            )
+
+    def all_held(self) -> Iterator[FragmentHeader]:
+        """Go through every fragment, as the index was at each state."""
+        for state in self.states():
+            yield from self.held(state)
+
+    def _read_fences(self) -> dict[str, Epoch]:
+        path = self.folder / "fences.json"
+        if not path.exists():
+            return {}
+        try:
+            read = json.loads(path.read_bytes())
+            return {str(namespace): Epoch(int(epoch)) for namespace, epoch in read.items()}
+        except (ValueError, AttributeError, TypeError):
+            # Fences are written atomically, so this is damage from outside: serving without them could let an old
+            # driver overwrite a newer one's state.
+            raise Corrupt(
+                "the epochs' file is damaged", where=str(path), remedy="move this peer's folder away and start it empty"
+            ) from None
+
+    def _recover(self) -> None:
+        for part in self._incoming.glob("*.part"):
+            self._disk.remove(part)
+        for path in self._fragments.glob("*/*/*"):
+            try:
+                if path.suffix != _SUFFIX:
+                    raise DamagedFragment("not a fragment's name")
+                header = FragmentHeader.unpack(self._disk.read(path, 0, LONGEST_HEADER))
+                if self.place(header) != path:
+                    raise DamagedFragment("not where its header belongs")
+                if path.stat().st_size != header.state.fragment_length:
+                    raise DamagedFragment(f"{path.stat().st_size} bytes, not {header.state.fragment_length}")
+            except (DamagedFragment, OSError) as damage:
+                log.warning("%s is lost: %s", path.name, damage)
+                self._quarantined += 1
+                self._put_away(path)
+                continue
+            self._index.setdefault(header.state.state, {})[header] = path
+            self._stored[header.state.state.namespace] += header.state.fragment_length
+
+    def place(self, header: FragmentHeader) -> Path:
+        """Return where a fragment lies: made from hashes and numbers alone."""
+        state = header.state
+        key = hashlib.blake2b(f"{state.state.namespace}\0{state.state.name}".encode(), digest_size=16).hexdigest()
+        name = f"{state.version}-{state.epoch}-{_identity(header)}-{header.index}{_SUFFIX}"
+        return self._fragments / key[:2] / key / name
+
+
+def _own(folder: Path) -> int:
+    """Keep other processes away from the folder for as long as the returned handle is open."""
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise BadInput(
+            "another process uses this folder", where=str(folder), remedy="stop it, or give each peer a folder"
+        ) from None
+    return handle
+
+
+def _identity(header: FragmentHeader) -> str:
+    """Return a name for everything that tells this encoding from others of the same version and epoch."""
+    packed = FragmentHeader(header.state, 0).pack()
+    return hashlib.blake2b(packed, digest_size=12).hexdigest()
+
+
+def _order(header: FragmentHeader) -> tuple[int, int, bytes, int]:
+    return header.state.epoch, header.state.version, header.state.digest, header.index

@@ -1,0 +1,263 @@
+"""What a peer does when asked: one method per operation, named in a table. Runs in peers, on their event loop.
+
+Disk work runs in threads; the loop only moves bytes. Operations (all over authenticated connections):
+
+| do | header | body | answer |
+|---|---|---|---|
+| `put` | `repairing` | fragment header | `here`; if not, chunks follow, the last with `end`, then `stored` |
+| `read` | `first`, `count` | fragment header | the blocks |
+| `find` | `namespace`, `name` | | headers of the fragments held, one behind the other |
+| `inventory` | `first`, `last` (keys, hex), `skip` | | headers of fragments with keys in this arc; `more` |
+| `locate` | `namespace`, `name` | | `root`, `members` |
+| `members` | | | `members` |
+| `release` | `namespace`, `name`, `before`, `epoch` | | `removed` |
+| `forget` | `namespace`, `names`, `epoch` | | `removed`: every version of these states |
+| `drop` | | fragment header | |
+| `fence` | `namespace`, `epoch` | | `epoch` |
+| `fences` | | | `fences` |
+| `restore` | `namespace`, `name`, `version`, `file` | | `ticket` |
+| `restored` | `ticket` | | `state`, `path`, `version`, `bytes`, `line` |
+| `repair` | `scrub` | | starts a round |
+| `status` | | | everything about this peer |
+| `ping` | | | `ready`: the process runs, and is part of the ring |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from holdfast.erasure.faults import FragmentFault
+from holdfast.erasure.fragment import FragmentHeader, StateId
+from holdfast.errors import BadInput
+from holdfast.ids import BatchId, Epoch
+from holdfast.store.peer.arrival import Arrival
+from holdfast.store.peer.fragment_files import FragmentFiles
+from holdfast.store.ring.encoding import contact_to_plain
+from holdfast.store.ring.ids import SIZE, clockwise, state_key
+from holdfast.store.ring.membership import Membership
+from holdfast.store.wire.failures import BadRequest
+from holdfast.store.wire.frames import FrameProtocol
+from holdfast.store.wire.listener import Answer
+from holdfast.store.wire.messages import LARGEST_BODY, BadFrame, Frame, Kind
+
+T = TypeVar("T")
+MOST_HEADERS = 20_000
+"""Fragment headers in one answer to `inventory`."""
+
+
+class Chores(Protocol):
+    """What a peer does beside keeping fragments: restores, repair, and telling about itself."""
+
+    def restore(self, state: StateId, version: BatchId | None, file: str) -> str:
+        """Start to restore a state into a local file; return a ticket."""
+        ...
+
+    def restored(self, ticket: str) -> dict[str, Any]:
+        """Tell how a restore stands."""
+        ...
+
+    def repair(self, *, scrub: bool) -> dict[str, Any]:
+        """Start a round of repair; return its number."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """Tell about this peer."""
+        ...
+
+
+class Operations:
+    """Serves requests."""
+
+    def __init__(
+        self, shelf: FragmentFiles, membership: Membership, chores: Chores, threads: ThreadPoolExecutor
+    ) -> None:
+        self._shelf, self._membership, self._chores, self._threads = shelf, membership, chores, threads
+        self._table: dict[str, Callable[[FrameProtocol, Frame], Awaitable[Answer]]] = {
+            "put": self._put,
+            "read": self._read,
+            "find": self._find,
+            "inventory": self._inventory,
+            "locate": self._locate,
+            "members": self._members,
+            "release": self._release,
+            "forget": self._forget,
+            "drop": self._drop,
+            "fence": self._fence,
+            "fences": self._all_fences,
+            "restore": self._restore,
+            "restored": self._restored,
+            "repair": self._repair,
+            "status": self._status,
+            "ping": self._ping,
+        }
+
+    async def serve(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        """Serve one request."""
+        operation = self._table.get(str(frame.header.get("do")))
+        if operation is None:
+            raise BadRequest(f"no operation {str(frame.header.get('do'))[:40]!r}")
+        try:
+            return await operation(protocol, frame)
+        except BadInput as bad:
+            # Names and numbers that are not allowed, wherever they were noticed.
+            raise bad if isinstance(bad, BadRequest) else BadRequest(str(bad)) from bad
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+    async def _put(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        header, repairing = _fragment(frame), bool(frame.header.get("repairing"))
+        arrival = await self._in_thread(lambda: self._shelf.begin(header, repairing=repairing))
+        if arrival.here:
+            return Answer({"here": True})
+        try:
+            await protocol.send(Kind.ANSWER, {"here": False})
+            await self._take_in(protocol, arrival)
+            await self._in_thread(arrival.publish)
+        finally:
+            if not arrival.done:
+                await self._in_thread(arrival.cancel)
+        return Answer({"stored": True})
+
+    async def _take_in(self, protocol: FrameProtocol, arrival: Arrival) -> None:
+        """Take chunks up to the last; after a fault the rest is read and dropped, so that the sender hears why."""
+        fault: Exception | None = None
+        while True:
+            chunk = await protocol.next()
+            if chunk.kind is not Kind.CHUNK:
+                raise BadFrame(f"{chunk.kind.name} where a chunk was due")
+            if chunk.header.get("end"):
+                break
+            if fault is None:
+                try:
+                    await self._in_thread(arrival.add, chunk.body)
+                except Exception as error:
+                    fault = error
+        if fault is not None:
+            raise fault
+
+    async def _read(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        header = _fragment(frame)
+        first, count = _number(frame, "first"), _number(frame, "count")
+        if count * header.state.block_bytes > LARGEST_BODY:
+            raise BadRequest(f"{count} blocks are more than one answer holds")
+        return Answer(body=[await self._in_thread(self._shelf.read, header, first, count)])
+
+    async def _find(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        held = self._shelf.held(_state(frame))
+        return Answer({"fragments": len(held)}, [header.pack() for header in held])
+
+    async def _inventory(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        first, last, skip = _key(frame, "first"), _key(frame, "last"), _number(frame, "skip")
+        reach = clockwise(first, last)
+
+        def in_arc() -> list[FragmentHeader]:
+            return [
+                header
+                for state in self._shelf.states()
+                if first == last or clockwise(first, state_key(state)) < reach
+                for header in self._shelf.held(state)
+            ]
+
+        found = await self._in_thread(in_arc)
+        page = found[skip : skip + MOST_HEADERS]
+        more = skip + len(page) < len(found)
+        return Answer({"fragments": len(page), "more": more}, [header.pack() for header in page])
+
+    async def _locate(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        found = await self._membership.lookup(state_key(_state(frame)))
+        return Answer(
+            {
+                "root": contact_to_plain(found.root),
+                "members": [contact_to_plain(contact) for contact in found.members],
+                "hops": found.hops,
+            }
+        )
+
+    async def _members(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        return Answer({"members": [contact_to_plain(contact) for contact in self._membership.everyone()]})
+
+    async def _release(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        before, epoch = BatchId(_number(frame, "before")), Epoch(_number(frame, "epoch"))
+        removed = await self._in_thread(self._shelf.release, _state(frame), before, epoch)
+        return Answer({"removed": removed})
+
+    async def _forget(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        namespace, epoch, names = _text(frame, "namespace"), Epoch(_number(frame, "epoch")), frame.header.get("names")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise BadRequest("must be a list of names", field="names")
+        states = [StateId(namespace, name) for name in names]
+
+        def remove() -> int:
+            return sum(self._shelf.release(state, BatchId((1 << 63) - 1), epoch) for state in states)
+
+        return Answer({"removed": await self._in_thread(remove)})
+
+    async def _drop(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        await self._in_thread(self._shelf.drop, _fragment(frame))
+        return Answer()
+
+    async def _fence(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        namespace = StateId(_text(frame, "namespace"), "x").namespace
+        epoch = await self._in_thread(self._shelf.fence, namespace, Epoch(_number(frame, "epoch")))
+        return Answer({"epoch": epoch})
+
+    async def _all_fences(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        return Answer({"fences": self._shelf.fences()})
+
+    async def _restore(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        version = None if frame.header.get("version") is None else BatchId(_number(frame, "version"))
+        return Answer({"ticket": self._chores.restore(_state(frame), version, _text(frame, "file"))})
+
+    async def _restored(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        return Answer(self._chores.restored(_text(frame, "ticket")))
+
+    async def _repair(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        return Answer(self._chores.repair(scrub=bool(frame.header.get("scrub"))))
+
+    async def _ping(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        return Answer({"ready": self._membership.ring.active})
+
+    async def _status(self, protocol: FrameProtocol, frame: Frame) -> Answer:
+        return Answer(self._chores.status())
+
+
+def _fragment(frame: Frame) -> FragmentHeader:
+    try:
+        header = FragmentHeader.unpack(frame.body)
+    except FragmentFault as fault:
+        raise BadRequest(f"not a fragment's header: {fault}") from None
+    if len(frame.body) != header.state.header_length:
+        raise BadRequest("bytes behind a fragment's header")
+    return header
+
+
+def _state(frame: Frame) -> StateId:
+    return StateId(_text(frame, "namespace"), _text(frame, "name"))
+
+
+def _text(frame: Frame, field: str) -> str:
+    value = frame.header.get(field)
+    if not isinstance(value, str):
+        raise BadRequest("must be text", field=field)
+    return value
+
+
+def _number(frame: Frame, field: str) -> int:
+    value = frame.header.get(field)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise BadRequest("must be a whole number from 0", field=field)
+    return value
+
+
+def _key(frame: Frame, field: str) -> int:
+    try:
+        key = int(_text(frame, field), 16)
+    except ValueError:
+        key = -1
+    if not 0 <= key < SIZE:
+        raise BadRequest("must be a key in hexadecimal", field=field)
+    return key

@@ -1,0 +1,350 @@
+"""Rebuilding what lost peers held, and tidying up (A-FP4S, sec. 3.2 and 3.3). Runs in peers, in a thread of its own.
+
+Every peer looks after the states whose keys are closest to it: it asks its leaf set what they hold of them, and
+
+* rebuilds missing fragments from any m others, stripe by stripe, and puts them on peers chosen by `placement`,
+* removes second copies of a fragment, which appear when a lost peer comes back,
+* removes what is left of saves that were never completed, once a newer whole version is there and time has passed.
+
+Fragments of this peer that lie too far from their key (the ring has grown) are handed over to where readers look.
+A round runs some time after a peer was lost or found (it may be back soon), regularly, and when asked for. It moves no
+more than its bandwidth. Everything a round does is safe to do twice and to stop anywhere: a peer killed in the middle
+leaves fragments whole or absent, like any other save.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from holdfast.erasure.fragment import FragmentHeader, StateHeader, StateId
+from holdfast.errors import HoldfastError
+from holdfast.store.client.retrieving import Retrieval, read_blocks
+from holdfast.store.client.scatter import scatter
+from holdfast.store.client.sending import FragmentSender
+from holdfast.store.peer.fragment_files import FragmentFiles
+from holdfast.store.peer.survey import Encoding, gathered, locate, read_headers, survey_state
+from holdfast.store.ring.ids import SIZE, RingId, clockwise, state_key
+from holdfast.store.ring.messages import Contact
+from holdfast.store.ring.placement import choose_holders, rank
+from holdfast.store.wire.address import Address
+from holdfast.store.wire.bandwidth import Bandwidth
+from holdfast.store.wire.connection import ConnectionPool
+from holdfast.store.wire.failures import Unreachable
+from holdfast.store.wire.messages import Bytes
+
+log = logging.getLogger("holdfast.store.peer.repair")
+MOST_INCOMPLETE = 3
+"""Rounds put off in a row because a neighbour does not say what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairSettings:
+    """When repair runs; seconds."""
+
+    after: float = 10.0
+    """From a loss to the round that mends it: a peer that restarts within it costs nothing."""
+    every: float = 300.0
+    garbage_after: float = 600.0
+    """How long an incomplete save is left alone: its writer may still be at work."""
+
+
+@dataclass(slots=True)
+class RepairProgress:
+    """What repair has done since the peer started, and what it does now."""
+
+    rounds: int = 0
+    running: bool = False
+    states: int = 0
+    """States this peer looks after, at its last round."""
+    to_rebuild: int = 0
+    """Fragments the current or last round found missing."""
+    rebuilt: int = 0
+    bytes: int = 0
+    failed: int = 0
+    """States the last round could not mend."""
+    removed: int = 0
+    handed_over: int = 0
+    scrubbed: int = 0
+
+
+class Repairer:
+    """This peer's share in keeping every state at full redundancy."""
+
+    def __init__(
+        self,
+        shelf: FragmentFiles,
+        pool: ConnectionPool,
+        me: Contact,
+        members: Callable[[], list[Contact]],
+        covers: Callable[[RingId], bool],
+        settings: RepairSettings,
+        bandwidth: float,
+    ) -> None:
+        """Look after keys near `me`; `members` and `covers` tell of the ring as it is now."""
+        self.progress = RepairProgress()
+        self._shelf, self._pool, self._me, self._members, self._covers = shelf, pool, me, members, covers
+        self._settings = settings
+        self._rate = bandwidth
+        self._wake = threading.Condition()
+        self._due = time.monotonic() + settings.every
+        self._scrub = False
+        self._stopping = False
+        self._incomplete = 0
+        self._first_seen: dict[StateHeader, float] = {}
+        self._thread = threading.Thread(target=self._run, name="holdfast-repair", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End at the next safe place."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+
+    def soon(self) -> None:
+        """Run a round when the settling time has passed."""
+        self._schedule(time.monotonic() + self._settings.after)
+
+    def now(self, *, scrub: bool) -> int:
+        """Run a round at once; return how many had ended before it."""
+        with self._wake:
+            self._scrub = self._scrub or scrub
+            self._due = 0.0
+            self._wake.notify_all()
+            return self.progress.rounds + (1 if self.progress.running else 0)
+
+    def report(self) -> dict[str, Any]:
+        """Return the progress as plain values."""
+        return asdict(self.progress)
+
+    def _schedule(self, when: float) -> None:
+        with self._wake:
+            self._due = min(self._due, when)
+            self._wake.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                while not self._stopping and time.monotonic() < self._due:
+                    self._wake.wait(self._due - time.monotonic())
+                if self._stopping:
+                    return
+                self._due = time.monotonic() + self._settings.every
+                scrub, self._scrub = self._scrub, False
+                self.progress.running = True
+            try:
+                self._round(scrub)
+            except HoldfastError as error:
+                log.warning("a round of repair ended early: %s", error)
+                self.soon()
+            except Exception:
+                log.exception("a round of repair failed")
+                self.soon()
+            with self._wake:
+                self.progress.running = False
+                self.progress.rounds += 1
+
+    def _round(self, scrub: bool) -> None:
+        pace = _Pace(self._rate, lambda: self._stopping)
+        if scrub:
+            for held in list(self._shelf.all_held()):
+                self._shelf.verify(held)
+                self.progress.scrubbed += 1
+                pace.spent(held.state.fragment_length)
+        self._hand_over(pace)
+        members = self._members()
+        by_state: dict[StateId, list[Encoding]] = defaultdict(list)
+        for encoding in self._inventory(members).values():
+            by_state[encoding.header.state].append(encoding)
+        self.progress.states = len(by_state)
+        damaged = [one for encodings in by_state.values() for one in encodings if one.whole and one.missing]
+        self.progress.to_rebuild = sum(len(one.missing) for one in damaged)
+        self.progress.failed = 0
+        # The states nearest to being lost first.
+        for encoding in sorted(damaged, key=lambda one: one.redundancy):
+            if self._stopping:
+                return
+            try:
+                self._rebuild(encoding, members, pace)
+            except HoldfastError as error:
+                self.progress.failed += 1
+                log.warning("not rebuilt: %s", error)
+        for encodings in by_state.values():
+            self._tidy(encodings)
+        if self.progress.failed:
+            self.soon()
+
+    def _inventory(self, members: list[Contact]) -> dict[StateHeader, Encoding]:
+        """Ask the leaf set for all fragments whose keys are closer to this peer than to any other."""
+        first, last = arc(self._me.id, [one.id for one in members])
+        bounds = {"first": f"{first:032x}", "last": f"{last:032x}"}
+
+        def ask(address: str) -> list[FragmentHeader]:
+            headers: list[FragmentHeader] = []
+            while True:
+                answer = self._pool.request(Address.parse(address), "inventory", {**bounds, "skip": len(headers)})
+                headers += read_headers(answer.body)
+                if not answer.header.get("more"):
+                    return headers
+
+        outcomes = scatter([one.address for one in members], ask, seconds=30.0)
+        silent = len(members) - sum(one.error is None for one in outcomes)
+        if silent and self._incomplete < MOST_INCOMPLETE:
+            # What a slow peer holds is not lost: wait until it answers or the ring gives it up, but not for ever.
+            self._incomplete += 1
+            raise Unreachable(f"{silent} of {len(members)} neighbours did not say what they hold")
+        self._incomplete = 0
+        return gathered((one.asked, one.result) for one in outcomes)
+
+    def _read_blocks(self, address: str, fragment: FragmentHeader, first: int, count: int) -> Bytes:
+        return read_blocks(self._pool, address, fragment, first, count)
+
+    def _rebuild(self, encoding: Encoding, members: list[Contact], pace: _Pace) -> None:
+        from holdfast.erasure.decoding import StateDecoder  # The code is loaded by those who use it.
+
+        header = encoding.header
+        by_address = {one.address: one for one in members}
+        keep = {index: by_address[peers[0]] for index, peers in encoding.holders.items()}
+        placement = choose_holders(state_key(header.state), members, header.coding, keep=keep)
+        lost = encoding.missing
+        senders = {
+            index: FragmentSender(
+                self._pool,
+                FragmentHeader(header, index),
+                placement.holders[index].address,
+                30.0,
+                repairing=True,
+            )
+            for index in lost
+        }
+        retrieval = Retrieval(header, encoding.holders, self._read_blocks)
+        decoder = StateDecoder(header)
+        try:
+            for blocks in retrieval.stripes():
+                rebuilt = decoder.recompute(blocks, lost)
+                size = 0
+                for index, block in rebuilt.items():
+                    pieces: list[Bytes] = [block.prefix, block.payload]
+                    senders[index].feed(pieces, 5.0)
+                    size += len(block)
+                pace.spent(size + header.coding.data * header.block_bytes)
+            decoder.finish()
+        except BaseException as error:
+            fault = error if isinstance(error, HoldfastError) else HoldfastError("repair was interrupted")
+            for sender in senders.values():
+                sender.give_up(fault)
+            raise
+        for index, sender in senders.items():
+            sender.feed(None, 5.0)
+            if not sender.finished(time.monotonic() + 30.0):
+                raise sender.error or HoldfastError("not stored")
+            self.progress.rebuilt += 1
+            self.progress.bytes += header.fragment_length
+            log.info("rebuilt fragment %d of %s at %s", index, header, sender.address)
+
+    def _tidy(self, encodings: list[Encoding]) -> None:
+        """Remove second copies, and incomplete saves that are old and superseded."""
+        now = time.monotonic()
+        whole = [one for one in encodings if one.whole]
+        newest = max(((one.header.epoch, one.header.version) for one in whole), default=None)
+        for encoding in encodings:
+            header = encoding.header
+            if encoding.whole:
+                self._first_seen.pop(header, None)
+                if not encoding.missing:
+                    self._remove_copies(encoding)
+                continue
+            since = self._first_seen.setdefault(header, now)
+            superseded = newest is not None and (header.epoch, header.version) < newest
+            if superseded and now - since >= self._settings.garbage_after:
+                for index, peers in encoding.holders.items():
+                    self._drop(FragmentHeader(header, index), peers)
+                self._first_seen.pop(header, None)
+
+    def _remove_copies(self, encoding: Encoding) -> None:
+        doubled = {index: peers for index, peers in encoding.holders.items() if len(peers) > 1}
+        if not doubled:
+            return
+        ranked = {
+            one.address: place for place, one in enumerate(rank(state_key(encoding.header.state), self._members()))
+        }
+        for index, peers in doubled.items():
+            best_first = sorted(peers, key=lambda peer: ranked.get(peer, len(ranked)))
+            self._drop(FragmentHeader(encoding.header, index), best_first[1:])
+
+    def _drop(self, fragment: FragmentHeader, peers: list[str]) -> None:
+        for peer in peers:
+            try:
+                self._pool.request(Address.parse(peer), "drop", {}, [fragment.pack()])
+                self.progress.removed += 1
+            except HoldfastError as error:
+                log.info("could not remove a copy at %s: %s", peer, error)
+
+    def _hand_over(self, pace: _Pace) -> None:
+        """Move own fragments to where readers look, if that is no longer here."""
+        for state in self._shelf.states():
+            if self._stopping:
+                return
+            if self._covers(state_key(state)):
+                continue
+            near = locate(self._pool, state, [self._me.address])
+            if any(one.id == self._me.id for one in near):
+                continue
+            there = survey_state(self._pool, state, [one.address for one in near])
+            for held in self._shelf.held(state):
+                encoding = there.encodings.get(held.state)
+                if encoding is None or held.index not in encoding.holders:
+                    taken = {peer for peers in encoding.holders.values() for peer in peers} if encoding else set()
+                    free = [one for one in rank(state_key(state), near) if one.address not in taken]
+                    if not free or not self._copy(held, free[0].address, pace):
+                        continue
+                self._shelf.drop(held)
+                self.progress.handed_over += 1
+
+    def _copy(self, held: FragmentHeader, address: str, pace: _Pace) -> bool:
+        sender = FragmentSender(self._pool, held, address, 30.0, repairing=True)
+        try:
+            for stripe in range(held.state.layout.stripes):
+                block = self._shelf.read(held, stripe, 1)
+                sender.feed([block], 5.0)
+                pace.spent(len(block))
+        except HoldfastError as error:
+            sender.give_up(error)
+            return False
+        sender.feed(None, 5.0)
+        return sender.finished(time.monotonic() + 30.0)
+
+
+class _Pace:
+    """Sleeps as the bandwidth demands, in small steps so that stopping is quick."""
+
+    def __init__(self, rate: float, stopping: Callable[[], bool]) -> None:
+        self._bandwidth = Bandwidth(rate)
+        self._stopping = stopping
+
+    def spent(self, amount: int) -> None:
+        wait = self._bandwidth.delay(amount, time.monotonic())
+        while wait > 0 and not self._stopping():
+            time.sleep(min(wait, 0.2))
+            wait -= 0.2
+
+
+def arc(me: RingId, members: list[RingId]) -> tuple[int, int]:
+    """Return the keys that are closer to `me` than to others: from, inclusive, to, exclusive; equal means all."""
+    others = [one for one in members if one != me]
+    if not others:
+        return 0, 0
+    before = min(clockwise(one, me) for one in others)
+    after = min(clockwise(me, one) for one in others)
+    first, last = (me - before // 2) % SIZE, (me + after // 2 + 1) % SIZE
+    return first, last

@@ -1,0 +1,1 @@
+"""What peers say to each other: messages, frames, connections, authentication."""

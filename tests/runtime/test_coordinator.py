@@ -1,0 +1,248 @@
+"""The driver's loop in one process: what it does when the store says no, when nodes are short, when a sink fails."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+
+from holdfast import Application, tumbling
+from holdfast.errors import CheckFailed
+from holdfast.examples.registry import EXAMPLES
+from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
+from holdfast.recovery.checkpoints import NOTHING
+from holdfast.recovery.strategy import RecoverySettings
+from holdfast.runtime import run_in_process
+from holdfast.runtime.answers import OperatorFailed
+from holdfast.runtime.blocks import SINK, Block, Edge, Header
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.coordinator.event_log import Observation
+from holdfast.runtime.coordinator.outputs import Outputs
+from holdfast.runtime.coordinator.pacing import CycleSettings
+from holdfast.runtime.coordinator.progress import MemoryProgress, ProgressShelf
+from holdfast.runtime.io.sinks import MemorySink, OutputKey, Sink
+from holdfast.runtime.io.sources import MemoryLog, log_batch
+from holdfast.runtime.loop_backend import LoopBackend
+from holdfast.runtime.program import Program
+from holdfast.runtime.state.snapshot_store import Answered, MemorySnapshotStore, SaveAnswer
+from holdfast.runtime.state.store import MemoryStore
+
+EXAMPLE = EXAMPLES["traffic"]
+GIVEN = list(EXAMPLE.batches(1, 16, 60))
+
+
+class StubbornVault(MemorySnapshotStore):
+    """Saves nothing while it has too few peers."""
+
+    short = True
+
+    def saved(self, name: str) -> SaveAnswer | None:
+        return Answered("1 peer answers, 2 are needed") if self.short else super().saved(name)
+
+
+@dataclass
+class Bench:
+    """One run in one process, with everything that it said."""
+
+    snapshot_store: MemorySnapshotStore = field(default_factory=MemorySnapshotStore)
+    recovery: RecoverySettings = field(default_factory=RecoverySettings)
+    capacity: float = 100.0
+    sink: Mapping[str, Sink] = field(default_factory=dict)
+    application: Callable[[], Application] = EXAMPLE.application
+    late: Sink = field(default_factory=MemorySink)
+    shelf: ProgressShelf = field(default_factory=ProgressShelf)
+    pace: CycleSettings = field(default_factory=lambda: CycleSettings(checkpoint_batches=3, wait_seconds=0.5))
+
+    def __post_init__(self) -> None:
+        self.program = Program(self.application())
+        self.logs = {name: MemoryLog(source, self.program.name) for name, source in self.program.sources.items()}
+        self.sinks: dict[str, Sink] = {p.operator: MemorySink() for p in self.program.outputs} | dict(self.sink)
+        self.told: list[str] = []
+        self.seen: list[Observation] = []
+        self.backend = LoopBackend(self.program, self.logs, self.snapshot_store, lambda node: MemoryStore())
+        self.backend.add_nodes({NodeId(f"n{number}"): self.capacity for number in range(4)})
+        self.coordinator = Coordinator(
+            self.program,
+            self.backend,
+            self.logs,
+            self.sinks,  # type: ignore[arg-type]
+            lambda operator, feed: self.late,
+            MemoryProgress(shelf=self.shelf),
+            recovery=self.recovery,
+            pace=self.pace,
+            tell=self.told.append,
+            observe=self.seen.append,
+        )
+
+    def feed(self, batches: list[Mapping[str, pa.Table]]) -> None:
+        for batch in batches:
+            log_batch(self.program, self.logs, batch)
+            self.coordinator.run()
+
+    def check(self) -> None:
+        expected = run_in_process(EXAMPLE.application(), GIVEN, close=False)
+        for name, sink in self.sinks.items():
+            assert isinstance(sink, MemorySink)
+            found = sink.rows()
+            rows = [] if found is None else found.to_pylist()
+            assert sorted(map(str, rows)) == sorted(map(str, expected.rows(name).to_pylist()))
+
+
+def test_too_few_peers_hold_up_checkpoints_and_not_the_stream() -> None:
+    snapshot_store = StubbornVault()
+    bench = Bench(snapshot_store)
+    bench.feed(GIVEN[:10])
+    assert bench.coordinator.status.frontier == 9, "the stream goes on"
+    assert bench.coordinator.machine.checkpoints.global_batch == -1
+    assert any("1 peer answers, 2 are needed" in line and "O3[0]" in line for line in bench.told), bench.told
+    assert all(log.blocks(0, 1) for log in bench.logs.values()), "and its logs are kept"  # type: ignore[arg-type]
+    snapshot_store.short = False
+    bench.feed(GIVEN[10:])
+    assert bench.coordinator.machine.checkpoints.global_batch > 0
+    bench.check()
+
+
+def test_what_no_node_has_room_for_waits_and_says_so() -> None:
+    total = float(Program(EXAMPLE.application()).topology.cost.sum())
+    bench = Bench(capacity=total / 4 / 0.8 * 1.3)
+    bench.feed(GIVEN[:8])
+    bench.backend.lose_nodes(NodeId("n0"), NodeId("n1"))
+    log_batch(bench.program, bench.logs, GIVEN[8])
+    with pytest.raises(CheckFailed, match="found no node"):
+        bench.coordinator.run()
+    assert [one.fields["count"] for one in bench.seen if one.kind == "requested"] == [2]
+    alive = {p for p in bench.program.outputs if bench.coordinator.machine.available(p)}
+    assert alive, "queries that fit the nodes left go on"
+    assert all(bench.coordinator.machine.published[p] == 8 for p in alive)
+    bench.backend.add_nodes({NodeId("n5"): bench.capacity, NodeId("n6"): bench.capacity})
+    bench.feed(GIVEN[9:])
+    bench.coordinator.checkpoint()
+    assert not bench.coordinator.machine.recovering
+    assert [one for one in bench.seen if one.kind == "recovery-ended"]
+    plans = [one for one in bench.seen if one.kind == "planned"]
+    assert all(one.fields["problems"] == [] for one in plans)
+    bench.check()
+
+
+class Brittle(MemorySink):
+    """Fails once, half-way through a batch's partitions."""
+
+    broken = True
+
+    def publish(self, key: OutputKey, rows: pa.Table, epoch: int) -> None:  # type: ignore[override]
+        if self.broken and key.batch == 5 and key.query.index == 1:
+            raise ConnectionError("the database is away")
+        super().publish(key, rows, epoch)  # type: ignore[arg-type]
+
+
+def test_a_sink_that_fails_half_way_is_named_and_loses_nothing() -> None:
+    sink = Brittle()
+    bench = Bench(sink={"O3": sink})
+    with pytest.raises(OperatorFailed, match="the database is away") as caught:
+        bench.feed(GIVEN)
+    assert "operator O3" in str(caught.value)
+    assert "partition O3[1], batch 5" in str(caught.value)
+    sink.broken = False
+    bench.coordinator.run()
+    bench.feed(GIVEN[bench.coordinator.status.logged + 1 :])
+    bench.check()
+
+
+def test_what_is_alive_goes_on_while_others_wait_for_nodes() -> None:
+    """Whoever feeds a stream calls `advance`: live queries do not wait for dead ones, and no time ends the run."""
+    total = float(Program(EXAMPLE.application()).topology.cost.sum())
+    bench = Bench(capacity=total / 4 / 0.8 * 1.3)
+    bench.feed(GIVEN[:6])
+    bench.backend.lose_nodes(NodeId("n0"), NodeId("n1"))
+    machine = bench.coordinator.machine
+    for number in range(6, 14):
+        log_batch(bench.program, bench.logs, GIVEN[number])
+        while bench.coordinator.status.live_frontier < number:
+            bench.coordinator.advance()
+    alive = {p for p in bench.program.outputs if machine.available(p)}
+    assert alive
+    assert all(machine.published[p] == 13 for p in alive)
+    assert machine.lost
+    assert bench.coordinator.status.frontier < 13
+    for _ in range(200):
+        assert not bench.coordinator.advance(), "there is nothing to do, and that does not end the run"
+    assert any("partitions wait for 2 nodes" in line for line in bench.told), bench.told
+    bench.backend.add_nodes({NodeId("n5"): bench.capacity, NodeId("n6"): bench.capacity})
+    bench.feed(GIVEN[14:])
+    bench.check()
+
+
+class Absent(MemorySink):
+    """Refuses late rows for a while."""
+
+    away = True
+
+    def publish(self, key: OutputKey, rows: pa.Table, epoch: int) -> None:  # type: ignore[override]
+        if self.away:
+            raise CheckFailed("the disk for late rows is full")
+        super().publish(key, rows, epoch)  # type: ignore[arg-type]
+
+
+def late_words() -> Application:
+    app = Application("late")
+    stream = app.source("s", schema={"word": "string", "at": "double"}, event_time="at")
+    stream.key_by("word").window(tumbling(1)).count(id="c", parallelism=2).output()
+    return app
+
+
+def late_batches() -> list[dict[str, pa.Table]]:
+    """Batches whose second rows are all too late, but for the first batch."""
+    return [{"s": pa.table({"word": ["a", "b"], "at": [number + 0.5, 0.5]})} for number in range(6)]
+
+
+@pytest.mark.parametrize("broken", ["late rows", "output"])
+def test_late_rows_are_not_lost_where_a_sink_fails(broken: str) -> None:
+    late, out = Absent(), Brittle() if broken == "output" else MemorySink()
+    late.away = broken == "late rows"
+    bench = Bench(application=late_words, late=late, sink={"c": out})
+    for batch in late_batches():
+        log_batch(bench.program, bench.logs, batch)
+        with contextlib.suppress(CheckFailed, OperatorFailed):
+            bench.coordinator.run()
+    late.away = False
+    if isinstance(out, Brittle):
+        out.broken = False
+    bench.coordinator.run()
+    found = late.rows()
+    assert found is not None
+    assert found.num_rows == 4, "each late row, once"
+    counted = [bench.coordinator.measures[PartitionId.parse(name)].late_rows for name in ("c[0]", "c[1]")]
+    assert sum(counted) == 4
+
+
+def test_an_output_never_leaves_a_batch_out() -> None:
+    """What comes without the batch before it waits: it comes again together with that."""
+    program, sink = Program(late_words()), MemorySink()
+    outputs = Outputs(program, {OperatorId("c"): sink}, lambda operator, feed: MemorySink())
+    query = PartitionId.parse("c[0]")
+
+    def block(batch: int) -> Block:
+        edge, receiver = Edge(query.operator, SINK), PartitionId(SINK, 0)
+        return Block(Header(edge, query, receiver, BatchId(batch), Epoch(1), None), pa.table({"n": [batch]}))
+
+    first = outputs.publish([block(1), block(3), block(2)], {query: BatchId(0)}, NOTHING, Epoch(1))
+    assert first.reached == {query: 3}
+    gap = outputs.publish([block(5), block(6)], {query: BatchId(3)}, NOTHING, Epoch(1))
+    assert (gap.reached, gap.out, gap.problem) == ({}, [], None)
+    assert sink.rows()["n"].to_pylist() == [1, 2, 3]  # type: ignore[index]
+
+
+def test_costs_are_measured_and_a_new_driver_plans_with_them() -> None:
+    shelf = ProgressShelf()
+    bench = Bench(
+        shelf=shelf, pace=CycleSettings(checkpoint_batches=3, wait_seconds=0.5, measure_costs=True), capacity=1.0
+    )
+    bench.feed(GIVEN)
+    costs = {name: one["cost"] for name, one in shelf.measures.items()}
+    assert set(costs) == {str(p) for p in bench.program.partitions}
+    assert max(costs.values()) > 1e-5
+    again = Bench(shelf=shelf, pace=CycleSettings(measure_costs=True), capacity=1.0)
+    assert again.coordinator.machine.costs == {PartitionId.parse(name): cost for name, cost in costs.items()}
