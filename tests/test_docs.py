@@ -79,7 +79,7 @@ def test_settings_exist(page: Path) -> None:
 def test_papers_have_names(page: Path) -> None:
     found = re.search(r"\bpapers? 00\d\b|\b00[0-4], (?:Fig|sec|Alg|Q)", page.read_text(), re.IGNORECASE)
     assert found is None, (
-        f"{page.name}: {found[0] if found else ''}: cite papers by the names in docs/research/index.md"
+        f"{page.name}: {found[0] if found else ''}: cite papers by the names in docs/research/papers.md"
     )
 
 

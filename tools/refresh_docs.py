@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "lab"), str(ROOT / "tests")]
 
 
 def settings_table() -> str:
@@ -31,7 +31,7 @@ def settings_table() -> str:
 
 def spark_settings_table() -> str:
     """Return the table of what Spark must be set to."""
-    from holdfast.spark.needs import NEEDS
+    from holdfast.spark.requirements import NEEDS
 
     rows = [f"| `{one.key}` | `{one.set_to}` | {one.because} |" for one in NEEDS]
     return "\n".join(["| setting | set it to | because |", "|---|---|---|", *rows])
@@ -44,6 +44,23 @@ def decisions_table() -> str:
         title = re.sub(r"^# \d+[.:]? *", "", path.read_text().splitlines()[0])
         rows.append(f"| {path.name[:4]} | [{title[:1].upper()}{title[1:]}]({path.name}) |")
     return "\n".join(["| number | decision |", "|---|---|", *rows])
+
+
+def topologies_table() -> str:
+    """Return the list of named topologies: the examples' own, and the papers'; those of FTC with T(v) = 1 only."""
+    from holdfast.examples.registry import EXAMPLES
+
+    lab = import_module("holdfast_lab.topologies")
+    known = {one.name: (one.title, f"{one.paper}, {one.place}") for one in lab.paper_topologies()}
+    known |= {name: (one.title, f"[example](../guides/examples.md) `{name}`") for name, one in EXAMPLES.items()}
+    rows = []
+    for name in lab.named_topologies():
+        if not name.endswith("-unequal"):
+            one = lab.named_topology(name)
+            sizes = f"{len(one.operators)} | {len(one)} | {one.task_edges:,} | {len(one.outputs)}"
+            rows.append(f"| `{name}` | {known[name][0]} | {known[name][1]} | {sizes} |")
+    head = "| name | what it is | from | operators | partitions | task edges | queries |"
+    return "\n".join([head, "|---|---|---|--:|--:|--:|--:|", *rows])
 
 
 def command_pages() -> str:
@@ -73,6 +90,7 @@ GENERATED = {
     "spark-settings": spark_settings_table,
     "decisions": decisions_table,
     "commands": command_pages,
+    "topologies": topologies_table,
 }
 
 

@@ -162,7 +162,7 @@ class PageRun:
         environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "lab")]),
         }
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", text],
