@@ -79,7 +79,7 @@ def install(prefix: Path, wanted: list[str]) -> None:
     """Install wheels and names into the environment at `prefix`."""
     site = next((prefix / "lib").glob("python*/site-packages"))
     wheels = [Path(re.sub(r"\[.*\]$", "", one)) for one in wanted if re.search(r"\.whl(\[.*\])?$", one)]
-    extras = {extra for one in wanted for extra in re.findall(r"\.whl\[(.*)\]$", one)}
+    extras = {e.strip() for one in wanted for some in re.findall(r"\.whl\[(.*)\]$", one) for e in some.split(",")}
     names = [one for one in wanted if not re.search(r"\.whl(\[.*\])?$", one)]
     asked = list(names)
     for wheel in wheels:
