@@ -23,7 +23,7 @@ LINES = [
     ["examples"],
     ["application"],
     ["topology", "erasure"],
-    ["ids", "lab"],
+    ["ids", "lab", "durable_files"],
     ["errors"],
 ]
 DEPTH = {package: depth for depth, line in enumerate(LINES) for package in line}

@@ -16,13 +16,51 @@ NodeId = NewType("NodeId", str)
 BatchId = NewType("BatchId", int)
 """What the sources emit between two barriers, counted from zero."""
 
-Epoch = NewType("Epoch", int)
-"""Counts driver starts, rollbacks and plans; everything written carries it and lower ones are refused."""
-
 LONGEST_ID = 100
 OPERATOR_ID_PATTERN = r"^[A-Za-z0-9_-]{1,100}$"
 _OPERATOR = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 _PARTITION = re.compile(r"([A-Za-z0-9_-]{1,100})\[(0|[1-9][0-9]{0,8})\]", re.ASCII)
+
+
+class Epoch(int):
+    """When something was decided: under which claim, and after how many rollbacks and placements under it.
+
+    The claim is a driver's number for a run: only a higher claim ends a driver. The number counts within the claim.
+    Both are one integer, the claim in front: epochs are ordered by it, and it is what files and the wire carry.
+
+    >>> Epoch.of(2, 7) > Epoch.of(1, 9)
+    True
+    >>> print(Epoch.of(2, 7), Epoch.of(2, 7).next.number)
+    2.7 8
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, claim: int, number: int) -> Epoch:
+        """Return the epoch of this number under a claim."""
+        return cls(claim << _NUMBER_BITS | number)
+
+    @property
+    def claim(self) -> int:
+        """The driver's number for the run."""
+        return self >> _NUMBER_BITS
+
+    @property
+    def number(self) -> int:
+        """Counts rollbacks and placements under the claim."""
+        return self & (1 << _NUMBER_BITS) - 1
+
+    @property
+    def next(self) -> Epoch:
+        """The epoch that follows under the same claim."""
+        return Epoch(self + 1)
+
+    def __str__(self) -> str:
+        return f"{self.claim}.{self.number}"
+
+
+_NUMBER_BITS = 32
 
 
 def folder_name(text: str) -> str:

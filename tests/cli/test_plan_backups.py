@@ -58,7 +58,7 @@ def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["signal-guru-unequal", "--latency", "4"], 3, "source[0] alone takes 10 s"),
         (["signal-guru", "--latency", "4", "--algorithm", "exhaustive"], 4, "55 partitions"),
-        (["signal-guru", "--latency", "4", "--algorithm", "tree"], 2, "no tree"),
+        (["signal-guru", "--latency", "4", "--algorithm", "tree"], 2, "not a tree"),
         (["signal-guru", "--latency", "4", "--algorithm", "line"], 2, "lines"),
         (["signal-guru", "--latency", "-4"], 2, "latency of -4"),
         (["signal-guru", "--latency", "nan"], 2, "latency of nan"),

@@ -86,7 +86,7 @@ def test_a_dag_from_a_file_and_the_table(tmp_path: Path, capsys: pytest.CaptureF
             "storing the inputs of 15 anchors",
         ),
         (["tree-15", "--overhead", "0.5", "--bandwidth", "3e6", "--algorithm", "tree"], 3, "no plan on a grid of 200"),
-        (["tree-15", "--overhead", "0.5", "--bandwidth", "3e7", "--algorithm", "chain"], 2, "do not stand in a row"),
+        (["tree-15", "--overhead", "0.5", "--bandwidth", "3e7", "--algorithm", "chain"], 2, "are not a chain"),
         (["signal-guru", "--overhead", "0.5", "--bandwidth", "3e7"], 2, "failure_rate above 0"),
         (["chain-15", "--overhead", "0", "--bandwidth", "3e7"], 2, "overhead: must be above zero"),
         (["chain-15", "--overhead", "nan", "--bandwidth", "3e7"], 2, "overhead: must be above zero"),

@@ -102,7 +102,7 @@ def test_cut_and_overlong_fragments_count_as_lost() -> None:
     for size in (0, 1, 90, len(fragments[0]) - 1):
         assert decode([fragments[0][:size], *fragments[1:]]) == state
     assert decode([fragments[0] + b"\0", *fragments[1:]]) == state
-    with pytest.raises(NotEnoughFragments, match="2 fragments where 3 are needed; missing \\[0, 1, 2, 4\\]"):
+    with pytest.raises(NotEnoughFragments, match="2 fragments, 3 needed; missing \\[0, 1, 2, 4\\]"):
         decode([fragments[3], fragments[5], fragments[4] + b"\0"])
 
 

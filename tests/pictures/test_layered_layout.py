@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.pictures.layered_layout import Layout, fold, lay_out, widen
+from holdfast.pictures.layered_layout import Layout, compute_layout, fold, widen
 
 
 @st.composite
@@ -18,7 +18,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[tuple[float, float]], list[int], list[
 
 
 def place(sizes: list[tuple[float, float]], columns: list[int], links: list[tuple[int, int]]) -> Layout:
-    return lay_out(
+    return compute_layout(
         sizes, columns, links, link_heights=[0.1] * len(links), column_gap=[1.0] * (max(columns) + 1), row_gap=0.2
     )
 

@@ -54,5 +54,5 @@ def test_what_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
     fig, _ = style.sheet(1, 1)
     with pytest.raises(BadInput, match=r"nowhere/a\.png: cannot be written: No such file or directory"):
         style.save(fig, tmp_path / "nowhere" / "a.png")
-    with pytest.raises(BadInput, match="'xyz' is not a kind of picture; use svg, pdf, png"):
+    with pytest.raises(BadInput, match="'xyz' is not an image format; use svg, pdf, png"):
         style.save(fig, tmp_path / "a.xyz")

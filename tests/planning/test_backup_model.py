@@ -118,11 +118,12 @@ def test_latencies_that_cannot_be_are_refused(latency: float) -> None:
         BackupProblem(line(1), latency)
 
 
-def test_a_latency_of_zero_is_met_by_partitions_that_take_no_time() -> None:
-    problem = BackupProblem(line(0, 0, 0), 0)
+@pytest.mark.parametrize("latency", [0.0, 5e-324, 1e-300])
+def test_a_latency_of_zero_is_met_by_partitions_that_take_no_time(latency: float) -> None:
+    problem = BackupProblem(line(0, 0, 0), latency)
     assert check_backups(problem, problem.mask([])).meets
     with pytest.raises(NoPlan):
-        require_feasible(BackupProblem(line(0, 1), 0))
+        require_feasible(BackupProblem(line(0, 1), latency))
 
 
 def test_half_of_youngs_interval_where_the_topology_gives_no_time() -> None:
@@ -152,7 +153,7 @@ def test_the_paper_s_example_of_lines() -> None:
 def test_shapes_are_refused_where_they_do_not_fit() -> None:
     with pytest.raises(BadInput, match="not made of lines"):
         line_backups(BackupProblem(named_topology("tree"), 3))
-    with pytest.raises(BadInput, match="no tree"):
+    with pytest.raises(BadInput, match="not a tree"):
         tree_backups(BackupProblem(named_topology("signal-guru"), 3))
 
 

@@ -249,7 +249,7 @@ def test_nodes_that_come_together_make_one_plan_and_bad_arrivals_are_refused() -
     failed = topology.indices([f"p{n}[0]" for n in range(3, 13)])
     arrivals = [Arrival(60.0, node) for node in nodes_of(2.5, 2.5)]
     assert rows(make_schedule(topology, failed, arrivals, best_density))[0][0] == "N1+N2"
-    with pytest.raises(BadInput, match="no arrivals"):
+    with pytest.raises(BadInput, match="no node arrivals"):
         make_schedule(topology, failed, [], best_density)
     with pytest.raises(BadInput, match="same name"):
         make_schedule(topology, failed, [arrivals[0], arrivals[0]], best_density)

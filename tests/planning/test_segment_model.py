@@ -106,7 +106,7 @@ def test_the_checker_says_why_a_plan_is_none() -> None:
     case = drawn("chain", 4, 1)
     plan = plan_one_segment(case, 0.5)
     check_plan(case, plan, 0.5)
-    with pytest.raises(CheckFailed, match="source o0 is no anchor"):
+    with pytest.raises(CheckFailed, match="source o0 is not an anchor"):
         check_plan(case, replace(plan, anchors=np.array([False, True, True, True])), 0.5)
     with pytest.raises(CheckFailed, match="above the allowed"):
         check_plan(case, plan, 0.4)
@@ -122,7 +122,7 @@ def test_the_checker_says_why_a_plan_is_none() -> None:
         check_plan(case, plan, 0.5, max_frequency=plan.frequency[0] / 2)
     with pytest.raises(CheckFailed, match="above zero"):
         check_plan(case, replace(plan, frequency=plan.frequency * 0), 0.5)
-    with pytest.raises(CheckFailed, match="says its recovery time"):
+    with pytest.raises(CheckFailed, match="states a recovery time"):
         check_plan(case, replace(plan, recovery_time=plan.recovery_time / 2), 0.5)
 
 

@@ -6,10 +6,18 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import SavedSnapshot
+from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import Effect
-from holdfast.recovery.events import CheckpointMarked, CheckpointStored, CycleDone, Event, NodesArrived, NodesLost
+from holdfast.recovery.events import (
+    CheckpointMarked,
+    CheckpointStored,
+    Event,
+    NodesArrived,
+    NodesLost,
+    PartitionsReported,
+)
 from holdfast.recovery.graph import PartitionGraph
-from holdfast.recovery.machine import Machine
+from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.states import LIVE_STATES, PLACED_STATES
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.topology import Input, Operator, Partitioning, Topology
@@ -71,7 +79,9 @@ class Driven:
         unsure: str = "",
         nodes: Mapping[str, float] | None = None,
     ) -> None:
-        self.machine = Machine(PartitionGraph(topology, {OperatorId(one): False for one in unsure}), settings)
+        self.machine = RecoveryMachine(
+            ClusterState(PartitionGraph(topology, {OperatorId(one): False for one in unsure}), settings)
+        )
         self.effects: list[Effect] = []
         self.logged = BatchId(-1)
         if nodes is not None:
@@ -89,43 +99,45 @@ class Driven:
         return self.tell(NodesLost(tuple(NodeId(node) for node in nodes)))
 
     def node(self, name: str) -> str | None:
-        return self.machine.partitions[part(name)].node
+        return self.machine.state.partitions[part(name)].node
 
     def state(self, name: str) -> str:
-        return str(self.machine.partitions[part(name)].state)
+        return str(self.machine.state.partitions[part(name)].state)
 
     def cycle(self, through: int | None = None, *, kept_bytes: int = 0) -> list[Effect]:
         """A clean cycle: everybody placed takes what its senders have, up to a batch."""
         machine = self.machine
         if through is not None:
             self.logged = BatchId(through)
-        machine.keep_from()
+        machine.state.keep_from()
         frontiers: dict[PartitionId, BatchId] = {}
-        for p in machine.in_state(PLACED_STATES):
-            mine = machine.partitions[p]
+        for p in machine.state.in_state(PLACED_STATES):
+            mine = machine.state.partitions[p]
             if mine.state == "paused":
                 continue
-            senders = machine.graph.senders(p)
-            reach = min((frontiers.get(s, machine.partitions[s].frontier) for s in senders), default=self.logged)
+            senders = machine.state.graph.senders(p)
+            reach = min((frontiers.get(s, machine.state.partitions[s].frontier) for s in senders), default=self.logged)
             frontiers[p] = max(mine.frontier, reach)
-        out = {p: frontiers[p] for p in machine.graph.outputs if p in frontiers}
+        out = {p: frontiers[p] for p in machine.state.graph.outputs if p in frontiers}
         return self.tell(
-            CycleDone(machine.epoch, self.logged, frontiers, frozenset(frontiers), out, kept_bytes=kept_bytes)
+            PartitionsReported(
+                machine.state.epoch, self.logged, frontiers, frozenset(frontiers), out, kept_bytes=kept_bytes
+            )
         )
 
     def checkpoint(self, batch: int, *, durable: bool = False, without: str = "") -> list[Effect]:
         """Everybody live saves at a batch."""
         self.tell(CheckpointMarked(BatchId(batch), durable))
         found: list[Effect] = []
-        for p in self.machine.in_state(LIVE_STATES):
+        for p in self.machine.state.in_state(LIVE_STATES):
             if str(p.operator) not in without.split():
                 found += self.save(p, batch, durable=durable)
         self.effects = found
         return found
 
     def save(self, p: PartitionId, batch: int, *, durable: bool = False) -> list[Effect]:
-        mine = self.machine.partitions[p]
-        first = mine.kept_from if self.machine.with_outbox(p) else None
+        mine = self.machine.state.partitions[p]
+        first = mine.kept_from if self.machine.state.with_outbox(p) else None
         return self.tell(CheckpointStored(p, SavedSnapshot(BatchId(batch), mine.start.epoch, None, first, durable)))
 
     def of(self, kind: type[Effect]) -> list[Effect]:

@@ -1,4 +1,4 @@
-"""The checkpoints of checkpoints: no snapshot without those it follows, and none global that could lose an output."""
+"""The record of checkpoints: no snapshot without those it follows, and none global that could lose an output."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ import pytest
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, NodeId
 from holdfast.recovery.checkpoints import Checkpoints, SavedSnapshot
+from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import (
-    CancelCycle,
     Changed,
     Fence,
     Forget,
@@ -17,7 +17,6 @@ from holdfast.recovery.effects import (
     Place,
     RecoveryEnded,
     RequestNodes,
-    Restore,
     RollBack,
     Waiting,
 )
@@ -26,13 +25,13 @@ from holdfast.recovery.events import (
     CheckpointMarked,
     CheckpointStored,
     CostsMeasured,
-    CycleDone,
     NodesSilent,
+    PartitionsReported,
     RestoreFailed,
     StateMissing,
     Timer,
 )
-from holdfast.recovery.machine import Machine
+from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from recovery.machine_driving import Driven, chain, part, star
 
@@ -55,7 +54,6 @@ def test_a_start_is_a_recovery_of_everything() -> None:
     assert [type(effect) for effect in effects if not isinstance(effect, Changed)] == [
         Fence,
         Place,
-        *[Restore] * 3,
     ]
     assert driven.state("a") == "restoring"
     driven.cycle(0)
@@ -65,21 +63,20 @@ def test_a_start_is_a_recovery_of_everything() -> None:
 def test_a_lost_node_takes_back_what_was_not_kept_and_the_rest_stays() -> None:
     driven = running()
     driven.cycle(6)
-    before = driven.machine.epoch
+    before = driven.machine.state.epoch
     home = driven.node("c")
     assert home is not None
     effects = driven.lose(home)
     assert isinstance(effects[0], RequestNodes)
     assert effects[0].count == 1
-    assert isinstance(effects[1], CancelCycle)
-    assert isinstance(effects[2], Fence)
-    assert driven.machine.epoch == before + 1
+    assert isinstance(effects[1], Fence)
+    assert driven.machine.state.epoch == before + 1
     assert [effect.partitions for effect in driven.of(RollBack) if isinstance(effect, RollBack)] == [
         (part("a"), part("b"))
     ]
     assert driven.of(Keep) == [Keep(everything=True)]
     assert driven.state("c") == "lost"
-    assert driven.machine.recovering
+    assert driven.machine.state.recovering
     assert not driven.of(Place), "there is no room for it"
 
 
@@ -87,11 +84,11 @@ def test_an_arrival_brings_back_what_is_left_and_takes_nobody_back() -> None:
     driven = running()
     driven.lose(str(driven.node("c")))
     driven.cycle(6)
-    effects = driven.arrive({"n4": SIZE})
+    driven.arrive({"n4": SIZE})
     assert driven.node("c") == "n4"
     assert not driven.of(RollBack)
-    restore = next(effect for effect in effects if isinstance(effect, Restore))
-    assert [snapshot.batch for snapshot in restore.snapshots] == [3]
+    start = driven.machine.state.partitions[part("c")].start
+    assert [snapshot.batch for snapshot in start.snapshots] == [3]
     driven.cycle(7)
     assert driven.state("c") == "running"
 
@@ -101,22 +98,22 @@ def test_the_next_global_checkpoint_ends_it() -> None:
     driven.lose(str(driven.node("c")))
     driven.arrive({"n4": SIZE})
     driven.cycle(7)
-    assert driven.machine.buffering
+    assert driven.machine.state.buffering
     effects = driven.checkpoint(7)
     assert [effect.batch for effect in effects if isinstance(effect, RecoveryEnded)] == [7]
     assert Keep(everything=False) in effects
-    assert not driven.machine.recovering
-    assert driven.machine.losses == 0
+    assert not driven.machine.state.recovering
+    assert driven.machine.state.losses == 0
 
 
 def test_where_nobody_is_past_the_checkpoint_no_new_batch_is_needed_to_end_it() -> None:
     driven = Driven(chain("abc"), nodes={"n1": 5.0})
     driven.cycle(3)
     driven.checkpoint(3)
-    driven.tell(StateMissing(part("b"), NodeId("n1"), driven.machine.epoch))
-    assert driven.machine.recovering
+    driven.tell(StateMissing(part("b"), NodeId("n1"), driven.machine.state.epoch))
+    assert driven.machine.state.recovering
     driven.cycle(3)
-    assert not driven.machine.recovering
+    assert not driven.machine.state.recovering
     assert driven.of(RecoveryEnded) == [RecoveryEnded(BatchId(3))]
 
 
@@ -147,7 +144,7 @@ def test_a_node_that_keeps_outboxes_fails_too() -> None:
     driven.lose(str(driven.node("c")))
     driven.cycle(6)
     driven.lose(str(driven.node("b")))
-    assert {str(p.operator) for p in driven.machine.lost} == {"b", "c"}
+    assert {str(p.operator) for p in driven.machine.state.lost} == {"b", "c"}
     assert not driven.of(RollBack), "a kept, since buffering is on"
     driven.arrive({"n4": SIZE, "n5": SIZE})
     driven.cycle(7)
@@ -161,7 +158,7 @@ def test_a_node_is_lost_as_it_arrives() -> None:
     assert driven.state("c") == "restoring"
     driven.lose("n4")
     assert driven.state("c") == "lost"
-    assert driven.machine.awaited == 1
+    assert driven.machine.state.awaited == 1
 
 
 def test_a_silent_node_counts_as_lost_and_may_come_back_under_its_name() -> None:
@@ -171,30 +168,32 @@ def test_a_silent_node_counts_as_lost_and_may_come_back_under_its_name() -> None
     assert driven.state("c") == "lost"
     driven.arrive({home: SIZE})
     assert driven.node("c") == home
-    assert driven.machine.partitions[part("c")].start.epoch == driven.machine.epoch, "what is there is of an old epoch"
+    assert driven.machine.state.partitions[part("c")].start.epoch == driven.machine.state.epoch, (
+        "what is there is of an old epoch"
+    )
 
 
 def test_losing_nodes_that_are_not_there_changes_nothing() -> None:
     driven = running()
-    epoch = driven.machine.epoch
+    epoch = driven.machine.state.epoch
     assert driven.lose("nobody") == []
-    assert driven.machine.epoch == epoch
+    assert driven.machine.state.epoch == epoch
 
 
 def test_missing_state_is_a_failure_of_one_partition() -> None:
     driven = running()
-    home = driven.machine.partitions[part("b")].node
+    home = driven.machine.state.partitions[part("b")].node
     assert home is not None
-    driven.tell(StateMissing(part("b"), home, driven.machine.epoch))
+    driven.tell(StateMissing(part("b"), home, driven.machine.state.epoch))
     assert driven.state("b") == "restoring", "its node is there: it comes back at once"
     assert driven.node("b") == home
 
 
 def test_missing_state_of_an_old_epoch_or_another_node_is_not_heard() -> None:
     driven = running()
-    home = driven.machine.partitions[part("b")].node
+    home = driven.machine.state.partitions[part("b")].node
     assert home is not None
-    assert driven.tell(StateMissing(part("b"), NodeId("elsewhere"), driven.machine.epoch)) == []
+    assert driven.tell(StateMissing(part("b"), NodeId("elsewhere"), driven.machine.state.epoch)) == []
     assert driven.tell(StateMissing(part("b"), home, Epoch(0))) == []
 
 
@@ -202,13 +201,13 @@ def test_an_image_that_is_lost_takes_everything_to_the_durable_one() -> None:
     driven = running()
     driven.cycle(7)
     driven.checkpoint(7)
-    assert driven.machine.checkpoints.global_batch == 7
+    assert driven.machine.state.checkpoints.global_batch == 7
     driven.lose(str(driven.node("c")))
     driven.arrive({"n4": SIZE})
-    snapshot = driven.machine.partitions[part("c")].start.snapshots[-1]
-    driven.tell(RestoreFailed(part("c"), snapshot.id, driven.machine.epoch, "two fragments"))
-    assert driven.machine.checkpoints.global_batch == 3
-    assert {driven.machine.partitions[part(one)].start.batch for one in "abc"} == {3}
+    snapshot = driven.machine.state.partitions[part("c")].start.snapshots[-1]
+    driven.tell(RestoreFailed(part("c"), snapshot.id, driven.machine.state.epoch, "two fragments"))
+    assert driven.machine.state.checkpoints.global_batch == 3
+    assert {driven.machine.state.partitions[part(one)].start.batch for one in "abc"} == {3}
     driven.cycle(8)
     assert {driven.state(one) for one in "abc"} == {"running"}
 
@@ -217,9 +216,9 @@ def test_a_durable_image_that_is_lost_is_said() -> None:
     driven = running()
     driven.lose(str(driven.node("c")))
     driven.arrive({"n4": SIZE})
-    snapshot = driven.machine.partitions[part("c")].start.snapshots[-1]
+    snapshot = driven.machine.state.partitions[part("c")].start.snapshots[-1]
     with pytest.raises(CheckFailed, match="durable checkpoint at batch 3 is lost"):
-        driven.tell(RestoreFailed(part("c"), snapshot.id, driven.machine.epoch, "the disk burnt"))
+        driven.tell(RestoreFailed(part("c"), snapshot.id, driven.machine.state.epoch, "the disk burnt"))
 
 
 def test_a_failed_restore_of_an_image_during_recovery_goes_to_the_global_one() -> None:
@@ -231,9 +230,9 @@ def test_a_failed_restore_of_an_image_during_recovery_goes_to_the_global_one() -
     driven.save(part("c"), 6)
     driven.lose("n4")
     driven.arrive({"n5": SIZE})
-    mine = driven.machine.partitions[part("c")]
+    mine = driven.machine.state.partitions[part("c")]
     assert mine.start.batch == 6, "its own snapshot, with its outbox"
-    driven.tell(RestoreFailed(part("c"), mine.start.snapshots[-1].id, driven.machine.epoch, "gone"))
+    driven.tell(RestoreFailed(part("c"), mine.start.snapshots[-1].id, driven.machine.state.epoch, "gone"))
     assert mine.start.batch == 3
     assert driven.state("c") == "restoring"
 
@@ -286,16 +285,16 @@ def test_source_replay_takes_everything_back_at_every_failure_and_plan() -> None
     driven.cycle(3)
     driven.arrive({"n4": SIZE})
     assert driven.of(RollBack), "and again when the next plan is made"
-    assert not driven.machine.buffering
+    assert not driven.machine.state.buffering
 
 
 def test_no_node_is_planned_above_its_bound() -> None:
     driven = Driven(star([1, 2, 3]))
     driven.arrive({"n1": 2 * SIZE})
-    assert len(driven.machine.placement) == 2
+    assert len(driven.machine.state.placement) == 2
     driven.tell(CostsMeasured({part("s"): 0.1, part("a"): 0.1, part("b"): 0.1, part("c"): 0.1}))
     driven.arrive({"n2": 0.125})
-    assert len(driven.machine.placement) == 4, "measured costs are what counts"
+    assert len(driven.machine.state.placement) == 4, "measured costs are what counts"
 
 
 def test_at_the_bound_on_buffers_the_dead_pause_first_then_the_least_valuable() -> None:
@@ -306,7 +305,7 @@ def test_at_the_bound_on_buffers_the_dead_pause_first_then_the_least_valuable() 
     driven.lose(str(driven.node("c")))
     driven.cycle(3)
     driven.cycle(4, kept_bytes=150)
-    assert driven.machine.paused == {part("c")}
+    assert driven.machine.state.paused == {part("c")}
     assert driven.state("a") == "running", "so far only dead queries are held back"
     driven.cycle(5, kept_bytes=150)
     assert driven.state("a") == "paused"
@@ -323,17 +322,17 @@ def test_what_is_not_deterministic_takes_its_consumers_back_to_the_checkpoint() 
     driven = running(unsure="bc")
     driven.lose(str(driven.node("b")))
     assert driven.state("c") == "restoring"
-    assert driven.machine.partitions[part("c")].start.batch == 3
-    assert driven.machine.partitions[part("c")].start.epoch == driven.machine.epoch
+    assert driven.machine.state.partitions[part("c")].start.batch == 3
+    assert driven.machine.state.partitions[part("c")].start.epoch == driven.machine.state.epoch
 
 
 def test_a_mark_that_cannot_be_saved_any_more_is_given_up() -> None:
     driven = running()
     driven.tell(CheckpointMarked(BatchId(6), durable=True))
     driven.cycle(7)
-    assert driven.machine.marks_for(part("a")) == (6,)
+    assert driven.machine.state.marks_for(part("a")) == (6,)
     driven.tell(CheckpointGivenUp(BatchId(6)))
-    assert driven.machine.marks_for(part("a")) == ()
+    assert driven.machine.state.marks_for(part("a")) == ()
     assert [effect.batch for effect in driven.checkpoint(7) if isinstance(effect, GlobalCheckpoint)] == [7]
 
 
@@ -341,9 +340,9 @@ def test_a_global_checkpoint_can_be_asked_for_again_durably() -> None:
     driven = running()
     driven.cycle(8)
     driven.checkpoint(8)
-    assert (driven.machine.checkpoints.global_batch, driven.machine.checkpoints.durable_batch) == (8, 3)
+    assert (driven.machine.state.checkpoints.global_batch, driven.machine.state.checkpoints.durable_batch) == (8, 3)
     driven.checkpoint(8, durable=True)
-    assert driven.machine.checkpoints.durable_batch == 8
+    assert driven.machine.state.checkpoints.durable_batch == 8
 
 
 def test_a_timer_says_who_waits_for_how_many() -> None:
@@ -355,27 +354,30 @@ def test_a_timer_says_who_waits_for_how_many() -> None:
 def test_reports_of_an_old_epoch_are_not_heard() -> None:
     driven = running()
     machine = driven.machine
-    driven.tell(CycleDone(Epoch(machine.epoch - 1), BatchId(9), {part("a"): BatchId(9)}, frozenset({part("a")})))
-    assert machine.partitions[part("a")].frontier == 5
+    driven.tell(
+        PartitionsReported(Epoch(machine.state.epoch - 1), BatchId(9), {part("a"): BatchId(9)}, frozenset({part("a")}))
+    )
+    assert machine.state.partitions[part("a")].frontier == 5
 
 
 def test_outboxes_are_kept_for_who_is_behind_and_no_further_than_the_driver_knows() -> None:
     driven = running()
     machine = driven.machine
-    told = machine.keep_from()
+    told = machine.state.keep_from()
     assert told[part("a")] == 6
-    machine.partitions[part("a")].frontier = BatchId(7)
-    machine.partitions[part("b")].frontier = BatchId(7)
-    assert machine.keep_from()[part("b")] == 6, "c is at 5"
+    machine.state.partitions[part("a")].frontier = BatchId(7)
+    machine.state.partitions[part("b")].frontier = BatchId(7)
+    assert machine.state.keep_from()[part("b")] == 6, "c is at 5"
 
 
 def test_what_is_written_down_is_enough_to_start_again() -> None:
     driven = running()
-    checkpoints = Checkpoints.read(driven.machine.graph.order, driven.machine.written()["checkpoints"])  # type: ignore[arg-type]
-    again = Machine(driven.machine.graph, epoch=driven.machine.epoch, checkpoints=checkpoints)
-    assert again.checkpoints.global_batch == 3
-    assert {one.frontier for one in again.partitions.values()} == {3}
-    assert not again.placement
+    checkpoints = Checkpoints.read(driven.machine.state.graph.order, driven.machine.state.written()["checkpoints"])  # type: ignore[arg-type]
+    before = driven.machine.state
+    again = RecoveryMachine(ClusterState(before.graph, epoch=before.epoch, checkpoints=checkpoints))
+    assert again.state.checkpoints.global_batch == 3
+    assert {one.frontier for one in again.state.partitions.values()} == {3}
+    assert not again.state.placement
 
 
 @pytest.mark.parametrize("few", [1, 3])
@@ -383,13 +385,13 @@ def test_a_driver_that_starts_with_too_few_nodes_brings_back_what_fits_and_goes_
     """Also then those that run keep what those that wait will need, and nobody goes back for them."""
     driven = Driven(star([1, 2, 3]), RecoverySettings(incremental_after_losses=few))
     driven.arrive({"n1": 2 * SIZE})
-    assert len(driven.machine.placement) == 2
-    assert driven.machine.buffering
+    assert len(driven.machine.state.placement) == 2
+    assert driven.machine.state.buffering
     driven.cycle(5)
     driven.arrive({"n2": SIZE})
-    assert len(driven.machine.placement) == 3, "not only once everything fits"
+    assert len(driven.machine.state.placement) == 3, "not only once everything fits"
     driven.cycle(7)
-    driven.tell(StateMissing(part("c"), NodeId(str(driven.node("c"))), driven.machine.epoch))
+    driven.tell(StateMissing(part("c"), NodeId(str(driven.node("c"))), driven.machine.state.epoch))
     assert driven.state("c") == "restoring", "a loss without a lost node is brought back at once too"
     assert not driven.of(RollBack)
 
@@ -405,18 +407,18 @@ def test_a_long_recovery_keeps_only_the_images_that_may_be_needed() -> None:
         for effect in driven.checkpoint(batch, durable=batch % 10 == 0):
             if isinstance(effect, Forget):
                 forgotten += [snapshot.batch for p, snapshot in effect.snapshots if p == part("a")]
-    assert driven.machine.checkpoints.global_batch == 3
+    assert driven.machine.state.checkpoints.global_batch == 3
     assert forgotten == list(range(5, 55, 5)), "all but the last"
-    assert len(driven.machine.checkpoints._snapshots[part("a")]) == 2
-    assert driven.machine.checkpoints.marks[-1] == 55
+    assert len(driven.machine.state.checkpoints._snapshots[part("a")]) == 2
+    assert driven.machine.state.checkpoints.marks[-1] == 55
 
 
 def test_images_that_came_too_late_to_be_of_use_are_forgotten() -> None:
     driven = running()
     driven.cycle(8)
     driven.checkpoint(8)
-    late = SavedSnapshot(BatchId(5), driven.machine.epoch)
+    late = SavedSnapshot(BatchId(5), driven.machine.state.epoch)
     assert driven.tell(CheckpointStored(part("a"), late)) == [Forget(((part("a"), late),))]
-    there = driven.machine.checkpoints.at(part("a"), BatchId(8))
+    there = driven.machine.state.checkpoints.at(part("a"), BatchId(8))
     assert there is not None
     assert driven.tell(CheckpointStored(part("a"), there)) == [], "said twice"

@@ -29,29 +29,29 @@ def test_whatever_is_placed_can_be_lost() -> None:
 
 @pytest.mark.parametrize("state", PartitionState)
 @pytest.mark.parametrize("cause", Cause)
-def test_a_story_follows_the_table_and_tells_itself(state: PartitionState, cause: Cause) -> None:
-    story = History(P)
-    story.turn(Cause.PLACED, Epoch(1), NodeId("n1"))
-    story.state = state
+def test_a_history_follows_the_table_and_tells_itself(state: PartitionState, cause: Cause) -> None:
+    history = History(P)
+    history.apply(Cause.PLACED, Epoch(1), NodeId("n1"))
+    history.state = state
     if (state, cause) in TRANSITIONS:
-        assert story.turn(cause, Epoch(2), NodeId("n2")) is TRANSITIONS[state, cause]
-        assert story.transitions[-1].epoch == 2
+        assert history.apply(cause, Epoch(2), NodeId("n2")) is TRANSITIONS[state, cause]
+        assert history.transitions[-1].epoch == 2
         return
     with pytest.raises(CheckFailed) as raised:
-        story.turn(cause, Epoch(2), None)
+        history.apply(cause, Epoch(2), None)
     message = str(raised.value)
-    assert f"a[0] is {state} and cannot be {cause} in epoch 2" in message
-    assert "epoch 1: placed, restoring on n1" in message
-    assert story.state is state
+    assert f"a[0] is {state} and cannot be {cause} in epoch 0.2" in message
+    assert "epoch 0.1: placed, restoring on n1" in message
+    assert history.state is state
 
 
-def test_a_long_story_keeps_its_end() -> None:
-    story = History(P)
+def test_a_long_history_keeps_its_end() -> None:
+    history = History(P)
     for number in range(100):
-        story.turn(Cause.PLACED, Epoch(number), NodeId("n"))
-        story.turn(Cause.NODE_LOST, Epoch(number), None)
-    assert len(story.transitions) == 64
-    assert story.transitions[-1].epoch == 99
+        history.apply(Cause.PLACED, Epoch(number), NodeId("n"))
+        history.apply(Cause.NODE_LOST, Epoch(number), None)
+    assert len(history.transitions) == 64
+    assert history.transitions[-1].epoch == 99
 
 
 def test_the_page_draws_the_table() -> None:

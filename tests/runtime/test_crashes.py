@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast import Application, average, count, session, sliding, tumbling
+from holdfast import Application, average, count, durable_files, session, sliding, tumbling
 from holdfast.runtime import InProcess, ParquetSink
-from holdfast.runtime.io import durable_files
 from holdfast.runtime.state import directory_store
 from runtime.generated import SCHEMA, batches, table
 

@@ -13,17 +13,16 @@ import pytest
 
 from holdfast import Application, count, sliding, total, tumbling
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
-from holdfast.recovery.assignments import Start
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
+from holdfast.recovery.cluster_state import Start
 from holdfast.runtime import run_in_process
-from holdfast.runtime.answers import Missing, Refused
 from holdfast.runtime.blocks import LATE, SINK, Block, decode_blocks, encode_blocks
 from holdfast.runtime.io.sources import MemoryLog
-from holdfast.runtime.messages import Cycle, NodeReport, Stored, Task
+from holdfast.runtime.messages import DesiredState, Missing, NodeReport, PartitionAssignment, Refused, SnapshotStored
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.directory_store import DirectoryStore
 from holdfast.runtime.state.snapshot_store import MemorySnapshotStore
-from holdfast.runtime.worker.worker import Node
+from holdfast.runtime.worker.worker import NodeWorker
 from runtime.generated import SCHEMA, batches, table
 
 NODES = (NodeId("a"), NodeId("b"))
@@ -61,21 +60,21 @@ class Driver:
     def logged(self) -> BatchId:
         return min(log.frontier for log in self.logs.values())
 
-    def node(self, name: NodeId) -> Node:
+    def node(self, name: NodeId) -> NodeWorker:
         """A fresh worker over the node's files: nothing is remembered between cycles."""
         store = DirectoryStore(self.directory / name, cache_bytes=0)
-        return Node(
+        return NodeWorker(
             self.program, store, self.snapshot_store, self.logs, name=name, clock=lambda: 0.0, cpu_clock=lambda: 0.0
         )
 
-    def task(self, partition: PartitionId) -> Task:
+    def task(self, partition: PartitionId) -> PartitionAssignment:
         # Not beyond where it is known to stand: rows that it kept aside there may not be out yet.
         behind = [self.frontier[partition]]
         behind += [self.frontier[one] for one in self.program.consumers(partition) if one in self.frontier]
         if partition in self.published:
             behind.append(self.published[partition])
         saved = self.snapshots[partition]
-        return Task(
+        return PartitionAssignment(
             self.placement[partition],
             self.starts[partition],
             self.frontier[partition],
@@ -86,10 +85,12 @@ class Driver:
             with_outbox=True,
         )
 
-    def next_cycle(self) -> Cycle:
+    def next_cycle(self) -> DesiredState:
         self.number += 1
         tasks = {p: self.task(p) for p in self.program.partitions if p in self.placement}
-        return Cycle("r", self.number, self.epoch, tasks, dict(self.published), most=int(self.random.integers(1, 4)))
+        return DesiredState(
+            "r", self.number, self.epoch, tasks, dict(self.published), max_batches=int(self.random.integers(1, 4))
+        )
 
     def cycle(self) -> None:
         """One cycle of both nodes: at any level one may be lost with all it says, run twice, or run on two workers."""
@@ -100,26 +101,26 @@ class Driver:
             for name in NODES:
                 blocks = arriving[name]
                 self.random.shuffle(blocks)  # type: ignore[arg-type]
-                report = self.node(name).level(cycle, level, blocks)
+                report = self.node(name).reconcile(cycle, level, blocks)
                 chance = self.random.random()
                 if chance < 0.2:
                     continue  # the worker did its work and died before it could say so
                 if chance < 0.4:
-                    report = self.node(name).level(cycle, level, blocks + blocks[:2])
+                    report = self.node(name).reconcile(cycle, level, blocks + blocks[:2])
                 self._hear(report)
-                for other in NODES:
-                    mine = [b for b in report.blocks if self.placement.get(b.header.receiver) == other]
-                    sent[other] += encode_blocks(mine)
+                for other, blocks in report.sent.items():
+                    sent[other] += encode_blocks(blocks)
             arriving = {name: decode_blocks(data) if data else [] for name, data in sent.items()}
 
     def _hear(self, report: NodeReport) -> None:
         for answer in report.answers:
-            assert isinstance(answer, Stored), answer
+            assert isinstance(answer, SnapshotStored), answer
             if answer.snapshot not in self.snapshots[answer.partition]:
                 self.snapshots[answer.partition].append(answer.snapshot)
         for partition, frontier in report.frontiers.items():
             self.frontier[partition] = max(self.frontier[partition], frontier)
-        for block in sorted(report.blocks, key=lambda one: one.header.batch):
+        assert report.node not in report.sent, "what stays on a node is not sent"
+        for block in sorted(report.outputs, key=lambda one: one.header.batch):
             head = block.header
             if head.receiver.operator == SINK:
                 key = head.sender, head.batch
@@ -128,8 +129,8 @@ class Driver:
                     self.rows[key] = block.rows
                 assert head.batch <= self.published[head.sender] + 1, "no batch is passed over"
                 self.published[head.sender] = max(self.published[head.sender], head.batch)
-            elif head.receiver.operator != LATE:
-                assert self.placement[head.receiver] != report.node, "what stays on a node is not sent"
+            else:
+                assert head.receiver.operator == LATE
 
     def feed(self, made: Sequence[pa.Table]) -> None:
         for one in made:
@@ -211,21 +212,21 @@ def test_a_partition_that_is_elsewhere_is_released_and_one_that_is_gone_is_named
     node = driver.node(NODES[0])
     cycle = driver.next_cycle()
     here = [p for p in driver.program.partitions if driver.placement[p] == NODES[0]]
-    report = node.level(cycle, 0, [])
+    report = node.reconcile(cycle, 0, [])
     assert report.answers == []
     assert set(report.frontiers) == set(here) == set(node.host.partitions)
     source = PartitionId(OperatorId("s"), 0)
     assert report.frontiers[source] == 0
-    # The driver has heard of more than is here: files are gone. The neighbours go on.
-    tasks = {**cycle.tasks, source: replace(cycle.tasks[source], frontier=BatchId(5))}
-    report = node.level(replace(cycle, tasks=tasks), 0, [])
+    # The driver has result of more than is here: files are gone. The neighbours go on.
+    tasks = {**cycle.assignments, source: replace(cycle.assignments[source], frontier=BatchId(5))}
+    report = node.reconcile(replace(cycle, assignments=tasks), 0, [])
     assert report.answers == [Missing(source, BatchId(5))]
     assert set(report.frontiers) == set(here) - {source}
-    tasks = {p: replace(task, node=NODES[1]) for p, task in cycle.tasks.items() if p != here[1]}
-    report = node.level(replace(cycle, tasks=tasks), 0, [])
+    tasks = {p: replace(task, node=NODES[1]) for p, task in cycle.assignments.items() if p != here[1]}
+    report = node.reconcile(replace(cycle, assignments=tasks), 0, [])
     assert node.host.partitions == ()
-    node.level(replace(cycle, epoch=Epoch(2)), 0, [])
-    report = node.level(cycle, 0, [])
+    node.reconcile(replace(cycle, epoch=Epoch(2)), 0, [])
+    report = node.reconcile(cycle, 0, [])
     assert report.answers == [Refused(p, Epoch(1), Epoch(2)) for p in here]
-    fresh = driver.node(NODES[0]).level(cycle, 0, [])
+    fresh = driver.node(NODES[0]).reconcile(cycle, 0, [])
     assert fresh.answers == report.answers, "a new worker reads it off the files"

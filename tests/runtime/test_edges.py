@@ -11,7 +11,7 @@ import pytest
 from holdfast import Application, average, count, distinct, greatest, least, rows, session, sliding, total, tumbling
 from holdfast.application.windows import Sliding
 from holdfast.runtime import run_in_process
-from holdfast.runtime.answers import OperatorFailed
+from holdfast.runtime.messages import OperatorFailed
 from holdfast.runtime.times import END_OF_TIME
 from holdfast.runtime.worker.operators.panes import PaneWindows
 from holdfast.runtime.worker.operators.summaries import Aggregates

@@ -16,7 +16,7 @@ from holdfast.errors import BadInput
 from holdfast.ids import Epoch, NodeId, PartitionId
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime import FunctionSink, InProcess, MemorySink, OutputKey, run_in_process
-from holdfast.runtime.answers import OperatorFailed
+from holdfast.runtime.messages import OperatorFailed
 from holdfast.runtime.program import Program
 from holdfast.runtime.tables import encode_rows
 from runtime.generated import SCHEMA, batches, table

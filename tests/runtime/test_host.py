@@ -13,8 +13,8 @@ import pytest
 from holdfast import Application, rows, total, tumbling
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
-from holdfast.runtime.answers import Done, Failed, Measures, Missing, Ready, Refused
 from holdfast.runtime.blocks import OUTSIDE, SINK, Block, Edge, Header, encode_blocks
+from holdfast.runtime.messages import Done, Failed, Measures, Missing, Ready, Refused
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.directory_store import DirectoryStore
 from holdfast.runtime.state.store import MemoryStore, StaleEpoch, VersionStore
@@ -285,11 +285,11 @@ def test_what_consumers_have_not_completed_is_sent_again() -> None:
         return {(str(b.header.sender), str(b.header.receiver), b.header.batch) for b in far.outgoing()}
 
     for consumer in (P("c[0]"), P("c[1]")):
-        far.hear(P("s[0]"), consumer, BatchId(4))
+        far.acknowledge(P("s[0]"), consumer, BatchId(4))
     assert {(s, c, b) for s, c, b in sent() if s == "s[0]"} == {("s[0]", "c[0]", 5), ("s[0]", "c[1]", 5)}
-    far.hear(P("s[0]"), P("c[0]"), BatchId(2))
+    far.acknowledge(P("s[0]"), P("c[0]"), BatchId(2))
     assert {b for s, c, b in sent() if (s, c) == ("s[0]", "c[0]")} == {3, 4, 5}, "it went back"
-    far.hear(P("s[0]"), P("c[0]"), None)
+    far.acknowledge(P("s[0]"), P("c[0]"), None)
     assert not {b for s, c, b in sent() if (s, c) == ("s[0]", "c[0]")}, "it is lost, and gets nothing now"
 
 
@@ -374,7 +374,7 @@ def test_a_consumer_far_behind_gets_so_many_batches_at_a_time() -> None:
         far.deliver(batch_of(number))
         far.run()
     for consumer in (P("c[0]"), P("c[1]")):
-        far.hear(P("s[0]"), consumer, BatchId(1))
+        far.acknowledge(P("s[0]"), consumer, BatchId(1))
     batches = [b.header.batch for b in far.outgoing(2) if b.header.sender == P("s[0]")]
     assert sorted(batches) == [2, 2, 3, 3]
     whole = make(words())

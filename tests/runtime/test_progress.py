@@ -10,11 +10,10 @@ import pytest
 
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import Epoch
-from holdfast.runtime.coordinator.progress import NO_EPOCH, MemoryProgress, ProgressFile, ProgressShelf
+from holdfast.runtime.coordinator.progress import MemoryProgress, ProgressFile, ProgressRecord
 from holdfast.runtime.state.store import StaleEpoch
 
 MACHINE = {
-    "epoch": 3,
     "checkpoints": {"global": 7, "durable": 4, "snapshots": {"a[0]": [[7, 2, None, None, False, 0]]}},
 }
 MEASURES = {"a[0]": {"cpu_seconds": 1.5, "rows_in": 20}}
@@ -23,11 +22,11 @@ MEASURES = {"a[0]": {"cpu_seconds": 1.5, "rows_in": 20}}
 def test_what_was_written_is_found(tmp_path: Path) -> None:
     path = tmp_path / "progress.json"
     first = ProgressFile(path, "app")
-    assert (first.epoch, first.machine) == (NO_EPOCH, None), "the run begins"
-    first.write(Epoch(3), MACHINE, MEASURES)
-    assert (first.epoch, first.machine, first.measures) == (3, MACHINE, MEASURES)
+    assert (first.claim, first.machine) == (1, None), "the run begins"
+    first.write(Epoch.of(1, 3), MACHINE, MEASURES)
+    assert (first.machine, first.measures) == (MACHINE, MEASURES)
     found = ProgressFile(path, "app")
-    assert (found.epoch, found.machine, found.measures) == (3, MACHINE, MEASURES)
+    assert (found.claim, found.machine, found.measures) == (2, MACHINE, MEASURES)
     assert found.run == first.run, "one name over all drivers: snapshots are found by it"
     assert sorted(tmp_path.iterdir()) == [tmp_path / ".progress.json.lock", path], "nothing else is left beside it"
 
@@ -36,57 +35,77 @@ def test_two_runs_have_two_names(tmp_path: Path) -> None:
     assert ProgressFile(tmp_path / "one", "app").run != ProgressFile(tmp_path / "two", "app").run
 
 
-def test_an_old_driver_is_refused(tmp_path: Path) -> None:
+def test_only_a_higher_claim_ends_a_driver(tmp_path: Path) -> None:
     path = tmp_path / "progress.json"
     old = ProgressFile(path, "app")
-    old.write(Epoch(1), {"by": "old"}, {})
+    old.write(Epoch.of(1, 1), {"by": "old"}, {})
+    old.write(Epoch.of(1, 9), {"by": "old, later"}, {})
     new = ProgressFile(path, "app")
-    new.write(Epoch(2), {"by": "new"}, {})
-    for epoch in (1, 2, 3):  # an old driver counts on
-        with pytest.raises(StaleEpoch, match="another driver has begun 2"):
-            old.write(Epoch(epoch), {"by": "old"}, {})
+    for number in (1, 9, 10):  # whatever epoch it is in
+        with pytest.raises(StaleEpoch, match="another driver has taken claim 2"):
+            old.write(Epoch.of(1, number), {"by": "old"}, {})
+    new.write(Epoch.of(2, 1), {"by": "new"}, {})
     assert ProgressFile(path, "app").machine == {"by": "new"}
+
+
+def test_a_claim_is_taken_over_what_is_written_at_that_moment(tmp_path: Path) -> None:
+    """A driver that starts while another one makes a checkpoint has either none of it, or ends the other first.
+
+    Before claims, the second could read, be overtaken by the first's checkpoint, and turn progress back.
+    """
+    path = tmp_path / "progress.json"
+    old = ProgressFile(path, "app")
+    old.write(Epoch.of(1, 1), {"checkpoint": 1}, {})
+    new = ProgressFile(path, "app")
+    with pytest.raises(StaleEpoch):
+        old.write(Epoch.of(1, 1), {"checkpoint": 2}, {})
+    assert new.machine == {"checkpoint": 1}
+    new.write(Epoch.of(2, 1), dict(new.machine), {})
+    assert ProgressFile(path, "app").machine == {"checkpoint": 1}
 
 
 def test_a_driver_looks_and_writes_in_one_step(tmp_path: Path) -> None:
     """While another one writes it waits; one that is frozen in the middle is named, and nothing is written."""
     path = tmp_path / "progress.json"
-    old, new = ProgressFile(path, "app"), ProgressFile(path, "app", patience=0.05)
+    mine = ProgressFile(path, "app", lock_seconds=0.05)
+    before = path.read_bytes()
     with (tmp_path / ".progress.json.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(CheckFailed, match="another driver is in the middle of writing"):
-            new.write(Epoch(1), {"by": "new"}, {})
-        waits = threading.Thread(target=old.write, args=(Epoch(1), {"by": "old"}, {}))
+        with pytest.raises(CheckFailed, match="another driver has been writing"):
+            mine.write(Epoch.of(1, 1), {"by": "mine"}, {})
+        with pytest.raises(CheckFailed, match="another driver has been writing"):
+            ProgressFile(path, "app", lock_seconds=0.05)
+        claims: list[int] = []
+        waits = threading.Thread(target=lambda: claims.append(ProgressFile(path, "app").claim))
         waits.start()
         waits.join(0.1)
         assert waits.is_alive()
-        assert not path.exists()
+        assert path.read_bytes() == before
     waits.join()
-    assert ProgressFile(path, "app").machine == {"by": "old"}
+    assert claims == [2]
     with pytest.raises(StaleEpoch):
-        new.write(Epoch(1), {"by": "new"}, {})
+        mine.write(Epoch.of(1, 1), {"by": "mine"}, {})
 
 
 def test_memory_keeps_to_the_same() -> None:
-    shelf = ProgressShelf()
-    old = MemoryProgress(shelf=shelf)
-    assert (old.epoch, old.machine) == (NO_EPOCH, None)
-    old.write(Epoch(2), MACHINE, MEASURES)
-    assert (old.epoch, old.machine) == (2, MACHINE)
-    new = MemoryProgress(shelf=shelf)
-    assert (new.epoch, new.machine) == (2, MACHINE)
-    new.write(Epoch(3), {"by": "new"}, MEASURES)
-    for epoch in (2, 3, 4):
-        with pytest.raises(StaleEpoch, match="another driver has begun 3"):
-            old.write(Epoch(epoch), {}, {})
-    assert MemoryProgress(shelf=shelf).machine == {"by": "new"}
+    record = ProgressRecord()
+    old = MemoryProgress(record=record)
+    assert (old.claim, old.machine) == (1, None)
+    old.write(Epoch.of(1, 2), MACHINE, MEASURES)
+    assert old.machine == MACHINE
+    new = MemoryProgress(record=record)
+    assert (new.claim, new.machine) == (2, MACHINE)
+    with pytest.raises(StaleEpoch, match="another driver has taken claim 2"):
+        old.write(Epoch.of(1, 3), {}, {})
+    new.write(Epoch.of(2, 1), {"by": "new"}, MEASURES)
+    assert MemoryProgress(record=record).machine == {"by": "new"}
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", '{"application": "app"}', '{"application": "app", "run": "r", "epoch": "x", "machine": {}}'),
-        '{"application": "app", "run": "r", "epoch": 1, "machine": []}',
+        *("", "{", "[]", '{"application": "app"}', '{"application": "app", "run": "r", "claim": "x", "machine": {}}'),
+        '{"application": "app", "run": "r", "claim": 1, "machine": []}',
     ],
 )
 def test_a_damaged_file_is_named(text: str, tmp_path: Path) -> None:
@@ -99,7 +118,7 @@ def test_a_damaged_file_is_named(text: str, tmp_path: Path) -> None:
 
 def test_another_application_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "progress.json"
-    ProgressFile(path, "one").write(Epoch(1), {}, {})
+    ProgressFile(path, "one")
     with pytest.raises(BadInput, match="belongs to application"):
         ProgressFile(path, "two")
 

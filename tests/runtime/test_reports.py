@@ -6,10 +6,18 @@ from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.recovery.effects import Fence, GlobalCheckpoint, Place, RecoveryEnded, RollBack, Waiting
 from holdfast.recovery.events import RestoreFailed, StateMissing
-from holdfast.runtime.answers import Failed, Measures, Missing, Refused
 from holdfast.runtime.coordinator.event_log import effect_line
-from holdfast.runtime.coordinator.reports import merge_reports
-from holdfast.runtime.messages import Lost, NodeReport, NotSaved, Stored
+from holdfast.runtime.messages import (
+    Failed,
+    Measures,
+    Missing,
+    NodeReport,
+    Refused,
+    SnapshotLost,
+    SnapshotNotStored,
+    SnapshotStored,
+    merge_reports,
+)
 
 HERE, THERE = NodeId("here"), NodeId("there")
 A, B = (PartitionId(OperatorId(name), 0) for name in "ab")
@@ -35,11 +43,11 @@ def test_a_partition_without_a_node_has_no_frontier() -> None:
 
 
 def test_a_lost_image_says_more_than_a_missing_state() -> None:
-    lost, missing = Lost(A, (BatchId(2), EPOCH), "too few fragments"), Missing(A, BatchId(2))
+    lost, missing = SnapshotLost(A, (BatchId(2), EPOCH), "too few fragments"), Missing(A, BatchId(2))
     for answers in ([lost, missing], [missing, lost]):
-        heard = merge_reports([report(answers=answers)], {A: HERE})
-        assert heard.troubles == [RestoreFailed(A, (BatchId(2), EPOCH), EPOCH, "too few fragments")]
-    assert merge_reports([report(answers=[missing])], {A: HERE}).troubles == [StateMissing(A, HERE, EPOCH)]
+        result = merge_reports([report(answers=answers)], {A: HERE})
+        assert result.losses == [RestoreFailed(A, (BatchId(2), EPOCH), EPOCH, "too few fragments")]
+    assert merge_reports([report(answers=[missing])], {A: HERE}).losses == [StateMissing(A, HERE, EPOCH)]
 
 
 def test_of_several_failures_the_first_batch_is_told() -> None:
@@ -48,28 +56,30 @@ def test_of_several_failures_the_first_batch_is_told() -> None:
 
 
 def test_sums_over_levels_and_nodes() -> None:
-    stored = Stored(A, SavedSnapshot(BatchId(1), EPOCH, None))
-    not_saved, refused = NotSaved(B, BatchId(1), "the disk is full"), Refused(A, EPOCH, Epoch(4))
-    heard = merge_reports(
+    stored = SnapshotStored(A, SavedSnapshot(BatchId(1), EPOCH, None))
+    not_stored, refused = SnapshotNotStored(B, BatchId(1), "the disk is full"), Refused(A, EPOCH, Epoch(4))
+    result = merge_reports(
         [
-            report(measures={A: Measures(rows_in=3)}, kept_bytes=10, answers=[stored]),
-            report(measures={A: Measures(rows_in=4)}, kept_bytes=12, answers=[not_saved]),
-            report(THERE, measures={B: Measures(rows_in=5)}, kept_bytes=100, answers=[refused]),
+            report(measures={A: Measures(rows_in=3)}, outbox_bytes=10, answers=[stored]),
+            report(measures={A: Measures(rows_in=4)}, outbox_bytes=12, answers=[not_stored]),
+            report(THERE, measures={B: Measures(rows_in=5)}, outbox_bytes=100, answers=[refused]),
         ],
         {},
     )
-    assert heard.rows == 12
-    assert [partition for partition, _ in heard.measures] == [A, A, B]
-    assert heard.kept_bytes == 112, "of a node, what its last level says"
-    assert (heard.stored, heard.not_saved, heard.refused) == ([stored], [not_saved], refused)
+    assert result.rows == 12
+    assert [partition for partition, _ in result.measures] == [A, A, B]
+    assert result.outbox_bytes == {HERE: 12, THERE: 100}, "of a node, what it reported last"
+    assert (result.stored, result.not_stored, result.refused) == ([stored], [not_stored], refused)
 
 
 def test_people_hear_of_what_changes_their_run() -> None:
     placed = ((A, HERE),)
-    assert effect_line(Place(placed, (), 0, (B,))) == "1 partitions come back now, 1 wait for nodes"
+    assert effect_line(Place(placed, (), 0, (B,))) == "1 lost partitions are being recovered, 1 wait for nodes"
     assert effect_line(Place(placed, (), 0, ())) is None, "everything comes back: nobody waits"
-    assert effect_line(RollBack((A, B), BatchId(4))) == "2 live partitions go back to batch 4"
-    assert effect_line(GlobalCheckpoint(BatchId(4), NOTHING)) == "checkpoint at batch 4"
-    assert effect_line(RecoveryEnded(BatchId(4))) == "recovered: batch 4 is safe everywhere"
+    assert effect_line(RollBack((A, B), BatchId(4))) == "2 live partitions roll back to batch 4"
+    assert effect_line(GlobalCheckpoint(BatchId(4), NOTHING)) == "checkpoint at batch 4 is complete"
+    assert effect_line(RecoveryEnded(BatchId(4))) == (
+        "recovery ended: the checkpoint at batch 4 is complete and nothing is lost"
+    )
     assert effect_line(Waiting(2, (A,))) == "1 partitions wait for 2 nodes"
     assert effect_line(Fence(EPOCH, "why")) is None

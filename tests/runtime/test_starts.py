@@ -10,19 +10,25 @@ import pyarrow as pa
 import pytest
 
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
-from holdfast.recovery.assignments import Start
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot, snapshot_name
-from holdfast.runtime.answers import Missing
+from holdfast.recovery.cluster_state import Start
 from holdfast.runtime.blocks import SINK, encode_blocks
 from holdfast.runtime.io.sources import MemoryLog
-from holdfast.runtime.messages import Cycle, Lost, NodeReport, Stored, Task
+from holdfast.runtime.messages import (
+    DesiredState,
+    Missing,
+    NodeReport,
+    PartitionAssignment,
+    SnapshotLost,
+    SnapshotStored,
+)
 from holdfast.runtime.state.directory_store import DirectoryStore
 from holdfast.runtime.state.snapshot_directory import DirectorySnapshotStore
 from holdfast.runtime.state.snapshot_store import MemorySnapshotStore, SnapshotStore
 from holdfast.runtime.state.snapshots import decode_snapshot
 from holdfast.runtime.state.store import MemoryStore, VersionStore
 from holdfast.runtime.state.versions import NO_BATCH
-from holdfast.runtime.worker.worker import Node
+from holdfast.runtime.worker.worker import NodeWorker
 from runtime.test_host import P, words
 
 PROGRAM = words(1, 1)
@@ -30,7 +36,7 @@ SOURCE, COUNTED, TO_SINK = P("s[0]"), P("c[0]"), PartitionId(SINK, 0)
 BATCHES = 8
 
 
-class CountingVault(MemorySnapshotStore):
+class CountingSnapshotStore(MemorySnapshotStore):
     """Counts the snapshots that are brought; `pause` is called while one is."""
 
     def __init__(self) -> None:
@@ -55,38 +61,38 @@ def log() -> MemoryLog:
 LOG = log()
 
 
-def node(name: str, store: VersionStore, snapshot_store: SnapshotStore) -> Node:
+def node(name: str, store: VersionStore, snapshot_store: SnapshotStore) -> NodeWorker:
     logs = {OperatorId("s"): LOG}
-    return Node(PROGRAM, store, snapshot_store, logs, name=NodeId(name), clock=lambda: 0.0, cpu_clock=lambda: 0.0)
+    return NodeWorker(PROGRAM, store, snapshot_store, logs, name=NodeId(name), clock=lambda: 0.0, cpu_clock=lambda: 0.0)
 
 
-def cycle(name: str, epoch: int, through: int, *, marks: tuple[int, ...] = (), **task: object) -> Cycle:
+def cycle(name: str, epoch: int, through: int, *, marks: tuple[int, ...] = (), **task: object) -> DesiredState:
     """A cycle of one node with both partitions, which keep all output; `task` is what COUNTED is told beside."""
     nothing = Start(Epoch(1), NOTHING, ())
     saved = tuple(BatchId(mark) for mark in marks)
     told = {"start": nothing, "frontier": NO_BATCH, "marks": saved, "with_outbox": True, **task}
     tasks = {
-        SOURCE: Task(NodeId(name), nothing, NO_BATCH, keep_from=BatchId(0), through=BatchId(through)),
-        COUNTED: Task(NodeId(name), keep_from=BatchId(0), through=BatchId(through), **told),  # type: ignore[arg-type]
+        SOURCE: PartitionAssignment(NodeId(name), nothing, NO_BATCH, keep_from=BatchId(0), through=BatchId(through)),
+        COUNTED: PartitionAssignment(NodeId(name), keep_from=BatchId(0), through=BatchId(through), **told),  # type: ignore[arg-type]
     }
-    return Cycle("run", 1, Epoch(epoch), tasks, {COUNTED: NO_BATCH})
+    return DesiredState("run", 1, Epoch(epoch), tasks, {COUNTED: NO_BATCH})
 
 
 def stored(report: NodeReport) -> SavedSnapshot:
-    (snapshot,) = [one.snapshot for one in report.answers if isinstance(one, Stored)]
+    (snapshot,) = [one.snapshot for one in report.answers if isinstance(one, SnapshotStored)]
     return snapshot
 
 
-def run_and_save(worker: Node, name: str) -> tuple[SavedSnapshot, ...]:
+def run_and_save(worker: NodeWorker, name: str) -> tuple[SavedSnapshot, ...]:
     """Run all batches, with a base at batch 2 and the changes since at batch 5."""
-    base = stored(worker.level(cycle(name, 1, 2, marks=(2,)), 0, []))
-    change = stored(worker.level(cycle(name, 1, 5, marks=(5,), follows=base), 0, []))
-    worker.level(cycle(name, 1, BATCHES - 1, follows=change), 0, [])
+    base = stored(worker.reconcile(cycle(name, 1, 2, marks=(2,)), 0, []))
+    change = stored(worker.reconcile(cycle(name, 1, 5, marks=(5,), follows=base), 0, []))
+    worker.reconcile(cycle(name, 1, BATCHES - 1, follows=change), 0, [])
     assert worker.host.frontier(COUNTED) == BATCHES - 1
     return base, change
 
 
-def outbox(worker: Node) -> bytes:
+def outbox(worker: NodeWorker) -> bytes:
     """All that the counting partition has sent, as bytes of one epoch."""
     kept = worker.host.replay(COUNTED, TO_SINK, NO_BATCH)
     assert kept is not None
@@ -111,45 +117,45 @@ def test_a_base_and_its_changes_bring_state_and_outbox_to_another_node(
 
     new = node("new", DirectoryStore(tmp_path / "new"), snapshot_store)
     start = Start(Epoch(2), BatchId(5), (base, change))
-    report = new.level(cycle("new", 2, 5, start=start, frontier=BatchId(5)), 0, [])
+    report = new.reconcile(cycle("new", 2, 5, start=start, frontier=BatchId(5)), 0, [])
     assert report.answers == []
     assert report.frontiers[COUNTED] == 5
     kept = old.host.replay(COUNTED, TO_SINK, NO_BATCH)
     assert kept is not None
     first = [block.stamped(Epoch(9)) for block in kept if block.header.batch <= 5]
     assert outbox(new) == encode_blocks(first), "what consumers may still ask for came with it"
-    new.level(cycle("new", 2, BATCHES - 1, start=start, frontier=BatchId(5)), 0, [])
+    new.reconcile(cycle("new", 2, BATCHES - 1, start=start, frontier=BatchId(5)), 0, [])
     assert outbox(new) == outbox(old), "and it goes on as the other did"
     again = node("new", DirectoryStore(tmp_path / "new"), MemorySnapshotStore())
-    report = again.level(cycle("new", 2, BATCHES - 1, start=start, frontier=BatchId(BATCHES - 1)), 0, [])
+    report = again.reconcile(cycle("new", 2, BATCHES - 1, start=start, frontier=BatchId(BATCHES - 1)), 0, [])
     assert report.frontiers[COUNTED] == BATCHES - 1, "a new worker finds it in place, and needs no snapshot"
     assert outbox(again) == outbox(old)
 
 
 @pytest.mark.parametrize("kind", ["memory", "directory"])
 def test_a_version_that_is_here_needs_a_pointer_and_no_images(kind: str, tmp_path: Path) -> None:
-    snapshot_store = CountingVault()
+    snapshot_store = CountingSnapshotStore()
     store: VersionStore = MemoryStore() if kind == "memory" else DirectoryStore(tmp_path)
     worker = node("here", store, snapshot_store)
     snapshots = run_and_save(worker, "here")
     expected = outbox(worker)
     start = Start(Epoch(2), BatchId(5), snapshots)
     told = cycle("here", 2, 5, start=start, frontier=BatchId(5), follows=snapshots[-1])
-    report = worker.level(told, 0, [])
+    report = worker.reconcile(told, 0, [])
     assert snapshot_store.brought == []
     assert report.answers == []
-    line = store.line(COUNTED)
+    line = store.chain(COUNTED)
     assert line is not None
     assert (line.pointer.epoch, line.pointer.at) == (2, line.commits[BatchId(5)].id)
     assert line.commits[BatchId(5)].id.epoch == 1, "the version of the first epoch, as it was"
-    worker.level(cycle("here", 2, BATCHES - 1, start=start, frontier=BatchId(5)), 0, [])
+    worker.reconcile(cycle("here", 2, BATCHES - 1, start=start, frontier=BatchId(5)), 0, [])
     assert outbox(worker) == expected
-    line = store.line(COUNTED)
+    line = store.chain(COUNTED)
     assert line is not None
     assert [line.commits[BatchId(number)].id.epoch for number in (5, 6, 7)] == [1, 2, 2]
 
     elsewhere = node("there", MemoryStore(), snapshot_store)
-    elsewhere.level(cycle("there", 2, BATCHES - 1, start=start, frontier=BatchId(5)), 0, [])
+    elsewhere.reconcile(cycle("there", 2, BATCHES - 1, start=start, frontier=BatchId(5)), 0, [])
     assert snapshot_store.brought == [snapshot_name("run", COUNTED, snapshot) for snapshot in snapshots], (
         "where it is not, they are brought"
     )
@@ -157,15 +163,15 @@ def test_a_version_that_is_here_needs_a_pointer_and_no_images(kind: str, tmp_pat
 
 
 def test_a_version_that_is_damaged_comes_from_images(tmp_path: Path) -> None:
-    snapshot_store = CountingVault()
+    snapshot_store = CountingSnapshotStore()
     whole = node("here", DirectoryStore(tmp_path), snapshot_store)
     snapshots = run_and_save(whole, "here")
     expected = outbox(whole)
-    for path in tmp_path.glob(f"{COUNTED.operator}-{COUNTED.index}/*.runs"):
+    for path in tmp_path.glob(f"{COUNTED.operator}-{COUNTED.index}/*.segments"):
         path.write_bytes(path.read_bytes()[:-9])
     start = Start(Epoch(2), BatchId(5), snapshots)
     worker = node("here", DirectoryStore(tmp_path), snapshot_store)
-    report = worker.level(cycle("here", 2, 5, start=start, frontier=BatchId(5)), 0, [])
+    report = worker.reconcile(cycle("here", 2, 5, start=start, frontier=BatchId(5)), 0, [])
     assert snapshot_store.brought == [snapshot_name("run", COUNTED, snapshot) for snapshot in snapshots]
     assert report.answers == []
     assert report.frontiers[COUNTED] == BATCHES - 1, "its sender is here, and has kept the rest"
@@ -173,23 +179,23 @@ def test_a_version_that_is_damaged_comes_from_images(tmp_path: Path) -> None:
 
 
 def test_one_that_had_gone_on_is_missing_and_an_image_that_is_not_there_is_lost() -> None:
-    snapshot_store = CountingVault()
+    snapshot_store = CountingSnapshotStore()
     snapshots = run_and_save(node("here", MemoryStore(), snapshot_store), "here")
     start = Start(Epoch(2), BatchId(5), snapshots)
     worker = node("here", MemoryStore(), snapshot_store)
-    report = worker.level(cycle("here", 2, 7, start=start, frontier=BatchId(6)), 0, [])
+    report = worker.reconcile(cycle("here", 2, 7, start=start, frontier=BatchId(6)), 0, [])
     assert report.answers == [Missing(COUNTED, BatchId(6))], "the driver decides from where it starts again"
     assert snapshot_store.brought == []
     snapshot_store.forget([snapshot_name("run", COUNTED, snapshots[0])])
-    report = worker.level(cycle("here", 2, 7, start=start, frontier=BatchId(5)), 0, [])
-    assert report.answers == [Lost(COUNTED, snapshots[0].id, "it is not here")]
+    report = worker.reconcile(cycle("here", 2, 7, start=start, frontier=BatchId(5)), 0, [])
+    assert report.answers == [SnapshotLost(COUNTED, snapshots[0].id, "it is not here")]
     assert COUNTED not in report.frontiers
     assert report.frontiers[SOURCE] == 7, "its neighbour goes on"
 
 
 def test_two_attempts_at_once_put_a_partition_in_place_once(tmp_path: Path) -> None:
     """The second comes while the first is in the middle of it, waits, and finds it done."""
-    snapshot_store = CountingVault()
+    snapshot_store = CountingSnapshotStore()
     snapshots = run_and_save(node("old", MemoryStore(), snapshot_store), "old")
     start = Start(Epoch(2), BatchId(5), snapshots)
     told = cycle("new", 2, BATCHES - 1, start=start, frontier=BatchId(5))
@@ -205,7 +211,7 @@ def test_two_attempts_at_once_put_a_partition_in_place_once(tmp_path: Path) -> N
     reports: list[NodeReport] = []
 
     def attempt() -> None:
-        reports.append(node("new", DirectoryStore(tmp_path), snapshot_store).level(told, 0, []))
+        reports.append(node("new", DirectoryStore(tmp_path), snapshot_store).reconcile(told, 0, []))
 
     def come_second() -> None:
         assert in_the_middle.wait(60)
@@ -224,7 +230,7 @@ def test_two_attempts_at_once_put_a_partition_in_place_once(tmp_path: Path) -> N
     assert [report.answers for report in reports] == [[], []]
     assert [report.frontiers for report in reports] == [{SOURCE: BATCHES - 1, COUNTED: BATCHES - 1}] * 2
     plain = node("old", MemoryStore(), snapshot_store)
-    plain.level(cycle("old", 1, BATCHES - 1), 0, [])
+    plain.reconcile(cycle("old", 1, BATCHES - 1), 0, [])
     after = node("new", DirectoryStore(tmp_path), snapshot_store)
-    after.level(cycle("new", 2, BATCHES - 1, start=start, frontier=BatchId(BATCHES - 1)), 0, [])
+    after.reconcile(cycle("new", 2, BATCHES - 1, start=start, frontier=BatchId(BATCHES - 1)), 0, [])
     assert outbox(after) == outbox(plain)

@@ -37,7 +37,7 @@ def block(batch: int, *values: int) -> Block:
 
 def commit(store: VersionStore, batch: int, *values: int, epoch: int = 1, keep: Commit | None = None) -> Commit:
     """Commit a batch that adds one run to the state of the one before."""
-    before = () if keep is None else keep.runs["t"]
+    before = () if keep is None else keep.segments["t"]
     made = Commit(
         P,
         version(batch, epoch),
@@ -65,11 +65,11 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Versi
 
 
 def test_a_state_is_the_runs_of_its_commits(stores: Callable[[], VersionStore]) -> None:
-    assert stores().line(P) is None
+    assert stores().chain(P) is None
     stores().point(P, Pointer(Epoch(1), None))
     first = commit(stores(), 0, 1, 2)
     second = commit(stores(), 1, 3, keep=first)
-    line = stores().line(P)
+    line = stores().chain(P)
     assert line is not None
     assert line.frontier == 1
     assert line.last == second
@@ -78,7 +78,7 @@ def test_a_state_is_the_runs_of_its_commits(stores: Callable[[], VersionStore]) 
     found = stores().sent(second)
     assert found is not None
     assert found[Q][0].rows.equals(run(3))
-    assert stores().line(Q) is None
+    assert stores().chain(Q) is None
 
 
 def test_of_two_attempts_the_first_wins(stores: Callable[[], VersionStore]) -> None:
@@ -97,11 +97,11 @@ def test_going_back_is_a_pointer_and_old_lines_do_not_count(stores: Callable[[],
     for batch in range(1, 4):
         line.append(commit(stores(), batch, batch, keep=line[-1]))
     stores().point(P, Pointer(Epoch(2), version(1)))
-    found = stores().line(P)
+    found = stores().chain(P)
     assert found is not None
     assert found.frontier == 1
     again = commit(stores(), 2, 22, epoch=2, keep=line[1])
-    found = stores().line(P)
+    found = stores().chain(P)
     assert found is not None
     assert found.frontier == 2, "batch 3 of epoch 1 is not on the line"
     assert values(stores(), again) == [[0], [1], [22]]
@@ -113,7 +113,7 @@ def test_an_old_epoch_writes_nothing(stores: Callable[[], VersionStore]) -> None
         commit(stores(), 0, 1)
     with pytest.raises(StaleEpoch):
         stores().point(P, Pointer(Epoch(1), None))
-    found = stores().line(P)
+    found = stores().chain(P)
     assert found is not None
     assert not found.commits
     with pytest.raises(CheckFailed, match="no version"):
@@ -125,10 +125,10 @@ def test_what_nobody_needs_is_forgotten(stores: Callable[[], VersionStore], tmp_
     line = [commit(stores(), 0, 0)]
     for batch in range(1, 10):
         # Each state has the run of the batch before and its own.
-        before = Commit(P, line[-1].id, None, 0, {"t": line[-1].runs["t"][-1:]})
+        before = Commit(P, line[-1].id, None, 0, {"t": line[-1].segments["t"][-1:]})
         line.append(commit(stores(), batch, batch, keep=before))
     stores().forget(P, {version(4)}, BatchId(7))
-    found = stores().line(P)
+    found = stores().chain(P)
     assert found is not None
     assert found.frontier == 9
     assert values(stores(), line[9]) == [[8], [9]]
@@ -136,10 +136,10 @@ def test_what_nobody_needs_is_forgotten(stores: Callable[[], VersionStore], tmp_
     assert values(stores(), line[6]) is None
     assert stores().sent(line[6]) is None
     assert all(stores().sent(line[batch]) is not None for batch in (7, 8, 9))
-    after = commit(stores(), 10, 10, keep=Commit(P, version(9), None, 0, {"t": line[9].runs["t"][-1:]}))
+    after = commit(stores(), 10, 10, keep=Commit(P, version(9), None, 0, {"t": line[9].segments["t"][-1:]}))
     assert values(stores(), after) == [[9], [10]]
     stores().drop(P)
-    assert stores().line(P) is None
+    assert stores().chain(P) is None
     assert stores().load(line[9]) is None
     assert not list(tmp_path.glob("*/*"))
 
@@ -158,7 +158,7 @@ def test_a_damaged_file_counts_as_lost(kind: str, damage: str, tmp_path: Path) -
         data[len(data) // 2] ^= 1
         path.write_bytes(bytes(data[: len(data) // 2] if damage == "cut" else data))
     anew = DirectoryStore(tmp_path)
-    line = anew.line(P)
+    line = anew.chain(P)
     if kind == "pointer":
         assert line is None
     elif kind == "commit":
@@ -187,7 +187,7 @@ def test_thin_files_are_written_again(tmp_path: Path) -> None:
     made = Commit(P, version(0), None, 0, {"t": (SegmentRef(FRESH, 0), SegmentRef(FRESH, 1))})
     kept = store.commit(made, Addition({"t": [large, run(1)]}))
     assert store.rewrite(kept) == set()
-    thin = Commit(P, version(1), version(0), 0, {"t": kept.runs["t"][1:]})
+    thin = Commit(P, version(1), version(0), 0, {"t": kept.segments["t"][1:]})
     assert store.rewrite(thin) == kept.files
 
 
@@ -204,12 +204,12 @@ def test_an_image_is_a_base_and_changes() -> None:
     store.point(P, Pointer(Epoch(1), None))
     first = commit(store, 0, 1, 2)
     second = commit(store, 1, 3, keep=first)
-    third = Commit(P, version(2), second.id, 0, {"t": second.runs["t"][1:]})
+    third = Commit(P, version(2), second.id, 0, {"t": second.segments["t"][1:]})
     states = [store.load(one) or {} for one in (first, second, third)]
     base = take_snapshot(first, states[0], None, [block(0, 1), block(0)])
     change = take_snapshot(second, states[1], first)
     last = take_snapshot(third, states[2], second)
-    assert [len(snapshot.runs) for snapshot in (base, change, last)] == [1, 1, 0]
+    assert [len(snapshot.segments) for snapshot in (base, change, last)] == [1, 1, 0]
     again = [decode_snapshot(encode_snapshot(snapshot)) for snapshot in (base, change, last)]
     assert [found["n"].to_pylist() for found in assemble(again)["t"]] == [[3]]
     assert [found["n"].to_pylist() for found in assemble(again[:2])["t"]] == [[1, 2], [3]]

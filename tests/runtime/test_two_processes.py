@@ -17,7 +17,7 @@ WORKER = """
 import sys
 from pathlib import Path
 from runtime.test_host import batch_of, make, words
-from holdfast.runtime.answers import Done
+from holdfast.runtime.messages import Done
 from holdfast.runtime.state.directory_store import DirectoryStore
 
 directory, batches = Path(sys.argv[1]), int(sys.argv[2])

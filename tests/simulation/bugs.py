@@ -12,21 +12,22 @@ from typing import Any
 import pytest
 
 from holdfast.ids import BatchId, Epoch
-from holdfast.recovery import layout as layouts
+from holdfast.recovery import assignment as assignments
 from holdfast.recovery import machine as machines
 from holdfast.recovery.checkpoints import Checkpoints
+from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.graph import PartitionGraph
-from holdfast.recovery.machine import Machine
-from holdfast.runtime.coordinator import coordinator as conductors
+from holdfast.recovery.machine import RecoveryMachine
+from holdfast.runtime.coordinator import coordinator as coordinators
 from holdfast.runtime.coordinator import progress
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.io.sinks import MemorySink
 from holdfast.runtime.state import store as stores
-from holdfast.runtime.state.versions import Line
+from holdfast.runtime.state.versions import VersionChain
 from holdfast.runtime.worker.host import PartitionHost
 from holdfast.runtime.worker.inbox import Delivery, Inbox
-from holdfast.runtime.worker.worker import Node
+from holdfast.runtime.worker.worker import NodeWorker
 
 Patch = pytest.MonkeyPatch
 
@@ -55,8 +56,8 @@ def duplicates_kept(patch: Patch) -> None:
 
 def outbox_trimmed_early(patch: Patch) -> None:
     """Outboxes drop one batch more than all consumers have."""
-    right = Machine.keep_from
-    patch.setattr(Machine, "keep_from", lambda self: {p: BatchId(b + 1) for p, b in right(self).items()})
+    right = ClusterState.keep_from
+    patch.setattr(ClusterState, "keep_from", lambda self: {p: BatchId(b + 1) for p, b in right(self).items()})
 
 
 def outbox_never_trimmed(patch: Patch) -> None:
@@ -67,13 +68,13 @@ def outbox_never_trimmed(patch: Patch) -> None:
 
 def frontier_off_by_one(patch: Patch) -> None:
     """The driver hears of one batch more than was completed."""
-    right = Machine._cycle_done
+    right = RecoveryMachine._partitions_reported
 
-    def cycle_done(self: Machine, event: Any) -> None:
+    def reported(self: RecoveryMachine, event: Any) -> None:
         moved = {p: BatchId(min(f + 1, event.logged)) if f >= 0 else f for p, f in event.frontiers.items()}
         right(self, replace(event, frontiers=moved))
 
-    patch.setattr(Machine, "_cycle_done", cycle_done)
+    patch.setattr(RecoveryMachine, "_partitions_reported", reported)
 
 
 def rollback_skipped(patch: Patch) -> None:
@@ -92,7 +93,7 @@ def rollback_stops_at_first(patch: Patch) -> None:
     patch.setattr(machines, "partitions_to_roll_back", direct)
 
 
-def unsure_consumers_stay(patch: Patch) -> None:
+def nondeterministic_consumers_stay(patch: Patch) -> None:
     """Consumers of what is not deterministic do not go back with it."""
     right = machines.partitions_to_roll_back
 
@@ -103,26 +104,26 @@ def unsure_consumers_stay(patch: Patch) -> None:
     patch.setattr(machines, "partitions_to_roll_back", only_senders)
 
 
-def unsure_published_at_once(patch: Patch) -> None:
+def nondeterministic_published_at_once(patch: Patch) -> None:
     """What is not deterministic is published before a durable checkpoint covers it."""
-    patch.setattr(Outputs, "sure", lambda self, partition: True)
+    patch.setattr(Outputs, "deterministic", lambda self, partition: True)
 
 
 def epoch_not_checked(patch: Patch) -> None:
     """State files take writes of epochs that are over."""
     patch.setattr(stores, "check_epoch", lambda partition, epoch, pointer: None)
-    right = Node.level
+    right = NodeWorker.reconcile
 
-    def level(self: Node, cycle: Any, number: int, blocks: Any) -> Any:
-        self.host.epoch = min(self.host.epoch, cycle.epoch)
-        return right(self, cycle, number, blocks)
+    def reconcile(self: NodeWorker, desired: Any, level: int, blocks: Any) -> Any:
+        self.host.epoch = min(self.host.epoch, desired.epoch)
+        return right(self, desired, level, blocks)
 
-    patch.setattr(Node, "level", level)
+    patch.setattr(NodeWorker, "reconcile", reconcile)
 
     def take(self: PartitionHost, partition: Any, frontier: BatchId) -> Any:
-        line = self._store.line(partition)
-        if line is not None and line.pointer.epoch > self.epoch:
-            self._store.point(partition, replace(line.pointer, epoch=self.epoch))
+        chain = self._store.chain(partition)
+        if chain is not None and chain.pointer.epoch > self.epoch:
+            self._store.point(partition, replace(chain.pointer, epoch=self.epoch))
         return right_take(self, partition, frontier)
 
     right_take = PartitionHost.take
@@ -130,13 +131,13 @@ def epoch_not_checked(patch: Patch) -> None:
 
 
 def old_driver_writes(patch: Patch) -> None:
-    """Progress of an old driver is taken, as long as it counts its epochs on."""
+    """Progress of the driver before is taken, as if it had the same claim."""
 
-    def check_writer(seen: Epoch, there: int, where: str | None = None) -> None:
-        if seen < there - 1:
-            raise stores.StaleEpoch(f"epoch {seen} is over")
+    def check_claim(mine: int, current: int, where: str | None = None) -> None:
+        if mine < current - 1:
+            raise stores.StaleEpoch(f"claim {mine} is over")
 
-    patch.setattr(progress, "check_writer", check_writer)
+    patch.setattr(progress, "check_claim", check_claim)
 
 
 def global_too_early(patch: Patch) -> None:
@@ -162,12 +163,12 @@ def global_before_published(patch: Patch) -> None:
     patch.setattr(Checkpoints, "next_global", next_global)
 
 
-def wrong_image(patch: Patch) -> None:
+def wrong_snapshot(patch: Patch) -> None:
     """A partition starts from its last snapshot, whatever outboxes the others have kept."""
-    patch.setattr(Machine, "_start_of", lambda self, p: self.checkpoints.last(p))
+    patch.setattr(RecoveryMachine, "_start_of", lambda self, p: self.state.checkpoints.last(p))
 
 
-def image_of_old_epoch(patch: Patch) -> None:
+def snapshot_of_old_epoch(patch: Patch) -> None:
     """Of several snapshots at a batch the earliest is taken."""
 
     def at(self: Checkpoints, partition: Any, batch: BatchId) -> Any:
@@ -177,7 +178,7 @@ def image_of_old_epoch(patch: Patch) -> None:
     patch.setattr(Checkpoints, "forget_after", lambda self, partition, batch: [])
 
 
-def needed_images_dropped(patch: Patch) -> None:
+def needed_snapshots_dropped(patch: Patch) -> None:
     """Snapshots that others follow, and durable ones, are dropped at a global checkpoint."""
 
     def sweep(self: Checkpoints) -> Any:
@@ -191,10 +192,10 @@ def needed_images_dropped(patch: Patch) -> None:
 
 def log_trimmed_early(patch: Patch) -> None:
     """Source logs are trimmed to the global checkpoint, which nodes can lose, not to the durable one."""
-    right = conductors.Coordinator._do
+    right = coordinators.Coordinator._do
 
     def do(self: Coordinator, effect: Any) -> None:
-        if isinstance(effect, conductors.GlobalCheckpoint):
+        if isinstance(effect, coordinators.GlobalCheckpoint):
             effect = replace(effect, durable=effect.batch)
         right(self, effect)
 
@@ -203,58 +204,58 @@ def log_trimmed_early(patch: Patch) -> None:
 
 def bound_ignored(patch: Patch) -> None:
     """Nodes are planned up to, and above, their capacity."""
-    right = layouts.lay_out
+    right = assignments.assign
 
-    def lay_out(graph: Any, topology: Any, lost: Any, running: Any, nodes: Any, settings: Any, *more: Any) -> Any:
+    def assign(graph: Any, topology: Any, lost: Any, running: Any, nodes: Any, settings: Any, *more: Any) -> Any:
         return right(graph, topology, lost, running, {name: 4 * one for name, one in nodes.items()}, settings, *more)
 
-    patch.setattr(machines, "lay_out", lay_out)
+    patch.setattr(machines, "assign", assign)
 
 
 def used_room_forgotten(patch: Patch) -> None:
     """Plans forget what already runs on a node."""
-    right = layouts.lay_out
+    right = assignments.assign
 
-    def lay_out(graph: Any, topology: Any, lost: Any, running: Any, *more: Any) -> Any:
+    def assign(graph: Any, topology: Any, lost: Any, running: Any, *more: Any) -> Any:
         return right(graph, topology, lost, {}, *more)
 
-    patch.setattr(machines, "lay_out", lay_out)
+    patch.setattr(machines, "assign", assign)
 
 
 def arrivals_unused(patch: Patch) -> None:
     """Nodes that arrive during a recovery bring nothing back."""
-    right = Machine._plan
+    right = RecoveryMachine._plan
 
-    def plan(self: Machine, why: str, *, fenced: bool = False) -> None:
-        if fenced or not self.recovering:
+    def plan(self: RecoveryMachine, why: str, *, fenced: bool = False) -> None:
+        if fenced or not self.state.recovering:
             right(self, why, fenced=fenced)
 
-    patch.setattr(Machine, "_plan", plan)
+    patch.setattr(RecoveryMachine, "_plan", plan)
 
 
 def recovery_never_ends(patch: Patch) -> None:
     """Outboxes stay at the checkpoint after a recovery."""
-    right = Machine._advance_checkpoint
+    right = RecoveryMachine._advance_checkpoint
 
-    def advance(self: Machine) -> None:
-        before = self.buffering
+    def advance(self: RecoveryMachine) -> None:
+        before = self.state.buffering
         right(self)
-        self.buffering = before
+        self.state.buffering = before
 
-    patch.setattr(Machine, "_advance_checkpoint", advance)
+    patch.setattr(RecoveryMachine, "_advance_checkpoint", advance)
 
 
 def all_wait_for_dead(patch: Patch) -> None:
     """While something is lost, everybody waits."""
-    right = Coordinator.next_cycle
+    right = Coordinator.desired_state
 
-    def next_cycle(self: Coordinator) -> Any:
-        cycle = right(self)
-        if not self.machine.lost:
-            return cycle
-        return replace(cycle, tasks={p: replace(task, paused=True) for p, task in cycle.tasks.items()})
+    def desired_state(self: Coordinator) -> Any:
+        desired = right(self)
+        if not self.state.lost:
+            return desired
+        return replace(desired, assignments={p: replace(one, paused=True) for p, one in desired.assignments.items()})
 
-    patch.setattr(Coordinator, "next_cycle", next_cycle)
+    patch.setattr(Coordinator, "desired_state", desired_state)
 
 
 def missing_taken_for_empty(patch: Patch) -> None:
@@ -276,27 +277,27 @@ def published_twice(patch: Patch) -> None:
 
 
 def lost_frontier_believed(patch: Patch) -> None:
-    """A node's line is taken to be as long as the driver says, whatever is in its files."""
+    """A node's version chain is taken to be as long as the driver says, whatever is in its files."""
 
     def take(self: PartitionHost, partition: Any, frontier: BatchId) -> Any:
         return right(self, partition, BatchId(-1))
 
     right = PartitionHost.take
     patch.setattr(PartitionHost, "take", take)
-    patch.setattr(Node, "_in_place", _in_place_without_looking(Node._in_place))
+    patch.setattr(NodeWorker, "_in_place", _in_place_without_looking(NodeWorker._in_place))
 
 
 def _in_place_without_looking(right: Any) -> Any:
-    def in_place(self: Node, cycle: Any, partition: Any, task: Any, said: Any) -> bool:
-        line: Line | None = self._store.line(partition)
-        if line is None:
-            task = replace(task, frontier=task.start.batch)
-        return bool(right(self, cycle, partition, task, said))
+    def in_place(self: NodeWorker, desired: Any, partition: Any, assignment: Any, answers: Any) -> bool:
+        chain: VersionChain | None = self._store.chain(partition)
+        if chain is None:
+            assignment = replace(assignment, frontier=assignment.start.batch)
+        return bool(right(self, desired, partition, assignment, answers))
 
     return in_place
 
 
-def image_without_its_base(patch: Patch) -> None:
+def snapshot_without_its_base(patch: Patch) -> None:
     """A snapshot of changes counts as safe though the one it follows is gone."""
 
     def stored(self: Checkpoints, partition: Any, snapshot: Any) -> None:
@@ -309,7 +310,7 @@ def image_without_its_base(patch: Patch) -> None:
     patch.setattr(Checkpoints, "lost", lost)
 
 
-def unsure_output_in_no_image(patch: Patch) -> None:
+def nondeterministic_output_in_no_snapshot(patch: Patch) -> None:
     """A checkpoint is global though the rows of what is not deterministic are not in its snapshot."""
     patch.setattr(Checkpoints, "_holds", lambda self, partition, mark, first: True)
 
@@ -323,15 +324,15 @@ BUGS = tuple(
         frontier_off_by_one,
         rollback_skipped,
         rollback_stops_at_first,
-        unsure_consumers_stay,
-        unsure_published_at_once,
+        nondeterministic_consumers_stay,
+        nondeterministic_published_at_once,
         epoch_not_checked,
         old_driver_writes,
         global_too_early,
         global_before_published,
-        wrong_image,
-        image_of_old_epoch,
-        needed_images_dropped,
+        wrong_snapshot,
+        snapshot_of_old_epoch,
+        needed_snapshots_dropped,
         log_trimmed_early,
         bound_ignored,
         used_room_forgotten,
@@ -341,7 +342,7 @@ BUGS = tuple(
         missing_taken_for_empty,
         published_twice,
         lost_frontier_believed,
-        image_without_its_base,
-        unsure_output_in_no_image,
+        snapshot_without_its_base,
+        nondeterministic_output_in_no_snapshot,
     )
 )

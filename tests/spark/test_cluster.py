@@ -160,7 +160,7 @@ def test_nothing_is_left_behind_when_the_parent_is_killed(tmp_path: Path) -> Non
     wait_until(lambda: not folder.exists(), 30)
 
 
-def test_a_closed_warden_has_ended_everything() -> None:
+def test_a_closed_reaper_has_ended_everything() -> None:
     reaper = ProcessReaper()
     kept = subprocess.Popen(["sleep", "3600"], start_new_session=True)
     ended = subprocess.Popen(["sleep", "3600"], start_new_session=True)
@@ -174,7 +174,7 @@ def test_a_closed_warden_has_ended_everything() -> None:
     kept.wait()
 
 
-def test_a_warden_ends_what_left_the_group_and_is_frozen() -> None:
+def test_a_reaper_ends_what_left_the_group_and_is_frozen() -> None:
     code = (
         "import os, subprocess, signal, time\n"
         "p = subprocess.Popen(['sleep', '3600'], process_group=0)\n"
@@ -209,7 +209,7 @@ def test_a_node_that_does_not_end_in_good_order_is_ended(tmp_path: Path, monkeyp
 
     def start_worker(self: EmbeddedCluster, host: str) -> None:
         process = subprocess.Popen(["sh", "-c", next(scripts)], start_new_session=True)
-        self._warden.watch_group(process.pid)
+        self._reaper.watch_group(process.pid)
         self._processes[process.pid] = process  # type: ignore[assignment]
         self.nodes[NodeId(host)] = module.Node(NodeId(host), host, process.pid, tmp_path / host)
 
@@ -233,7 +233,7 @@ def test_a_node_that_does_not_end_in_good_order_is_ended(tmp_path: Path, monkeyp
     assert not session_of(slow.group)
 
 
-def test_a_cluster_whose_warden_was_killed_still_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_whose_reaper_was_killed_still_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that sleep stand for the master and a node: what is ended, and how, is the same."""
     from holdfast.spark import cluster as module
 
@@ -244,14 +244,14 @@ def test_a_cluster_whose_warden_was_killed_still_stops(tmp_path: Path, monkeypat
 
     def start_worker(self: EmbeddedCluster, host: str) -> None:
         process = subprocess.Popen(["sleep", "3600"], start_new_session=True)
-        self._warden.watch_group(process.pid)
+        self._reaper.watch_group(process.pid)
         self._processes[process.pid] = process  # type: ignore[assignment]
 
     monkeypatch.setattr(module.EmbeddedCluster, "_start_worker", start_worker)
     running = module.EmbeddedCluster(2)
     groups = list(running._processes)
-    running._warden._process.kill()
-    running._warden._process.wait()
+    running._reaper._process.kill()
+    running._reaper._process.wait()
     running.stop()
     assert len(groups) == 2
     assert not any(group_lives(group) for group in groups)

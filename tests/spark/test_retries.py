@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -46,7 +45,7 @@ def faulty_level(shared: Any, data: Any, level: int, slot: int, blocks: list[byt
     job = read_job(data)
     context = TaskContext.get()
     first = context is not None and context.attemptNumber() == 0
-    kind = Random(f"{SEED} {job.cycle.number} {level} {slot}").choice(KINDS) if first else "none"
+    kind = Random(f"{SEED} {job.desired.number} {level} {slot}").choice(KINDS) if first else "none"
     if kind == "dies":
         list(run_level(shared.value, job, level, slot, blocks))
         os._exit(1)
@@ -83,16 +82,17 @@ def test_retries_and_cancelled_cycles_change_nothing(
     outputs = dict.fromkeys(partition.operator for partition in expected.program.outputs)
     sinks: dict[str, object] = {name: str(tmp_path / "out" / name) for name in outputs}
     run = SparkRun(example.application(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=5)
-    watched: Callable[..., str | None] = run.backend._broken_by
+    job_reports = run.backend._job_reports
 
-    def now_and_then(nodes: Any) -> str | None:
-        if seen["cancelled"] < MOST_CANCELLED and draw.random() < 0.2:
+    def now_and_then() -> list[Any]:
+        job = run.backend._job
+        if job is not None and not job.ended and seen["cancelled"] < MOST_CANCELLED and draw.random() < 0.2:
             seen["cancelled"] += 1
-            return "injected: the cycle is cancelled"
-        return watched(nodes)
+            run.backend._cancel("injected: the cycle is cancelled")
+        return list(job_reports())
 
     monkeypatch.setattr(backend, "_level", faulty_level)
-    monkeypatch.setattr(run.backend, "_broken_by", now_and_then)
+    monkeypatch.setattr(run.backend, "_job_reports", now_and_then)
     for number, batch in enumerate(given):
         run.log(batch)
         if number % 3 == 2:

@@ -17,11 +17,14 @@ from holdfast import Application, average, sliding, tumbling
 from holdfast.errors import BadInput
 from holdfast.ids import Epoch, OperatorId
 from holdfast.runtime import MemorySink, OutputKey, ParquetSink, run_in_process
-from holdfast.runtime.answers import OperatorFailed
+from holdfast.runtime.coordinator.outputs import stagers_of
+from holdfast.runtime.io.parquet_sink import ParquetStager
+from holdfast.runtime.io.sinks import StagedRows
+from holdfast.runtime.messages import OperatorFailed
 from holdfast.runtime.program import Program
 from holdfast.spark.pinned_jobs import executors_of
 from holdfast.spark.requirements import check_requirements
-from holdfast.spark.run import SparkRun, takes_files
+from holdfast.spark.run import SparkRun
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,7 +115,7 @@ def test_a_killed_node_changes_nothing(
             cluster.kill_node(node.id)
     run.log({}, last=True)
     run.run()
-    assert run.coordinator.machine.epoch > 1, "it went on in another epoch"
+    assert run.coordinator.state.epoch > 1, "it went on in another epoch"
     for name in OUTPUTS:
         assert as_rows(run.rows(name)) == expected[name]
     run.close()
@@ -127,17 +130,23 @@ def test_rows_of_files_are_written_by_nodes_where_these_reach_the_directory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sinks = {name: str(tmp_path / "out" / name) for name in OUTPUTS}
-    through_the_driver, told = [], []
-    publish, stage_for = ParquetSink.publish, ParquetSink.stage_for
+    by_nodes: list[OutputKey] = []
+    told: list[str] = []
+    adopt, stager = ParquetSink.adopt, ParquetSink.stager
 
-    def counted(self: ParquetSink, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
-        through_the_driver.append(key)
-        return publish(self, key, rows, epoch)
+    def counted(self: ParquetSink, key: OutputKey, staged: StagedRows, epoch: Epoch) -> bool:
+        by_nodes.append(key)
+        return adopt(self, key, staged, epoch)
 
-    monkeypatch.setattr(ParquetSink, "publish", counted)
+    def elsewhere(self: ParquetSink, start: str) -> ParquetStager:
+        found = stager(self, start)
+        assert found is not None
+        return ParquetStager(f"{found.folder}-elsewhere")
+
+    monkeypatch.setattr(ParquetSink, "adopt", counted)
     if not shared:
-        monkeypatch.setattr(ParquetSink, "stage_for", lambda self, start: stage_for(self, start) + "-elsewhere")
-    run = SparkRun(traffic(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=7, tell=told.append)
+        monkeypatch.setattr(ParquetSink, "stager", elsewhere)
+    run = SparkRun(traffic(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=7, log=told.append)
     for batch in batches(20):
         run.log(batch)
     run.log({}, last=True)
@@ -148,9 +157,7 @@ def test_rows_of_files_are_written_by_nodes_where_these_reach_the_directory(
     for name in OUTPUTS:
         assert as_rows(run.rows(name)) == expected[name]
         assert not list(Path(sinks[name]).glob("_holdfast/staged/*/*")), "nothing is left behind"
-    assert {key.query.operator for key in through_the_driver if key.query.operator in OUTPUTS} == (
-        set() if shared else set(OUTPUTS)
-    )
+    assert {key.query.operator for key in by_nodes} == (set(OUTPUTS) if shared else set())
 
 
 def test_another_driver_goes_on_where_the_first_stood(
@@ -195,9 +202,8 @@ def uncertain() -> Application:
 def until_safe(run: SparkRun) -> None:
     """Checkpoints are saved in the background: go on until the marked batch that everybody has passed is safe."""
     deadline = time.monotonic() + 120
-    while run.cycle():
+    while run.cycle(0.1):
         assert time.monotonic() < deadline, "the checkpoint did not become safe"
-        time.sleep(0.05)
 
 
 def test_what_is_not_certain_waits_for_its_checkpoint_and_comes_out_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -263,18 +269,19 @@ def test_what_cannot_run_is_refused(spark: SparkSession, tmp_path: Path) -> None
         SparkRun(holds, spark, tmp_path / "held")
 
 
-def test_a_sink_with_a_publish_of_its_own_gets_its_rows() -> None:
+def test_a_sink_with_a_publish_of_its_own_gets_its_rows(tmp_path: Path) -> None:
     class Masked(ParquetSink):
         def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
             return super().publish(key, rows.drop_columns(["speed"]), epoch)
 
-    program = Program(traffic())
-    assert takes_files(ParquetSink("x"), program, OperatorId("speeds"))
-    assert not takes_files(Masked("x"), program, OperatorId("speeds")), "its own publish would be passed over"
-    assert not takes_files(MemorySink(), program, OperatorId("speeds"))
-    unsure = Program(uncertain())
-    output = unsure.outputs[0].operator
-    assert not takes_files(ParquetSink("x"), unsure, output), "its rows wait for a checkpoint"
+    program, speeds = Program(traffic()), OperatorId("speeds")
+    assert set(stagers_of(program, {speeds: ParquetSink(tmp_path / "a")}, "start")) == {speeds}
+    own = stagers_of(program, {speeds: Masked(tmp_path / "b")}, "start")
+    assert own == {}, "its own publish would be passed over"
+    assert stagers_of(program, {speeds: MemorySink()}, "start") == {}
+    random = Program(uncertain())
+    waiting = stagers_of(random, {random.outputs[0].operator: ParquetSink(tmp_path / "c")}, "start")
+    assert waiting == {}, "its rows wait for a checkpoint"
 
 
 def test_settings_are_those_of_the_context_not_what_a_session_was_asked_for_too_late() -> None:

@@ -22,7 +22,7 @@ from holdfast.errors import BadInput
 from holdfast.ids import Epoch
 from holdfast.store.agent.agent_files import AgentSettings, enter_ring
 from holdfast.store.agent.durable_folder import DurableFolder
-from holdfast.store.agent.snapshot_files import check_image, mapped_data, write_image
+from holdfast.store.agent.snapshot_files import check_snapshot, mapped_data, write_snapshot
 from holdfast.store.agent.snapshot_names import key_of, name_of, state_of
 from holdfast.store.agent.spool import SaveAnswer, Spool, agent_address
 from holdfast.store.client.tuning import coding_to_survive
@@ -87,39 +87,39 @@ def test_a_name_becomes_a_state_and_a_file_and_back(words: list[str]) -> None:
 @pytest.mark.parametrize("name", ["", "run", "run/", "/x", "run//x", "run/../x", "run/a..b", "run/a.", "run/.a", "r/é"])
 def test_what_is_no_name_is_refused(name: str, tmp_path: Path) -> None:
     for use in (key_of, Spool(tmp_path).saved, Spool(tmp_path).fetch):
-        with pytest.raises(BadInput, match="cannot name a snapshot"):
+        with pytest.raises(BadInput, match="is not a valid snapshot name"):
             use(name)
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 5_000_000])
-def test_an_image_file_holds_its_bytes_aligned(size: int, tmp_path: Path) -> None:
+def test_a_snapshot_file_holds_its_bytes_aligned(size: int, tmp_path: Path) -> None:
     data = contents("x", size)
-    path = write_image(tmp_path, "run/O1-0/3.2", pa.py_buffer(data), epoch=2, durable=True)
-    head = check_image(path, "run/O1-0/3.2")
+    path = write_snapshot(tmp_path, "run/O1-0/3.2", pa.py_buffer(data), epoch=2, durable=True)
+    head = check_snapshot(path, "run/O1-0/3.2")
     assert (head.epoch, head.durable, head.bytes, head.start % 64) == (2, True, size, 0)
     assert bytes(memoryview(mapped_data(path))) == data
 
 
 def test_every_flipped_bit_and_every_cut_is_found(tmp_path: Path) -> None:
-    whole = write_image(tmp_path, "run/O1-0/3.2", contents("x", 300), epoch=2, durable=False).read_bytes()
+    whole = write_snapshot(tmp_path, "run/O1-0/3.2", contents("x", 300), epoch=2, durable=False).read_bytes()
     bad = tmp_path / "bad"
     padding = range(whole.index(b"}") + 1, len(whole) - 300)
     for at in range(len(whole)):
         if at not in padding:
             bad.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
             with pytest.raises(Corrupt):
-                check_image(bad, "run/O1-0/3.2")
+                check_snapshot(bad, "run/O1-0/3.2")
         bad.write_bytes(whole[:at])
         with pytest.raises(Corrupt):
-            check_image(bad, "run/O1-0/3.2")
+            check_snapshot(bad, "run/O1-0/3.2")
     bad.write_bytes(whole)
     with pytest.raises(Corrupt, match="holds"):
-        check_image(bad, "run/O1-0/4.2")
+        check_snapshot(bad, "run/O1-0/4.2")
 
 
 def test_a_durable_folder_refuses_epochs_that_are_over(tmp_path: Path) -> None:
     folder = DurableFolder(tmp_path / "durable")
-    snapshot = write_image(tmp_path, "run/O1-0/3.2", b"x", epoch=2, durable=True)
+    snapshot = write_snapshot(tmp_path, "run/O1-0/3.2", b"x", epoch=2, durable=True)
     folder.save("run/O1-0/3.2", snapshot, Epoch(2))
     folder.save("run/O1-0/3.2", snapshot, Epoch(3))
     with pytest.raises(StaleEpoch):
@@ -154,7 +154,7 @@ def test_without_an_agent_the_task_is_told(tmp_path: Path) -> None:
     os.utime(tmp_path / "heartbeat", (1, 1))
     answer = spool.saved("run/O1-0/1.1")
     assert answer is not None
-    assert "has not answered for" in str(answer.problem)
+    assert "has not responded for" in str(answer.problem)
     assert spool.saved("run/never/1.1") is None
     assert spool.fetched("run/O1-0/1.1") is None
     assert spool.lost("run/O1-0/1.1") is None
@@ -239,7 +239,7 @@ def test_an_epoch_that_is_over_is_refused_for_good(agents: AgentsOnLoopback) -> 
         answer = old.saved("fenced/O1-0/6.2")
         return answer if answer is not None and answer.final else None
 
-    assert "epoch 2 of 'fenced' is over" in str(wait(refused).problem)
+    assert "epoch 2 of 'fenced' is fenced" in str(wait(refused).problem)
     old.forget(["fenced/O1-0/5.3"], epoch=2)
     wait(lambda: not list((old.folder / "orders").iterdir()))
     assert bring(agents.spools[2], "fenced/O1-0/5.3") == contents("fenced/O1-0/5.3"), "it may not forget either"
@@ -264,7 +264,7 @@ def test_forgotten_is_gone_everywhere(agents: AgentsOnLoopback) -> None:
         for folder in (spool.folder / "peer" / "fragments").glob("*/*"):
             assert list(folder.iterdir()), "no empty folders pile up"
     agents.spools[2].fetch(names[0])
-    assert "nothing is there" in wait(lambda: agents.spools[2].lost(names[0]))
+    assert "no version is stored" in wait(lambda: agents.spools[2].lost(names[0]))
 
 
 def test_a_damaged_fragment_is_noticed_and_made_up_for(agents: AgentsOnLoopback) -> None:
@@ -384,8 +384,8 @@ def test_an_agent_without_a_ring_keeps_durable_copies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"data_fragments": 2}, "come together"),
-        ({"survive": 1.0}, "share from 0 to below 1"),
+        ({"data_fragments": 2}, "only one of data and parity"),
+        ({"survive": 1.0}, "not a share of the peers"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, object], message: str) -> None:

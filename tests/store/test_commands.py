@@ -67,7 +67,7 @@ def test_deltas_and_epochs_from_the_command_line(
     assert json.loads(capsys.readouterr().out)["parts"] == [128_000, 7]
     assert (tmp_path / "out").read_bytes() == file.read_bytes() + b"changes"
     assert run(["store", "put", "s", str(file), *common, "--version", "9", "--epoch", "1"]) == 1
-    assert "epoch 1 of 'deltas' is over" in capsys.readouterr().err
+    assert "epoch 1 of 'deltas' is fenced" in capsys.readouterr().err
 
 
 def test_an_empty_file_is_a_state(ring: RingOfPeers, tmp_path: Path) -> None:
@@ -81,22 +81,22 @@ def test_an_empty_file_is_a_state(ring: RingOfPeers, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        (["put", "x", "NOWHERE", "PEER"], 2, "cannot read"),
-        (["put", "../x", "FILE", "PEER"], 2, "cannot name a state"),
-        (["put", "x", "FILE", "PEER", "--namespace", "a/b"], 2, "cannot name a state"),
+        (["put", "x", "NOWHERE", "PEER"], 2, "cannot be read"),
+        (["put", "../x", "FILE", "PEER"], 2, "is not a valid state name"),
+        (["put", "x", "FILE", "PEER", "--namespace", "a/b"], 2, "is not a valid state name"),
         (["put", "x", "FILE", "PEER", "--data-fragments", "3"], 2, "together"),
         (["put", "x", "FILE", "PEER", "--data-fragments", "30", "--parity-fragments", "3"], 2, "at most 32"),
         (["put", "x", "FILE", "PEER", "--data-fragments", "0", "--parity-fragments", "3"], 2, "--data-fragments"),
         (["put", "x", "FILE"], 2, "--peer"),
         (["put", "x", "FILE", "--peer", "nonsense"], 2, "HOST:PORT"),
-        (["put", "x", "FILE", "--peer", "127.0.0.1:1"], 1, "no connection"),
+        (["put", "x", "FILE", "--peer", "127.0.0.1:1"], 1, "cannot connect"),
         (["put", "x", "FILE", "PEER", "--secret-file", "NOWHERE"], 2, "cannot read the secret"),
-        (["put", "x", "FILE", "PEER", "--tls-cert", "FILE"], 2, "three files"),
+        (["put", "x", "FILE", "PEER", "--tls-cert", "FILE"], 2, "a certificate, a key and an authority"),
         (["put", "x", "FILE", "PEER", "--tls-cert", "FILE", "--tls-key", "FILE", "--tls-authority", "FILE"], 2, "TLS"),
-        (["get", "never-saved", "OUT", "PEER"], 1, "nothing is there"),
+        (["get", "never-saved", "OUT", "PEER"], 1, "no version is stored"),
         (["get", "never-saved", "FOLDER", "PEER"], 2, "is a folder"),
-        (["get", "x", "NOWHERE/deep/file", "PEER"], 2, "cannot write there"),
-        (["status", "--peer", "127.0.0.1:1"], 1, "no connection"),
+        (["get", "x", "NOWHERE/deep/file", "PEER"], 2, "cannot create the file"),
+        (["status", "--peer", "127.0.0.1:1"], 1, "cannot connect"),
         (["serve", "--data", "FILE", "--port", "0"], 2, "folder"),
         (["serve", "--data", "OUT", "--port", "99999"], 2, "--port"),
         (["serve", "--data", "OUT", "--port", "0", "--bandwidth", "0"], 2, "--bandwidth"),

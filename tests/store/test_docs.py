@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store.client.gathering import GATHER_BYTES, SAVE_INTERVAL_SECONDS
 from holdfast.store.client.saving import STALL_SECONDS
 from holdfast.store.peer.limits import Limits
 from holdfast.store.peer.peer import RING
@@ -43,5 +42,4 @@ def test_times_and_sizes_in_the_text() -> None:
     assert RepairSettings().after == 10
     assert "ten\nseconds after a peer is lost" in PAGE or "ten seconds after a peer is lost" in PAGE
     assert f"no progress for {STALL_SECONDS:g} s" in PAGE
-    assert f"bundles of {GATHER_BYTES >> 20} MB and saves them every {SAVE_INTERVAL_SECONDS:g} s" in PAGE
     assert f"| keep-alive | {RING.keep_alive:g} s;" in PAGE

@@ -40,4 +40,4 @@ def test_one_group_is_enough_and_unknown_parts_are_named(tmp_path: Path, capsys:
     assert "1.5 to 2 s" in capsys.readouterr().out
     assert sorted(path.name for path in out.iterdir()) == ["claims.csv", "encoding.csv", "encoding.png", "result.json"]
     assert run([*arguments, "--only", "nonsense"]) == 2
-    assert "no part is called 'nonsense'; use " in capsys.readouterr().err
+    assert "there is no part 'nonsense'; use " in capsys.readouterr().err

@@ -127,7 +127,7 @@ def test_flipped_bits_on_disk_are_lost_reported_and_mended(ring: RingOfPeers) ->
         assert repair_now(store, scrub=True, seconds=60)
         until(lambda: redundancy(store) == [3], "full redundancy")
         seen = overview(store)
-        assert sum(peer["shelf"]["quarantined"] for peer in seen.peers) == 3
+        assert sum(peer["fragments"]["quarantined"] for peer in seen.peers) == 3
         assert run(["store", "repair", "--peer", ring.address(0), "--json"]) == 0
 
 
@@ -186,7 +186,7 @@ def test_a_peer_restores_by_itself(ring: RingOfPeers, tmp_path: Path) -> None:
         assert done["part_bytes"] == [700_000, 5]
         until(lambda: store.restored(peer, missing)["state"] == "failed", "failed")
         assert store.restored(peer, missing)["code"] == "missing"
-        with pytest.raises(StateMissing, match="no such restore"):
+        with pytest.raises(StateMissing, match="no restore of that ticket"):
             store.restored(peer, "0-000000000000")
 
 
@@ -294,23 +294,23 @@ def test_rests_of_broken_saves_go_when_a_newer_version_is_whole(tmp_path: Path) 
 
 def test_fragments_too_far_from_their_key_are_handed_over(ring: RingOfPeers, tmp_path: Path) -> None:
     """A peer that readers no longer ask gives its fragments to those they do."""
-    shelf = FragmentFiles(tmp_path / "far")
+    files = FragmentFiles(tmp_path / "far")
     whole = encode(contents(40_000), STATE, BatchId(1), Epoch(1), Coding(3, 2))
     for index in range(5):
-        arrival = shelf.begin(FragmentHeader.unpack(whole[index]))
-        arrival.add(bytes(whole[index])[arrival.header.state.header_length :])
-        arrival.publish()
+        writer = files.begin(FragmentHeader.unpack(whole[index]))
+        writer.add(bytes(whole[index])[writer.header.state.header_length :])
+        writer.publish()
     pool = ConnectionPool(open_key())
     far = Contact(peer_id("far away"), ring.address(0))
-    repairer = Repairer(shelf, pool, far, list, lambda key: False, RepairSettings(), 1e9)
+    repairer = Repairer(files, pool, far, list, lambda key: False, RepairSettings(), 1e9)
     repairer.start()
     repairer.now(scrub=False)
     until(lambda: repairer.progress.rounds == 1, "one round")
     repairer.stop()
     pool.close()
     assert repairer.progress.handed_over == 5
-    assert shelf.states() == []
-    shelf.close()
+    assert files.states() == []
+    files.close()
     with connect(ring.addresses) as store:
         # The ring's own repair may have rebuilt one that was still on its way: then it is there twice for a while.
         assert {one.index for one in held(store, ring)} == {0, 1, 2, 3, 4}

@@ -78,7 +78,7 @@ def test_any_faults_up_to_k_give_the_state_and_more_never_wrong_bytes(
         found, report = peers.load()
     except StateMissing as missing:
         assert len(broken) > parity
-        assert "good fragments where" in str(missing)
+        assert "undamaged fragments found" in str(missing)
         return
     assert found == state
     assert len(certain) <= parity or size == 0
@@ -129,5 +129,5 @@ def test_healthy_peers_are_not_asked_twice() -> None:
 def test_too_few_from_the_start() -> None:
     peers = Peers(bytes(5000), Coding(3, 2))
     retrieval = Retrieval(peers.header, {0: ["x"], 4: ["y"]}, peers.read)
-    with pytest.raises(StateMissing, match=r"2 good fragments where 3 are needed; missing \[1, 2, 3\]"):
+    with pytest.raises(StateMissing, match=r"2 undamaged fragments found, 3 needed; missing \[1, 2, 3\]"):
         list(retrieval.stripes())

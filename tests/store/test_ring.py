@@ -310,8 +310,8 @@ def test_nothing_is_kept_for_ever_about_peers_that_are_gone() -> None:
     ring.run(3 * SETTINGS.table_period)
     for peer in ring.peers.values():
         around = peer._around
-        assert len(around._heard) <= SETTINGS.leaf_size + 16
-        assert len(around._said) <= SETTINGS.leaf_size + 16
+        assert len(around._last_message) <= SETTINGS.leaf_size + 16
+        assert len(around._member_lists) <= SETTINGS.leaf_size + 16
         assert len(around.probes) <= 1  # one lost peer at a time is asked whether it is back
         assert not peer._hops
         assert not peer._lookups

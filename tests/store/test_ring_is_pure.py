@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-import holdfast.store
+import holdfast.store.ring
 
-FOLDER = Path(next(iter(holdfast.store.__path__)))
+FOLDER = Path(next(iter(holdfast.store.ring.__path__)))
 PURE = (
+    "encoding",
+    "ids",
     "leaf_set",
+    "machine",
+    "messages",
     "neighbourhood",
     "placement",
-    "ring",
-    "ring_ids",
-    "ring_messages",
-    "ring_settings",
-    "ring_wire",
     "routing_table",
+    "settings",
 )
 IMPURE = {
     "asyncio",

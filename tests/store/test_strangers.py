@@ -112,7 +112,7 @@ def greeted(ring: RingOfPeers) -> socket.socket:
 
 
 def ends(stranger: socket.socket) -> bool:
-    """Say whether the peer closes the connection; whatever it says before is ignored."""
+    """Return whether the peer closes the connection; whatever it says before is ignored."""
     stranger.settimeout(10)
     try:
         while stranger.recv(4096):

@@ -220,7 +220,7 @@ def test_a_file_with_a_few_bytes_changed_is_read_or_refused(at: int, put: bytes,
 
 def test_a_repeated_key_among_very_many_is_found_at_once() -> None:
     keys = ", ".join(f'"k{number}": 1' for number in range(200_000))
-    with pytest.raises(BadInput, match="k199999: stands twice"):
+    with pytest.raises(BadInput, match="k199999: occurs twice"):
         parse(f'{{{keys}, "k199999": 2}}', "keys.json")
 
 

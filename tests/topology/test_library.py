@@ -193,7 +193,7 @@ def test_reprocessing_times_are_one_or_spread_over_one_to_ten(name: str) -> None
     assert len(set(unequal.tolist())) > 4
 
 
-def test_paper_004_topologies_have_its_units() -> None:
+def test_fast_recover_topologies_have_its_units() -> None:
     words = named_topology("fast-recover-keywords")
     assert words.operator("counter").parallelism == 5
     assert rates_of(words).input[:3].sum() == pytest.approx(3000 / 60)

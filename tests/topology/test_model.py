@@ -122,7 +122,6 @@ def test_queries_are_upstream_closures(topology: Topology) -> None:
         assert queries.members(number).tolist() == sorted(closure)
         assert np.flatnonzero(matrix[number]).tolist() == sorted(closure)
         assert queries.sizes()[number] == len(closure)
-    assert queries.share_frequency().tolist() == matrix.sum(axis=0).tolist()
     for p in range(len(topology)):
         assert queries.containing(p).tolist() == np.flatnonzero(matrix[:, p]).tolist()
     assert queries.weight(topology.cost) == pytest.approx(matrix @ topology.cost)

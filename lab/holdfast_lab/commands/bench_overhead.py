@@ -25,17 +25,25 @@ TARGET = 0.05
     type=click.Choice(["count", "traffic", "hashtags"]),
     default="hashtags",
     show_default=True,
-    help="The application that runs.",
+    help="Application to run.",
 )
-@click.option("--rows", default=20_000, show_default=True, type=click.IntRange(1), help="Rows of a batch.")
+@click.option("--rows", default=20_000, show_default=True, type=click.IntRange(1), help="Rows per batch.")
 @click.option("--interval", default=10.0, show_default=True, help="Seconds between checkpoints.")
-@click.option("--alternations", default=10, show_default=True, type=click.IntRange(1), help="Turns of each policy.")
+@click.option(
+    "--alternations", default=10, show_default=True, type=click.IntRange(1), help="Runs of each policy, in alternation."
+)
 @click.option("--nodes", default=4, show_default=True, type=click.IntRange(1, 50), help="Nodes of the cluster.")
 @click.option("--batches", type=click.IntRange(2), help="Batches of a turn  [default: as many as fill the interval]")
 @click.option("--seed", default=1, show_default=True, help="Seed of the input.")
-@click.option("--quick", is_flag=True, help="A small size, to see that it works: 500 rows, 4 batches, 3 alternations.")
 @click.option(
-    "--out", default=Path("out/bench-overhead"), show_default=True, type=click.Path(path_type=Path), help="Results."
+    "--quick", is_flag=True, help="A small size, to check that it works: 500 rows, 4 batches, 3 alternations."
+)
+@click.option(
+    "--out",
+    default=Path("out/bench-overhead"),
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Directory for the results.",
 )
 @json_option
 def bench_overhead_command(
@@ -50,12 +58,12 @@ def bench_overhead_command(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Measure what being ready costs: checkpoints, and outboxes that are kept, against neither.
+    """Measure the overhead of fault tolerance: checkpoints, and retained outboxes, against neither.
 
     Three runs of one application take turns with the same batches on one cluster: without checkpoints; with a
-    checkpoint each interval and only the sources' log kept; with every outbox kept back to the checkpoint as well. A
-    price is a ratio within an alternation; its median comes with an interval of at least 95 % confidence, on the clock
-    and in CPU seconds of the whole cluster.
+    checkpoint each interval and only the sources' log kept; with every outbox retained back to the checkpoint as well.
+    The overhead is a ratio within an alternation; its median comes with an interval of at least 95 % confidence, on the
+    clock and in CPU seconds of the whole cluster.
 
     \b
     Example:
@@ -141,7 +149,7 @@ def print_prices(found: Overhead, machine: Machine) -> None:
                 shown(one.clock),
                 shown(one.cpu),
                 f"{one.cpu_seconds.median:.2f} ({one.cpu_seconds.low:.2f} to {one.cpu_seconds.high:.2f})",
-                {True: "yes", False: "no", None: "cannot tell"}[one.within(TARGET)],
+                {True: "yes", False: "no", None: "undecided"}[one.within(TARGET)],
             )
             for one in found.prices
         ],

@@ -24,7 +24,7 @@ def bench_planners_command(names: tuple[str, ...], repeat: int, out: Path, as_js
     """Measure the planners: seconds, memory, and how time grows with size.
 
     Each case runs in a process of its own. Growth is the exponent of processor time over size from the next smaller
-    case: 1 is linear, 2 is square. Ends with status 1 when a promised limit is not kept.
+    case: 1 is linear, 2 is square. Ends with status 1 when a case exceeds its limit.
 
     \b
     Example:
@@ -98,7 +98,7 @@ def bench_planners_command(names: tuple[str, ...], repeat: int, out: Path, as_js
         raise CheckFailed(
             f"{one.case} took {one.median:.3g} s, over the promised {one.limit_seconds:g} s",
             where="bench planners",
-            remedy="see whether the machine is busy with other work",
+            remedy="check that the machine is not busy with other work",
         )
 
 

@@ -76,5 +76,5 @@ def rates(nodes: int, seconds: int, seed: int, as_json: bool) -> None:
         raise CheckFailed(
             f"measured rates differ from the model's by {worst:.1%}",
             where="bench rates",
-            remedy="run it again with --json and report what it prints",
+            remedy="run it again with --json and report its output",
         )

@@ -20,18 +20,22 @@ NAMES = ("nodes", "levels", "partitions", "rows", "state")
 
 
 @click.command("scaling")
-@click.option("--vary", default=",".join(NAMES), show_default=True, metavar="NAME,…", help="Which sizes are changed.")
+@click.option("--vary", default=",".join(NAMES), show_default=True, metavar="NAME,…", help="Sizes to vary.")
 @click.option("--nodes", default="1,2,4", show_default=True, metavar="N,…", help="Nodes; the largest for the rest.")
-@click.option("--levels", default="1,2,4,8", show_default=True, metavar="N,…", help="Operators behind each other.")
+@click.option("--levels", default="1,2,4,8", show_default=True, metavar="N,…", help="Operators in a chain.")
 @click.option("--partitions", default="4,16,64", show_default=True, metavar="N,…", help="Partitions of an operator.")
-@click.option("--rows", default="1000,10000,100000,1000000", show_default=True, metavar="N,…", help="Rows of a batch.")
+@click.option("--rows", default="1000,10000,100000,1000000", show_default=True, metavar="N,…", help="Rows per batch.")
 @click.option("--state-mb", default="1,10,100,1000", show_default=True, metavar="MB,…", help="Sizes of the state.")
 @click.option("--alone", default=9, show_default=True, type=click.IntRange(1), help="Batches measured one at a time.")
 @click.option("--load", default=24, show_default=True, type=click.IntRange(1), help="Batches measured at once.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the input.")
-@click.option("--quick", is_flag=True, help="Small sizes, to see that it works.")
+@click.option("--quick", is_flag=True, help="Small sizes, to check that it works.")
 @click.option(
-    "--out", default=Path("out/bench-scaling"), show_default=True, type=click.Path(path_type=Path), help="Results."
+    "--out",
+    default=Path("out/bench-scaling"),
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Directory for the results.",
 )
 @json_option
 def bench_scaling_command(
@@ -48,11 +52,11 @@ def bench_scaling_command(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Measure what a batch costs by nodes, levels, partitions, rows and size of the state.
+    """Measure the cost of a batch by nodes, levels, partitions, rows and size of the state.
 
     One size is changed at a time; the others stay at the largest number of nodes with a partition for each, two levels
-    and 10,000 rows. A batch is measured alone (what it waits for without load) and among many (what it costs under
-    load), with the part in operators, the part in Spark and Python around them, and the part on the driver.
+    and 10,000 rows. A batch is measured alone (latency without load) and among many (cost under load), with
+    the time in operators, in Spark and Python around them, and on the driver.
 
     \b
     Example:

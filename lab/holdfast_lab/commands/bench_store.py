@@ -20,21 +20,35 @@ TABLES = {"peers": False, "client": True}
 
 
 @click.command("store")
-@click.option("--sizes", default="16,64", show_default=True, metavar="MB,…", help="States; 16,64,256,1024 for all.")
-@click.option("--codings", default="10+20,16+16,10+4", show_default=True, metavar="M+K,…", help="Fragments.")
-@click.option("--megabits", default=100.0, show_default=True, help="What a peer may move, each direction.")
+@click.option(
+    "--sizes", default="16,64", show_default=True, metavar="MB,…", help="Sizes of states in MB; 16,64,256,1024 for all."
+)
+@click.option(
+    "--codings", default="10+20,16+16,10+4", show_default=True, metavar="M+K,…", help="Codings: data+parity fragments."
+)
+@click.option("--megabits", default=100.0, show_default=True, help="Bandwidth limit of a peer, each direction.")
 @click.option(
     "--table",
     type=click.Choice(["both", *TABLES]),
     default="both",
     show_default=True,
-    help="Only peers limited, the client too, or one after the other.",
+    help="Limit only the peers, the client too, or measure both.",
 )
-@click.option("--coding-mb", default=64, show_default=True, type=click.IntRange(1, 1024), help="State for the ratios.")
+@click.option(
+    "--coding-mb",
+    default=64,
+    show_default=True,
+    type=click.IntRange(1, 1024),
+    help="Size of the state for the coding ratios.",
+)
 @click.option("--repeat", default=7, show_default=True, type=click.IntRange(1, 50), help="Runs of each coding ratio.")
 @click.option("--work", type=click.Path(path_type=Path), help="Folder for the peers  [default: a temporary one]")
 @click.option(
-    "--out", default=Path("out/bench-store"), show_default=True, type=click.Path(path_type=Path), help="Results."
+    "--out",
+    default=Path("out/bench-store"),
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Directory for the results.",
 )
 @json_option
 def bench_store_command(

@@ -19,10 +19,12 @@ NAMES = ("count", "traffic", "hashtags")
 
 
 @click.command("throughput")
-@click.option("--workloads", default=",".join(NAMES), show_default=True, metavar="NAME,…", help="What is compared.")
-@click.option("--rows", default=100_000, show_default=True, type=click.IntRange(1), help="Rows of a batch.")
+@click.option("--workloads", default=",".join(NAMES), show_default=True, metavar="NAME,…", help="Workloads to compare.")
+@click.option("--rows", default=100_000, show_default=True, type=click.IntRange(1), help="Rows per batch.")
 @click.option("--batches", default=4, show_default=True, type=click.IntRange(1), help="Batches of a turn.")
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Turns of each side.")
+@click.option(
+    "--rounds", default=5, show_default=True, type=click.IntRange(1), help="Rounds: runs of each side, in alternation."
+)
 @click.option("--nodes", default=4, show_default=True, type=click.IntRange(1, 50), help="Nodes of the cluster.")
 @click.option("--files", type=click.IntRange(1), help="Files a batch comes in  [default: as many as nodes]")
 @click.option(
@@ -33,9 +35,13 @@ NAMES = ("count", "traffic", "hashtags")
     help="Structured Streaming's: Spark's default, in memory, or RocksDB.",
 )
 @click.option("--seed", default=1, show_default=True, help="Seed of the input.")
-@click.option("--quick", is_flag=True, help="A small size, to see that it works: 2,000 rows, 2 batches, 2 rounds.")
+@click.option("--quick", is_flag=True, help="A small size, to check that it works: 2,000 rows, 2 batches, 2 rounds.")
 @click.option(
-    "--out", default=Path("out/bench-throughput"), show_default=True, type=click.Path(path_type=Path), help="Results."
+    "--out",
+    default=Path("out/bench-throughput"),
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Directory for the results.",
 )
 @json_option
 def bench_throughput_command(
@@ -54,7 +60,7 @@ def bench_throughput_command(
     """Compare rows per second with Structured Streaming: the same outputs from the same files on the same cluster.
 
     Both sides read the same Parquet files as a stream, in batches of the same rows, and write Parquet. Both are warmed
-    up, stay running and take turns; what counts is the ratio within a round, its median and its spread. At the end
+    up, stay running and alternate; the result is the ratio within a round, with its median and spread. At the end
     every output is compared row by row; one that differs fails the bench. Structured Streaming gets one query for each
     output, as many shuffle partitions as cores, and JVMs with all compilers.
 

@@ -28,7 +28,7 @@ def experiment_backups_command(repeat: int, out: Path, as_json: bool) -> None:
     """Count backups by required latency on the paper's topologies, with T(v) = 1 and from 1 to 10.
 
     R goes over every whole second from the largest T(v) to the longest path. Extra backups are over the optimum, which
-    exact proves; it fills the paper's exhaustive search where that cannot end. Ends with status 1 when an optimum is
+    algorithm exact proves, also where the paper's exhaustive search does not end. Ends with status 1 when an optimum is
     not proven.
 
     \b
@@ -79,7 +79,7 @@ def _print(settings: tuple[PaperSetting, ...], summaries: list[BackupSummary], s
     printed = {setting.name: setting.printed_extra for setting in settings}
     print_table(
         "Extra backups over the optimum (Fig. 7 and 8): mean over R, and all backups together",
-        ["setting", "algorithm", "R", "backups", "extra %", "pooled %", "most at one R", "the paper says"],
+        ["setting", "algorithm", "R", "backups", "extra %", "pooled %", "most at one R", "paper"],
         [
             (
                 one.setting,

@@ -16,9 +16,15 @@ from holdfast.cli.output import json_option, print_json, print_table, progress
     default=64,
     show_default=True,
     type=click.IntRange(8, 1024),
-    help="State that is coded for Fig. 11, and the largest for Fig. 10.",
+    help="Size of the state for Fig. 11, and the largest for Fig. 10.",
 )
-@click.option("--repeat", default=5, show_default=True, type=click.IntRange(1, 100), help="Runs; the least counts.")
+@click.option(
+    "--repeat",
+    default=5,
+    show_default=True,
+    type=click.IntRange(1, 100),
+    help="Runs of each measurement; the fastest counts.",
+)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -30,7 +36,7 @@ from holdfast.cli.output import json_option, print_json, print_table, progress
 def fragments(megabytes: int, repeat: int, out: Path, as_json: bool) -> None:
     """Show success, speed and the tuner of fragments; measure coding on this machine (A-FP4S, Fig. 7, 8, 10, 11).
 
-    The measured rates in result.json are what `holdfast plan fragments --rates out/fragments/result.json` takes.
+    `holdfast plan fragments --rates out/fragments/result.json` reads the measured rates.
 
     \b
     Example:

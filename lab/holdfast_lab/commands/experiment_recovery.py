@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 @click.option(
     "--figures", default="9,10,11,12,14", show_default=True, help="Which figures of incremental recovery to run."
 )
-@click.option("--seed", default=1, show_default=True, type=click.IntRange(0), help="Of the input and of all faults.")
+@click.option(
+    "--seed", default=1, show_default=True, type=click.IntRange(0), help="Seed of the input and of all faults."
+)
 @click.option("--spacing", default=15.0, show_default=True, help="Seconds between two replacement nodes.")
-@click.option("--reuse/--again", default=True, show_default=True, help="Take the results of drills that --out has.")
+@click.option("--reuse/--again", default=True, show_default=True, help="Reuse the results of earlier drills in --out.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -50,7 +52,7 @@ def recovery(figures: str, seed: int, spacing: float, reuse: bool, out: Path, as
     known = {9, 10, 11, 12, 13, 14}
     words = [word.strip() for word in figures.split(",") if word.strip()]
     if not words or any(not word.isdigit() or int(word) not in known for word in words):
-        raise BadInput(f"{figures!r}", field="--figures", remedy="name some of 9,10,11,12,14")
+        raise BadInput(f"{figures!r} is not a list of figures", field="--figures", remedy="name some of 9,10,11,12,14")
     wanted = {12 if word == "13" else int(word) for word in words}
     make_directory(out)
     planned = [one for one in planned_drills(seed, spacing) if one.figure in wanted]
@@ -121,7 +123,7 @@ def recovery(figures: str, seed: int, spacing: float, reuse: bool, out: Path, as
     )
     print_table(
         "Incremental recovery's claims, and ours",
-        ["where", "said", "here", "holds"],
+        ["where", "paper", "here", "holds"],
         [(one.where, one.paper, one.ours, one.holds) for one in claims],
     )
     if comparisons:

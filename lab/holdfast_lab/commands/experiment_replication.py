@@ -15,15 +15,21 @@ if TYPE_CHECKING:
 
 
 @click.command("replication")
-@click.option("--topologies", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Per setting.")
+@click.option(
+    "--topologies",
+    default=100,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    help="Random topologies per setting.",
+)
 @click.option(
     "--proven",
     default=0,
     show_default=True,
     type=click.IntRange(0, 10_000),
-    help="Compare so many topologies per setting with exact plans too; slow.",
+    help="Topologies per setting that are also planned exactly; slow.",
 )
-@click.option("--processes", default=2, show_default=True, type=click.IntRange(1, 256), help="Planned side by side.")
+@click.option("--processes", default=2, show_default=True, type=click.IntRange(1, 256), help="Worker processes.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -61,13 +67,13 @@ def replication(topologies: int, proven: int, processes: int, out: Path, as_json
             points += found
             bar.advance(task)
     curves = summaries(points)
-    said = claims(queries, curves)
+    compared = claims(queries, curves)
     document = {
         "experiment": "replication",
         "paper": "001, Fig. 13 and 14 a-d",
         "topologies": topologies,
         "settings": [{"panel": one.panel, "setting": one.label, **dict(one.recipe)} for one in SETTINGS],
-        "claims": [asdict(one) for one in said],
+        "claims": [asdict(one) for one in compared],
         "queries": [asdict(one) for one in queries],
         "random": [asdict(one) for one in curves],
     }
@@ -79,7 +85,7 @@ def replication(topologies: int, proven: int, processes: int, out: Path, as_json
     if as_json:
         print_json(document)
     else:
-        _print(queries, curves, said)
+        _print(queries, curves, compared)
         click.echo(f"written to {out}/: result.json, fig13.csv, fig14.csv, fig14-means.csv, fig13.png, fig14.png")
 
 
@@ -126,7 +132,7 @@ def _plot(queries: list[QueryPoint], curves: list[Summary], topologies: int, out
     plot_random(panels, topologies, out / "fig14.png")
 
 
-def _print(queries: list[QueryPoint], curves: list[Summary], said: list[Claim]) -> None:
+def _print(queries: list[QueryPoint], curves: list[Summary], compared: list[Claim]) -> None:
     print_table(
         "Fig. 13: fidelity by budget",
         ("query", "replicas", "dp", "structure-aware", "as printed", "greedy"),
@@ -158,5 +164,5 @@ def _print(queries: list[QueryPoint], curves: list[Summary], said: list[Claim]) 
     print_table(
         "The paper's claims beside ours",
         ("figure", "paper", "ours", "agrees"),
-        [(one.figure, one.paper, one.ours, one.agrees) for one in said],
+        [(one.figure, one.paper, one.ours, one.agrees) for one in compared],
     )

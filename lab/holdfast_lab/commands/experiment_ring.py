@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 
 @click.command("ring")
 @click.option("--peers", default=5000, show_default=True, type=click.IntRange(2, 20_000), help="Simulated peers.")
-@click.option("--applications", default=1000, show_default=True, type=click.IntRange(1), help="Of 30 fragments each.")
-@click.option("--state-mb", default=128, show_default=True, type=click.IntRange(1, 4096), help="The state of Fig. 11.")
+@click.option(
+    "--applications", default=1000, show_default=True, type=click.IntRange(1), help="States of 30 fragments each."
+)
+@click.option(
+    "--state-mb", default=128, show_default=True, type=click.IntRange(1, 4096), help="Size of the state for Fig. 11."
+)
 @click.option("--repeat", default=5, show_default=True, type=click.IntRange(1, 100), help="Runs of each measurement.")
 @click.option("--only", multiple=True, metavar="PART", help="Only this part or group, like balance; repeatable.")
-@click.option("--seed", default=1, show_default=True, type=int, help="One seed, one run.")
+@click.option("--seed", default=1, show_default=True, type=int, help="Seed; the same seed gives the same run.")
 @click.option(
     "--out",
     default=Path("out/ring"),

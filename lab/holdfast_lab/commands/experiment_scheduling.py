@@ -11,7 +11,13 @@ from holdfast.cli.output import json_option, print_json, print_table, progress
 
 
 @click.command("scheduling")
-@click.option("--topologies", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Per setting.")
+@click.option(
+    "--topologies",
+    default=100,
+    show_default=True,
+    type=click.IntRange(1, 10_000),
+    help="Random topologies per setting.",
+)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -19,13 +25,13 @@ from holdfast.cli.output import json_option, print_json, print_table, progress
     show_default=True,
     help="Directory for result.json, CSV and plots.",
 )
-@click.option("--processes", default=2, show_default=True, type=click.IntRange(1, 256), help="Planned side by side.")
+@click.option("--processes", default=2, show_default=True, type=click.IntRange(1, 256), help="Worker processes.")
 @json_option
 def scheduling(topologies: int, out: Path, processes: int, as_json: bool) -> None:
     """Compare DP, BestDensity, operator-centric and exact recovery plans (incremental recovery, Fig. 15 a-c).
 
-    18 queries that share partitions, all failed; share frequency, skew and priorities vary. Also what each strategy's
-    waiting costs while eight nodes arrive within two to six minutes. Takes some minutes with 100 topologies.
+    18 queries that share partitions, all failed; share frequency, skew and priorities vary. Also the cost of waiting
+    for each strategy while eight nodes arrive within two to six minutes. Takes some minutes with 100 topologies.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`holdfast experiment segments`: chapter 4 of FastRecover, its statements beside our figures."""
+"""`holdfast experiment segments`: the statements of FastRecover, chapter 4, beside our figures."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 )
 @json_option
 def segments(topologies: int, only: tuple[str, ...], out: Path, as_json: bool) -> None:
-    """Plan segments of random chains and trees in every way (Fig. 4.1 to 4.14 of FastRecover, and past them).
+    """Compare segment planners on random chains and trees (FastRecover, Fig. 4.1 to 4.14, and beyond them).
 
-    FastRecover beside NSegments and 1Segment on the same grid, and beside ours without one, for every parameter the
-    paper varies, for those it left, and by bandwidth, which it does not give. Takes a few minutes.
+    FastRecover, NSegments and 1Segment plan on the same grid, our planners without a grid. Every parameter of the paper
+    is varied, and the bandwidth, which the paper does not print. Takes a few minutes.
 
     \b
     Examples:

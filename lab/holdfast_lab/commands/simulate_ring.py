@@ -15,24 +15,40 @@ if TYPE_CHECKING:
 
 
 @click.command("ring")
-@click.option("--peers", default=5000, show_default=True, type=click.IntRange(2, 20_000), help="Peers.")
-@click.option("--applications", default=1000, show_default=True, type=click.IntRange(1), help="States to keep.")
-@click.option("--data-fragments", default=10, show_default=True, type=click.IntRange(1, 32), help="m.")
-@click.option("--parity-fragments", default=20, show_default=True, type=click.IntRange(0, 31), help="k.")
+@click.option("--peers", default=5000, show_default=True, type=click.IntRange(2, 20_000), help="Number of peers.")
+@click.option("--applications", default=1000, show_default=True, type=click.IntRange(1), help="States to store.")
+@click.option(
+    "--data-fragments", default=10, show_default=True, type=click.IntRange(1, 32), help="Data fragments of a state, m."
+)
+@click.option(
+    "--parity-fragments",
+    default=20,
+    show_default=True,
+    type=click.IntRange(0, 31),
+    help="Parity fragments of a state, k.",
+)
 @click.option("--domains", default=8, show_default=True, type=click.IntRange(0), help="Failure domains; 0: none known.")
 @click.option("--keep-alive", default=30.0, show_default=True, type=float, help="T, seconds between keep-alives.")
 @click.option("--loss", default=0.0, show_default=True, type=float, help="Share of messages that get lost.")
 @click.option("--lookups", default=2000, show_default=True, type=click.IntRange(1), help="Lookups at each size.")
-@click.option("--churn", default=0.1, show_default=True, type=float, help="Share of peers that go, and come.")
-@click.option("--churn-seconds", default=300.0, show_default=True, type=click.FloatRange(1), help="In this time.")
+@click.option(
+    "--churn", default=0.1, show_default=True, type=float, help="Share of peers that leave, and of peers that join."
+)
+@click.option(
+    "--churn-seconds",
+    default=300.0,
+    show_default=True,
+    type=click.FloatRange(1),
+    help="Seconds during which they leave and join.",
+)
 @click.option("--crash", default=0.5, show_default=True, type=float, help="Share that crashes at once, at the end.")
-@click.option("--seed", default=1, show_default=True, type=int, help="One seed, one run.")
+@click.option("--seed", default=1, show_default=True, type=int, help="Seed; the same seed gives the same run.")
 @click.option(
     "--out",
     default=Path("out/simulate-ring"),
     show_default=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where result.json goes.",
+    help="Directory for result.json.",
 )
 @json_option
 def simulate_ring_command(
@@ -51,10 +67,10 @@ def simulate_ring_command(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Simulate a ring of peers that keep states as fragments.
+    """Simulate a ring of peers that store states as fragments.
 
-    Peers join through the protocol one by one; routing is measured on the way up; states are saved; peers come, go and
-    crash while lost fragments are rebuilt; at the end many crash in one moment. The same seed gives the same result.
+    Peers join through the protocol one by one; routing is measured on the way up; states are saved; peers join, leave
+    and crash while lost fragments are rebuilt; at the end many crash at once. The same seed gives the same result.
 
     \b
     Example:

@@ -13,12 +13,20 @@ from holdfast.cli.output import json_option, print_json, print_table, progress
 
 @click.command()
 @click.option("--peers", default=8, show_default=True, type=click.IntRange(3, 32), help="Peer processes.")
-@click.option("--data-fragments", default=3, show_default=True, type=click.IntRange(1, 31), help="m.")
-@click.option("--parity-fragments", default=3, show_default=True, type=click.IntRange(1, 31), help="k.")
-@click.option("--kills", default=300, show_default=True, type=click.IntRange(1), help="Peers killed with SIGKILL.")
+@click.option(
+    "--data-fragments", default=3, show_default=True, type=click.IntRange(1, 31), help="Data fragments of a state, m."
+)
+@click.option(
+    "--parity-fragments",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1, 31),
+    help="Parity fragments of a state, k.",
+)
+@click.option("--kills", default=300, show_default=True, type=click.IntRange(1), help="Number of kills with SIGKILL.")
 @click.option("--state-kb", default=200, show_default=True, type=click.IntRange(1), help="Size of each state.")
 @click.option("--states", default=3, show_default=True, type=click.IntRange(1, 50), help="States written and read.")
-@click.option("--seed", default=1, show_default=True, type=int, help="Which peers, when.")
+@click.option("--seed", default=1, show_default=True, type=int, help="Seed of the victims and moments.")
 @json_option
 def soak(
     peers: int,
@@ -30,9 +38,9 @@ def soak(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Kill peers at random moments while states are saved, read and repaired; check what comes back.
+    """Kill peers at random moments while states are saved, read and repaired; check every state that was acknowledged.
 
-    Starts its own peers on loopback. Ends with status 1 if anything acknowledged is gone, torn or wrong. 300 kills take
+    Starts its own peers on loopback. Ends with status 1 if an acknowledged state is lost, torn or wrong. 300 kills take
     about two minutes.
 
     \b

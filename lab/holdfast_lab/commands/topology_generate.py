@@ -42,7 +42,7 @@ def generate_command(
             raise BadInput(
                 "no recipe is named",
                 where="topology generate",
-                remedy=f"choose {', '.join(RECIPES)} (`--settings` tells more)",
+                remedy=f"choose {', '.join(RECIPES)} (`--settings` lists their settings)",
             )
         chosen = list(RECIPES.values()) if recipe is None else [named_recipe(recipe)]
         print_recipes(chosen, as_json)

@@ -39,7 +39,7 @@ class PaperSetting:
     printed_ms: dict[str, float]
     """Table III: milliseconds by algorithm."""
     printed_extra: str
-    """What sec. V-B says of extra backups over the optimum."""
+    """The extra backups over the optimum that sec. V-B states."""
 
 
 def _times(exhaustive: float, tree: float | None, dag: float, share: float) -> dict[str, float]:
@@ -136,7 +136,8 @@ def measure_setting(setting: PaperSetting, repeat: int = 3) -> Iterator[BackupPo
             check = check_backups(problem, found)
             if not check.meets:
                 raise CheckFailed(
-                    f"{algorithm} does not keep {latency} s on {topology.name}", where="experiment backups"
+                    f"the plan of {algorithm} exceeds a latency of {latency} s on {topology.name}",
+                    where="experiment backups",
                 )
             yield BackupPoint(
                 setting=setting.name,

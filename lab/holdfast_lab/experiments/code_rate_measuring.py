@@ -2,7 +2,7 @@
 
 Runs anywhere; measures whole fragments, checksums included, because that is what saving and recovering a state costs.
 Coding is one thread's work without waiting, so processor time is measured, and the least of several runs counts: on a
-busy machine the others pay for caches and memory that someone else used.
+busy machine the others pay for caches and memory that other processes used.
 Its figures are what `holdfast plan fragments --rates` and the tuner start from.
 """
 

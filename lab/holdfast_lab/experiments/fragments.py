@@ -97,7 +97,7 @@ class TunerPoint:
 
 @dataclass(frozen=True, slots=True)
 class FragmentsClaim:
-    """What the paper says, and what came out here."""
+    """A statement of the paper, and our result."""
 
     where: str
     paper: str
@@ -228,7 +228,7 @@ def fragments_claims(
     tuner: Sequence[TunerPoint],
     megabytes: int,
 ) -> list[FragmentsClaim]:
-    """Compare what the paper says with what came out."""
+    """Compare the paper's statements with our results."""
     twice = min(one.success for one in success if one.total == 2 * one.data)
     limit = file_bandwidth_limit(PAPER_BANDWIDTH, PAPER_CODE_RATE)
     errors = [abs(one.recompute_model / one.recompute_measured - 1) for one in recovery]

@@ -2,7 +2,7 @@
 
 Fig. 13 plans Q1 and Q2 for every budget. Fig. 14 plans many random topologies per setting, each for several budgets as
 a share of its partitions. The ranges of parallelism of panel b are not printed in the paper; ours are in SETTINGS.
-Panels a, b and d do not say which partitionings occur: ours mix full and others (the recipe's `general`).
+Panels a, b and d do not state which partitionings occur: ours mix full and others (the recipe's `general`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ALGORITHMS = ("structure-aware", "printed", "greedy")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One curve of Fig. 14: a panel, a name, and what the generator is told."""
+    """One curve of Fig. 14: a panel, a name, and the settings of the generator."""
 
     panel: str
     label: str
@@ -98,13 +98,13 @@ def run_queries() -> list[QueryPoint]:
 
 
 def distinct_settings() -> int:
-    """Count the settings that tell the generator something else."""
+    """Count the distinct settings of the generator."""
     return len({setting.recipe for setting in SETTINGS})
 
 
 def run_random(topologies: int, processes: int, proven: int = 0) -> Iterator[list[RandomPoint]]:
     """Plan so many topologies per setting; the first `proven` of each with exact too. Gives points as they come."""
-    # Panels share a setting: what is told to the generator is planned once.
+    # Panels share settings: topologies of equal settings are planned once.
     jobs = [
         (one, seed, seed < proven) for seed, one in product(range(topologies), {s.recipe: s for s in SETTINGS}.values())
     ]
@@ -119,7 +119,7 @@ def run_random(topologies: int, processes: int, proven: int = 0) -> Iterator[lis
 
 
 def _under_every_label(points: list[RandomPoint]) -> list[RandomPoint]:
-    """Return the points of one topology for every setting that tells the generator the same."""
+    """Return the points of one topology for all curves with the same settings of the generator."""
     (recipe,) = {s.recipe for s in SETTINGS if (s.panel, s.label) == (points[0].panel, points[0].setting)}
     alike = [s for s in SETTINGS if s.recipe == recipe]
     return [replace(one, panel=s.panel, setting=s.label) for s in alike for one in points]
@@ -206,7 +206,7 @@ def summaries(points: Sequence[RandomPoint]) -> list[Summary]:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the paper says, what we found, and whether they agree."""
+    """A statement of the paper, our result, and whether they agree."""
 
     figure: str
     paper: str

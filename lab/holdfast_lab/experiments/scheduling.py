@@ -1,7 +1,7 @@
 """Recovery scheduling on random topologies (incremental recovery, Fig. 15), and the cost of waiting for nodes.
 
 Each panel of Fig. 15 compares two settings of the query generator (sec. 6.3) with 18 queries, everything failed and a
-part of the total cost to spend. The paper fixes one thing per panel; the rest is chosen here and said:
+part of the total cost to spend. The paper fixes one thing per panel; the rest is chosen here:
 
 | panel | what differs | the rest |
 |---|---|---|
@@ -89,7 +89,7 @@ class ArrivalPoint:
 
 @dataclass(frozen=True, slots=True)
 class SchedulingClaim:
-    """What the paper says, and what came out here."""
+    """A statement of the paper, and our result."""
 
     where: str
     paper: str
@@ -203,7 +203,7 @@ def gaps(points: Sequence[SchedulingPoint]) -> list[float]:
 
 
 def scheduling_claims(points: Sequence[SchedulingPoint], arrivals: Sequence[ArrivalPoint]) -> list[SchedulingClaim]:
-    """Compare what the paper says with what came out."""
+    """Compare the paper's statements with our results."""
 
     def level(panel: str, label: str, algorithm: str) -> float:
         return fmean(mean_restored(points, panel, label, algorithm).values())

@@ -11,22 +11,21 @@ from collections.abc import Mapping
 from holdfast.errors import BadInput
 from holdfast.topology import checks
 from holdfast.topology.model import Topology
-from holdfast_lab.random_topologies import fast_recover as paper_004
-from holdfast_lab.random_topologies import ftc as paper_003
-from holdfast_lab.random_topologies import incremental_recovery as paper_000
-from holdfast_lab.random_topologies import ppa as paper_001
+from holdfast_lab.random_topologies import fast_recover, ftc, incremental_recovery, ppa
 from holdfast_lab.random_topologies.settings import Recipe, Setting
 
 __all__ = ["RECIPES", "Recipe", "Setting", "generate", "recipe"]
 
 _ALL = (
-    Recipe("queries", paper_000.queries, "queries that share partitions", "incremental recovery, sec. 6.3"),
-    Recipe("replication", paper_001.replication, "5 to 10 operators towards one sink", "PPA, sec. VI-C"),
-    Recipe("lines", paper_003.lines, "lines of tasks that meet in a sink", "FTC, sec. V"),
-    Recipe("tree", paper_003.tree, "a tree of tasks towards a sink", "FTC, sec. V"),
-    Recipe("dag", paper_003.dag, "operators in steps towards a sink", "FTC, sec. V"),
-    Recipe("chain", paper_004.chain, "operators in a row, with states and failures", "FastRecover, sec. 4.1"),
-    Recipe("root-tree", paper_004.root_tree, "a tree from one root, with states and failures", "FastRecover, sec. 4.1"),
+    Recipe("queries", incremental_recovery.queries, "queries that share partitions", "incremental recovery, sec. 6.3"),
+    Recipe("replication", ppa.replication, "5 to 10 operators towards one sink", "PPA, sec. VI-C"),
+    Recipe("lines", ftc.lines, "lines of tasks that meet in a sink", "FTC, sec. V"),
+    Recipe("tree", ftc.tree, "a tree of tasks towards a sink", "FTC, sec. V"),
+    Recipe("dag", ftc.dag, "operators in steps towards a sink", "FTC, sec. V"),
+    Recipe("chain", fast_recover.chain, "operators in a row, with states and failures", "FastRecover, sec. 4.1"),
+    Recipe(
+        "root-tree", fast_recover.root_tree, "a tree from a root, with states and failures", "FastRecover, sec. 4.1"
+    ),
 )
 RECIPES: dict[str, Recipe] = {one.name: one for one in _ALL}
 

@@ -52,7 +52,7 @@ class Setting:
             raise BadInput(
                 f"{checks.describe(given)} is not {'a whole number' if self.kind is int else 'a number'}",
                 field=self.name,
-                remedy=f"write {self.name}={self.default}, say",
+                remedy=f"write for example {self.name}={self.default}",
             )
         return value
 
@@ -108,11 +108,11 @@ class Recipe:
 
 
 def counts(**values: int) -> None:
-    """Refuse numbers of things that are below one or absurdly large."""
+    """Refuse numbers of things that are below one or too large."""
     at_least(1, **values)
     for name, value in values.items():
         if value > MOST_COUNTED:
-            raise BadInput(f"{value:,} is absurdly many", field=name, remedy=f"at most {MOST_COUNTED:,}")
+            raise BadInput(f"{value:,} is too many", field=name, remedy=f"use at most {MOST_COUNTED:,}")
 
 
 def at_least(least: float, **values: float) -> None:
@@ -126,7 +126,7 @@ def share(**values: float) -> None:
     """Refuse settings that are not a share between 0 and 1."""
     for name, value in values.items():
         if not 0 <= value <= 1:
-            raise BadInput(f"must be from 0 to 1, not {value:g}", field=name, remedy=f"write {name}=0.5, say")
+            raise BadInput(f"must be from 0 to 1, not {value:g}", field=name, remedy=f"write for example {name}=0.5")
 
 
 def ordered(**values: float) -> None:

@@ -169,7 +169,7 @@ class SimulatedRing:
 
     @property
     def settled(self) -> bool:
-        """Whether all leaf sets are right; where messages get lost, 99 of 100: someone is always being asked again."""
+        """Whether all leaf sets are right; where messages get lost, 99 of 100: some peer is always being probed."""
         return len(self.check()) <= (0.01 * len(self.peers) if self.network.loss else 0)
 
     def settle(self, limit: float) -> float | None:
@@ -259,7 +259,7 @@ class SimulatedRing:
         return around - {peer}
 
     def check(self) -> list[str]:
-        """Say what is not as it has to be: peers outside the ring, leaf sets that differ from the true neighbours."""
+        """Return violations: peers outside the ring, leaf sets that differ from the true neighbours."""
         wrong = []
         for peer in self.peers.values():
             if not peer.active:

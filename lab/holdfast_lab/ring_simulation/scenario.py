@@ -67,7 +67,7 @@ class RingScenario:
 
     def __post_init__(self) -> None:
         if self.peers < 2:
-            raise BadInput(f"a ring of {self.peers}", field="--peers", remedy="use at least 2")
+            raise BadInput(f"a ring of {self.peers} peers is too small", field="--peers", remedy="use at least 2")
         for field, share in (
             ("--loss", self.loss),
             ("--churn", self.churn),
@@ -75,9 +75,13 @@ class RingScenario:
             *(("--failures", one) for one in self.failures),
         ):
             if not 0 <= share < 1:
-                raise BadInput(f"{share} is no share", field=field, remedy="use a number from 0 to below 1")
+                raise BadInput(f"{share} is not a share", field=field, remedy="use a number from 0 to below 1")
         if self.keep_alive <= 0:
-            raise BadInput(f"{self.keep_alive} seconds", field="--keep-alive", remedy="use a number above 0")
+            raise BadInput(
+                f"{self.keep_alive} is not a number of seconds above 0",
+                field="--keep-alive",
+                remedy="use a number above 0",
+            )
 
     @property
     def ring_settings(self) -> RingSettings:

@@ -26,7 +26,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def no_progress(what: str, done: int, total: int) -> None:
-    """Say nothing."""
+    """Ignore the progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def grow(
             progress("peers join", len(ring.peers), peers)
     if ring.settle(10 * ring.settings.detection) is None:
         raise CheckFailed(
-            f"a ring of {len(ring.peers)} did not settle: {'; '.join(ring.check()[:3])}",
+            f"a ring of {len(ring.peers)} did not stabilise: {'; '.join(ring.check()[:3])}",
             remedy="lose fewer messages (--loss)",
         )
 
@@ -315,7 +315,7 @@ def run_churn(
 def survivors(
     ring: SimulatedRing, keys: Iterable[RingId], codings: Iterable[Coding], shares: Iterable[float], seed: int
 ) -> list[Survival]:
-    """Say how many states would outlive the loss of a share of all peers, or of any one failure domain.
+    """Return how many states would outlive the loss of a share of all peers, or of any one failure domain.
 
     Each coding is placed anew, with domains known and, for comparison, as if they were not. Nothing is changed.
     """

@@ -28,7 +28,7 @@ READY_SECONDS = 120.0
 
 
 class AgentsOnLoopback:
-    """Agents 0 to count - 1 on 127.0.0.2, 127.0.0.3, …; they form one ring unless the settings say otherwise."""
+    """Agents 0 to count - 1 on 127.0.0.2, 127.0.0.3, …; they form one ring unless the settings differ."""
 
     def __init__(self, count: int, folder: Path, settings: AgentSettings | None = None) -> None:
         """Prepare; what the settings leave open (host, secret, durable folder) is filled in."""
@@ -119,13 +119,13 @@ class AgentsOnLoopback:
         return found
 
     def await_ready(self, numbers: Iterable[int]) -> None:
-        """Wait until these processes say that they are part of the ring."""
+        """Wait until these agents report that they have joined the ring."""
         deadline = time.monotonic() + READY_SECONDS
         for number in numbers:
             about = self.spools[number].folder / "agent.json"
             while True:
-                said = json.loads(about.read_bytes()) if about.exists() else {}
-                if said.get("ready") and said["pid"] == self.pid(number):
+                status = json.loads(about.read_bytes()) if about.exists() else {}
+                if status.get("ready") and status["pid"] == self.pid(number):
                     break
                 self._check(number, deadline)
                 time.sleep(0.01)

@@ -93,7 +93,7 @@ class RingOfPeers:
             self._nursery.stdout.close()
 
     def start(self, peers: Iterable[int], *, wait: bool = True) -> None:
-        """Start peers, or start them again on the same folder and port; wait until each says ready."""
+        """Start peers, or start them again on the same folder and port; wait until each reports ready."""
         started = list(peers)
         for peer in started:
             self._start(peer)
@@ -193,7 +193,7 @@ class RingOfPeers:
         return self.folder / f"peer{peer}.out"
 
     def alive(self, peer: int) -> bool:
-        """Say whether a peer's process is there."""
+        """Return whether a peer's process is there."""
         return peer in self._pids and Path(f"/proc/{self._pids[peer]}").exists()
 
     def kill(self, peers: Iterable[int]) -> None:

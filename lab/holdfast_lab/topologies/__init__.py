@@ -2,7 +2,7 @@
 
 An example application and the topology of its name are one: the topology is built from the application. The papers'
 pictures are lost; their graphs follow from the text and the printed numbers, and what they leave open was chosen once:
-each entry's `origin` says which is which, and docs/decisions/0020 says why. One module per paper.
+each entry's `origin` distinguishes the two; docs/decisions/0020 has the reasons. One module per paper.
 """
 
 from __future__ import annotations

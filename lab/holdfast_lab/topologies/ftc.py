@@ -81,7 +81,7 @@ def _both(
 ) -> tuple[NamedTopology, NamedTopology]:
     drawn = "which T(v) each task has: drawn once, from seed 3"
     return (
-        NamedTopology(name, title, "003", place, f"{printed}; T(v) = 1", chosen, operators),
+        NamedTopology(name, title, "FTC", place, f"{printed}; T(v) = 1", chosen, operators),
         NamedTopology(
             f"{name}-unequal",
             f"{title}; T(v) from 1 to 10",
@@ -135,7 +135,7 @@ ENTRIES = (
         "Twitter Sentiment, scaled to 50, 20 and 20",
         "Fig. 8(d), sec. V-B",
         f"source, hot topics (50), merger, filter (20), sentiment (20) and sink, {_SENTIMENT_PRINTED}: 560 edges; "
-        "93 tasks, where the paper says 92",
+        "93 tasks, where the paper prints 92",
         "",
         lambda: _sentiment(50, 20, 20),
     ),
@@ -144,7 +144,7 @@ ENTRIES = (
         "Twitter Sentiment, scaled to 30, 30 and 30",
         "Fig. 8(d), sec. V-B",
         f"source, hot topics (30), merger, filter (30), sentiment (30) and sink, {_SENTIMENT_PRINTED}: 1,050 edges; "
-        "93 tasks, where the paper says 92",
+        "93 tasks, where the paper prints 92",
         "",
         lambda: _sentiment(30, 30, 30),
     ),

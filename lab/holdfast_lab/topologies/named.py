@@ -31,9 +31,9 @@ class NamedTopology:
 
     @property
     def origin(self) -> str:
-        """Say where it comes from: paper, figure, what is printed and what was chosen."""
-        said = f"{self.paper}, {self.place}. Printed: {self.printed}."
-        return f"{said} Chosen: {self.chosen}." if self.chosen else said
+        """The source: paper, figure, what the paper prints and what was chosen here."""
+        origin = f"{self.paper}, {self.place}. Printed: {self.printed}."
+        return f"{origin} Chosen: {self.chosen}." if self.chosen else origin
 
     def build(self) -> Topology:
         """Make the topology."""

@@ -1,6 +1,6 @@
 """The tree algorithm as FastRecover prints it (Algorithm 2, eq. 3.5 and 3.6), fast enough to measure its gap. Pure.
 
-The same choices as the transcription in segment_transcription.py, which lists every split; here children are merged in
+The same choices as the transcription in `segment_chain`, which lists every split; here children are merged in
 pairs over whole arrays. A child is either an anchor at its best or in its parent's segment at **its own** least cost,
 whatever its failures cost the operators above: that is why its plans are not always the best.
 """
@@ -57,7 +57,7 @@ def plan_printed_tree(model: SegmentModel, overhead: float, grid: FrequencyGrid)
 
     root = model.order[0]
     if not np.isfinite(best[root][-1]):
-        raise NoPlan("Algorithm 2 finds no plan on this grid", remedy="take more steps or frequencies")
+        raise NoPlan("Algorithm 2 finds no plan on this grid", remedy="use more steps or frequencies")
     anchors = np.zeros(len(model), bool)
     frequency = np.zeros(len(model))
     waiting = [(root, grid.steps, 1, int(best_row[root][grid.steps]))]

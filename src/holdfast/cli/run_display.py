@@ -64,15 +64,15 @@ class RunDisplay:
 
     def batch(self, running: SparkRun, last: int | None) -> None:
         """Show where the run stands."""
-        machine = running.coordinator.machine
-        states = Counter(str(one.state) for one in machine.partitions.values())
+        state = running.coordinator.state
+        states = Counter(str(one.state) for one in state.partitions.values())
         of = "" if last is None else f" of {last}"
         rate = self._rows / self._seconds if self._seconds else 0.0
         age = time.time() - self._checkpoint_at
         line = (
             f"batch {running.frontier}{of} · {rate:,.0f} rows/s · "
             f"{', '.join(f'{many} {state}' for state, many in sorted(states.items()))} · "
-            f"checkpoint {machine.checkpoints.global_batch} ({age:.0f} s ago)"
+            f"checkpoint {state.checkpoints.global_batch} ({age:.0f} s ago)"
         )
         if self._live:
             click.echo("\r" + line.ljust(self._width), nl=False, err=True)
@@ -82,20 +82,20 @@ class RunDisplay:
 
     def partitions(self, running: SparkRun) -> list[dict[str, Any]]:
         """Return what every partition has taken."""
-        machine = running.coordinator.machine
+        state = running.coordinator.state
         return [
             {
                 "partition": str(partition),
-                "node": machine.partitions[partition].node,
-                "state": str(machine.partitions[partition].state),
+                "node": state.partitions[partition].node,
+                "state": str(state.partitions[partition].state),
                 "rows_in": one.rows_in,
                 "rows_out": one.rows_out,
                 "late_rows": one.late_rows,
                 "seconds": one.seconds,
                 "cpu_seconds": one.cpu_seconds,
                 "state_bytes": one.state_bytes,
-                "checkpoint": (saved := getattr(machine.checkpoints.last(partition), "batch", None)),
-                "checkpoint_age_batches": machine.partitions[partition].frontier - (-1 if saved is None else saved),
+                "checkpoint": (saved := getattr(state.checkpoints.last(partition), "batch", None)),
+                "checkpoint_age_batches": state.partitions[partition].frontier - (-1 if saved is None else saved),
             }
             for partition, one in running.measures.items()
         ]

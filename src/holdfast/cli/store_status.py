@@ -54,9 +54,9 @@ def show(seen: RingOverview, as_json: bool) -> None:
                 one["address"],
                 one["domain"],
                 one["neighbours"],
-                one["shelf"]["fragments"],
-                one["shelf"]["bytes"],
-                one["shelf"]["quarantined"],
+                one["fragments"]["fragments"],
+                one["fragments"]["bytes"],
+                one["fragments"]["quarantined"],
                 (one["repair"] or {}).get("rebuilt", 0),
                 (one["repair"] or {}).get("to_rebuild", 0),
             )

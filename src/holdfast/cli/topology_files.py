@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.durable_files import replace_durably
 from holdfast.errors import BadInput
 from holdfast.lab import has_lab, lab_module
 
@@ -30,7 +31,7 @@ def read_topology(given: str) -> Topology:
         if not path.exists() and (named := _named_topology(given)) is not None:
             return named
         if path.is_file() and path.stat().st_size > LARGEST_FILE:
-            raise BadInput("is absurdly large", where=given, remedy=f"at most {LARGEST_FILE:,} bytes")
+            raise BadInput("is too large", where=given, remedy=f"use at most {LARGEST_FILE:,} bytes")
         if path.exists() and not path.is_file():
             raise BadInput("is not a file", where=given, remedy="give a topology file or a name")
         return parse(path.read_bytes(), given)
@@ -95,9 +96,4 @@ def write_text(path: str, text: str) -> None:
             given.write_text(text, encoding="utf-8")
             return
         target = Path(os.path.realpath(given))  # a link stays a link: what it leads to is written
-        draft = target.with_name(f".{target.name}.draft")
-        try:
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
+        replace_durably(target, text.encode())

@@ -44,8 +44,8 @@ class DriverProcess:
                 text=True,
             )
         os.close(writing)
-        self._warden = ProcessReaper()
-        self._warden.watch_group(self._process.pid)
+        self._reaper = ProcessReaper()
+        self._reaper.watch_group(self._process.pid)
         self.ready = threading.Event()
         self.finished = threading.Event()
         self.failure: str | None = None
@@ -77,7 +77,7 @@ class DriverProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._thread.join(LISTEN_SECONDS)
-        self._warden.close()
+        self._reaper.close()
         if self._process.stdin is not None:
             self._process.stdin.close()
 

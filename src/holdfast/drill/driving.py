@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.drill.driver import DriverJob, EventPipe
 
 IDLE = 0.02
-"""Seconds to wait where a cycle had nothing to do."""
+"""Seconds to wait for reports."""
 READY_SECONDS = 300.0
 WARM_BATCHES = 2
 
@@ -72,7 +72,7 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
         job.directory,
         sinks={name: str(job.outputs / name) for name in outputs},
         checkpoint_every=asked.checkpoint_every,
-        observe=observe,
+        emit=observe,
         recovery=RecoverySettings(
             RecoveryStrategy.INCREMENTAL if best else RecoveryStrategy(asked.strategy),
             planner_of(RecoveryAlgorithm(asked.algorithm)),
@@ -98,10 +98,10 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
 
 def tell_outboxes(run: SparkRun, events: EventPipe) -> None:
     """Say from which batch on nodes keep outboxes, now that a checkpoint covers everything."""
-    machine = run.coordinator.machine
-    heard = run.coordinator.cycle(ask_outboxes=True)
-    kept = {} if heard is None else {str(name): int(first) for name, first in heard.kept_from.items()}
-    events.say("kept", checkpoint=int(machine.checkpoints.global_batch), oldest=kept, buffering=machine.buffering)
+    state = run.coordinator.state
+    result = run.coordinator.probe(trim_outboxes=True)
+    kept = {} if result is None else {str(name): int(first) for name, first in result.kept_from.items()}
+    events.say("kept", checkpoint=int(state.checkpoints.global_batch), oldest=kept, buffering=state.buffering)
 
 
 def warm_up(job: DriverJob, spark: Any) -> None:
@@ -124,8 +124,7 @@ def feed_as_due(run: SparkRun, given: list[dict[str, pa.Table]], began: float, e
         while run.logged < due:
             number = run.logged + 1
             run.log(given[number] if number < last else {}, last=number == last)
-        if not run.cycle():
-            time.sleep(IDLE)
+        run.cycle(IDLE)
 
 
 def await_executors(spark: Any, count: int) -> None:

@@ -1,7 +1,7 @@
 """What the planner's own schedule says of a drill's failure, to hold beside what was measured. Runs anywhere; pure.
 
 From the history: which partitions the first failure took, what the survivors carried, and when nodes were there (as the
-run saw them arrive, not as they were started). From those alone `planning.recovery_schedule` predicts when each query
+run saw them arrive, not as they were started). From those alone `planning.recovery.schedule` predicts when each query
 is back. The time to notice, plan, restore and replay is not in it: that is what the difference shows.
 """
 

@@ -7,7 +7,7 @@
 * **State digest**: BLAKE2b over all stripe checks: one name for the content, equal in all fragments of one encoding, so
   that fragments of two different encodings are never mixed.
 
-They find accidents, not forgery: that peers are who they say is the transport's business.
+They detect accidents, not forgery: authentication is a task of the transport.
 """
 
 from __future__ import annotations

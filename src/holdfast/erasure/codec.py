@@ -58,7 +58,7 @@ class CutOnly:
         blocks_to_use(blocks, self.coding)
         wanted = sorted(set(lost))
         if wanted:
-            raise NotEnoughFragments(f"blocks {wanted} are lost and there is no parity to rebuild them from")
+            raise NotEnoughFragments(f"blocks {wanted} are lost and the coding has no parity to rebuild them")
         return {}
 
 
@@ -66,7 +66,7 @@ def blocks_to_use(blocks: Mapping[int, Buffer], coding: Coding) -> list[int]:
     """Return the m blocks to decode from: the lowest indices, since data blocks need no arithmetic."""
     used = sorted(blocks)[: coding.data]
     if len(used) < coding.data:
-        raise NotEnoughFragments(f"{len(used)} blocks of a stripe where {coding.data} are needed")
+        raise NotEnoughFragments(f"a stripe has {len(used)} blocks, {coding.data} needed")
     return used
 
 

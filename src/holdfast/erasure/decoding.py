@@ -1,8 +1,8 @@
 """From any m good fragments back to the state, or to lost fragments (A-FP4S, Table 2: Recompute). Pure; anywhere.
 
-Nothing unverified leaves this module. A block that fails its checksum counts as lost and is reported, and another is
-tried; each stripe is checked after decoding and before it is handed out; the state's digest is checked at the end.
-`StateDecoder` takes blocks as they arrive from peers; `decode` and `decode_stream` take fragments that are at hand, as
+Nothing unverified leaves this module. A block with a wrong checksum counts as lost and is reported, and another is
+used; each stripe is checked after decoding and before it is handed out; the state's digest is checked at the end.
+`StateDecoder` takes blocks as they arrive from peers; `decode` and `decode_stream` take complete fragments, as
 bytes or as memory-mapped files.
 """
 
@@ -61,7 +61,7 @@ class StateDecoder:
         stripe = self._codec.decode(good, self.layout.stripe_length(self._next))
         if stripe_check(stripe) != check:
             raise WrongState(
-                f"stripe {self._next} of {self.header}, rebuilt from {sorted(good)}, is not what was encoded"
+                f"stripe {self._next} of {self.header}, rebuilt from {sorted(good)}, differs from the encoded stripe"
             )
         self._digest.add(check)
         self._next += 1
@@ -86,7 +86,7 @@ class StateDecoder:
         if self._next != self.layout.stripes:
             raise NotEnoughFragments(f"{self.header}: {self._next} of {self.layout.stripes} stripes were rebuilt")
         if self._digest.value() != self.header.digest:
-            raise WrongState(f"{self.header}: the stripes are each whole and together not the state that was encoded")
+            raise WrongState(f"{self.header}: every stripe is valid, but the whole differs from the encoded state")
 
     def _known(self, indices: Iterable[int]) -> None:
         unknown = sorted(index for index in indices if not 0 <= index < self.header.coding.total)
@@ -112,8 +112,8 @@ class StateDecoder:
                 return check, same
         good = sorted(index for same in by_check.values() for index in same)
         raise NotEnoughFragments(
-            f"{self.header}: {len(good)} good fragments where {needed} are needed, at stripe {self._next}; "
-            f"good {good}, damaged {sorted(set(blocks) - set(good))}, "
+            f"{self.header}: {len(good)} undamaged fragments, {needed} needed, at stripe {self._next}; "
+            f"undamaged {good}, damaged {sorted(set(blocks) - set(good))}, "
             f"missing {sorted(set(range(self.header.coding.total)) - set(blocks))}"
         )
 
@@ -221,7 +221,7 @@ def _enough(gathered: FragmentSet) -> None:
     coding = gathered.header.coding
     if len(gathered.fragments) < coding.data:
         raise NotEnoughFragments(
-            f"{gathered.header}: {len(gathered.fragments)} fragments where {coding.data} are needed; missing "
+            f"{gathered.header}: {len(gathered.fragments)} fragments, {coding.data} needed; missing "
             f"{sorted(set(range(coding.total)) - set(gathered.fragments))}, damaged {len(gathered.damage)}"
         )
 

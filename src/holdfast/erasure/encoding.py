@@ -7,7 +7,7 @@
 
 The state is read twice: once for its digest, which every fragment's header carries, and once to code it. It may be a
 memory-mapped file: beyond it only one stripe is in memory. It must not change meanwhile: blocks may be views of it, and
-a change is found, at the end or by whoever reads the block. Fragment i is `FragmentHeader(header, i).pack()`, then its
+a change is detected, at the end or by a reader of the block. Fragment i is `FragmentHeader(header, i).pack()`, then its
 blocks.
 """
 
@@ -67,7 +67,9 @@ def encode_stripes(header: StateHeader, state: Buffer) -> Iterator[list[Block]]:
     """Yield each stripe's n blocks, in order of stripe. Raises at the end if the state changed since `describe`."""
     layout = header.layout
     if len(state) != header.state_bytes:
-        raise WrongState(f"{header}: the state has {len(state)} bytes and had {header.state_bytes}")
+        raise WrongState(
+            f"{header}: the state has {len(state)} bytes; it had {header.state_bytes} when it was described"
+        )
     codec = codec_for(header.coding)
     fragments = [FragmentHeader(header, index) for index in range(header.coding.total)]
     digest = StateDigest(layout.state_bytes, layout.stripe_bytes)

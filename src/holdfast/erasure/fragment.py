@@ -4,7 +4,7 @@ What all fragments of one encoding share is a `StateHeader`: whose state, which 
 content. Fragments belong together exactly when their `StateHeader`s are equal. `FragmentHeader` adds the index.
 
 Reading is strict: every field is checked, reserved bytes are zero, lengths must be exact, and the header's own checksum
-comes before any of it is believed. Anything else is a `DamagedFragment`.
+is verified before any field is used. Anything else is a `DamagedFragment`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class StateId:
         ):
             if len(text) > longest or not _NAME.fullmatch(text):
                 raise BadInput(
-                    f"{text!r} cannot name a state",
+                    f"{text!r} is not a valid state name",
                     field=field,
                     remedy=f"use 1 to {longest} letters, digits, _ - . [ ], the first of them no - or .",
                 )
@@ -90,7 +90,9 @@ class StateHeader:
     def __post_init__(self) -> None:
         Layout(self.state_bytes, self.coding.data, self.block_bytes)
         if len(self.digest) != DIGEST_BYTES:
-            raise BadInput(f"a digest of {len(self.digest)} bytes", field="digest", remedy=f"it has {DIGEST_BYTES}")
+            raise BadInput(
+                f"the digest has {len(self.digest)} bytes", field="digest", remedy=f"give {DIGEST_BYTES} bytes"
+            )
         for field, number in (("version", self.version), ("epoch", self.epoch)):
             if not 0 <= number < 2**63:
                 raise BadInput(f"{number} is out of range", field=field, remedy="use 0 to 2**63 - 1")
@@ -103,7 +105,7 @@ class StateHeader:
 
     @property
     def kind(self) -> StateKind:
-        """Say whether this is a whole state or changes."""
+        """Return whether this is a whole state or changes."""
         return StateKind.BASE if self.follows is None else StateKind.DELTA
 
     @property
@@ -139,7 +141,9 @@ class FragmentHeader:
 
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.state.coding.total:
-            raise BadInput(f"fragment {self.index} of {self.state.coding.total}", field="index", remedy="count from 0")
+            raise BadInput(
+                f"there is no fragment {self.index} of {self.state.coding.total}", field="index", remedy="count from 0"
+            )
 
     def pack(self) -> bytes:
         """Write the header."""
@@ -172,30 +176,30 @@ class FragmentHeader:
         """Read the header at the beginning of these bytes (`LONGEST_HEADER` of them, or all there are)."""
         head = bytes(memoryview(fragment)[:LONGEST_HEADER])
         if len(head) < SHORTEST_HEADER:
-            raise DamagedFragment(f"{len(head)} bytes are too few for a fragment's header")
+            raise DamagedFragment(f"{len(head)} bytes are too few for a fragment header")
         (magic, written, length, data, total, index, kind, code, reserved, block_bytes, state_bytes) = (
             _FIXED.unpack_from(head)[:11]
         )
         if magic != MAGIC:
-            raise DamagedFragment(f"this is no fragment: it begins with {magic!r}")
+            raise DamagedFragment(f"not a fragment: it starts with {magic!r}")
         if written != FORMAT_VERSION:
             raise DamagedFragment(
-                f"fragment format version {written}", remedy=f"this Holdfast reads version {FORMAT_VERSION}"
+                f"unknown fragment format version {written}", remedy=f"this Holdfast reads version {FORMAT_VERSION}"
             )
         if not SHORTEST_HEADER <= length <= min(len(head), LONGEST_HEADER):
-            raise DamagedFragment(f"a fragment's header says it has {length} bytes")
+            raise DamagedFragment(f"a fragment header states a length of {length} bytes")
         (found,) = _CRC.unpack_from(head, length - _CRC.size)
         if found != zlib.crc32(head[: length - _CRC.size]):
-            raise DamagedFragment("a fragment's header fails its checksum")
+            raise DamagedFragment("a fragment header has a wrong checksum")
         version, follows, epoch, digest, namespace_length, name_length = _FIXED.unpack_from(head)[11:]
         if _FIXED.size + namespace_length + name_length + _CRC.size != length:
-            raise DamagedFragment("a fragment's header has names of the wrong length")
+            raise DamagedFragment("a fragment header has names of the wrong length")
         if code != CODE_CAUCHY:
-            raise DamagedFragment(f"code {code}", remedy=f"this Holdfast reads code {CODE_CAUCHY}")
+            raise DamagedFragment(f"unknown code {code}", remedy=f"this Holdfast reads code {CODE_CAUCHY}")
         names = head[_FIXED.size : length - _CRC.size]
         try:
             if kind not in (StateKind.BASE, StateKind.DELTA) or (kind == StateKind.BASE) != (follows == _NO_VERSION):
-                raise BadInput(f"kind {kind} with a predecessor {follows}", field="kind")
+                raise BadInput(f"kind {kind} does not go with a predecessor {follows}", field="kind")
             if any(reserved):
                 raise BadInput("reserved bytes are not zero")
             state = StateHeader(
@@ -210,7 +214,7 @@ class FragmentHeader:
             )
             return cls(state, index)
         except (BadInput, UnicodeDecodeError) as error:
-            raise DamagedFragment(f"a fragment's header is not valid: {error}") from error
+            raise DamagedFragment(f"a fragment header is not valid: {error}") from error
 
 
 def pack_block_prefix(header: FragmentHeader, stripe: int, check: bytes, payload: Buffer) -> bytes:
@@ -229,5 +233,5 @@ def open_block(header: FragmentHeader, stripe: int, block: Buffer) -> tuple[byte
     check, checksum = BLOCK_PREFIX.unpack_from(view)
     payload = view[BLOCK_PREFIX.size :]
     if checksum != block_checksum(header.state.digest, header.index, stripe, check, payload):
-        raise DamagedFragment(f"block {stripe} of fragment {header.index} of {header.state} fails its checksum")
+        raise DamagedFragment(f"block {stripe} of fragment {header.index} of {header.state} has a wrong checksum")
     return check, payload

@@ -86,7 +86,7 @@ class IsaLCodec:
         sources = [np.frombuffer(blocks[index], dtype=np.uint8) for index in used]
         if any(source.size != block for source in sources):
             # The next line reads memory by address: never beyond what a block has.
-            raise WrongState(f"blocks of {[source.size for source in sources]} bytes where each has {block}")
+            raise WrongState(f"blocks of {[source.size for source in sources]} bytes; each must have {block}")
         self._library.multiply(self._plan(tuple(used), tuple(wanted)), block, [address(s) for s in sources], targets)
 
     def _plan(self, used: tuple[int, ...], wanted: tuple[int, ...]) -> Bytes:

@@ -31,12 +31,12 @@ class Coding:
 
     def __post_init__(self) -> None:
         if self.data < 1:
-            raise BadInput(f"{self.data} data fragments", field="data", remedy="use at least 1")
+            raise BadInput(f"{self.data} data fragments are too few", field="data", remedy="use at least 1")
         if self.parity < 0:
-            raise BadInput(f"{self.parity} parity fragments", field="parity", remedy="use 0 or more")
+            raise BadInput(f"{self.parity} parity fragments are not possible", field="parity", remedy="use 0 or more")
         if self.total > MOST_FRAGMENTS:
             raise BadInput(
-                f"{self.data} data and {self.parity} parity fragments are {self.total}",
+                f"{self.data} data and {self.parity} parity fragments are {self.total}, too many",
                 remedy=f"data and parity together are at most {MOST_FRAGMENTS}",
             )
 
@@ -59,10 +59,12 @@ class Layout:
 
     def __post_init__(self) -> None:
         if not 0 <= self.state_bytes <= LARGEST_STATE_BYTES:
-            raise BadInput(f"a state of {self.state_bytes} bytes", remedy=f"at most {LARGEST_STATE_BYTES} bytes")
+            raise BadInput(
+                f"a state of {self.state_bytes} bytes is too large", remedy=f"store at most {LARGEST_STATE_BYTES} bytes"
+            )
         if not SMALLEST_BLOCK_BYTES <= self.block_bytes <= LARGEST_BLOCK_BYTES:
             raise BadInput(
-                f"blocks of {self.block_bytes} bytes",
+                f"blocks of {self.block_bytes} bytes are not supported",
                 remedy=f"use {SMALLEST_BLOCK_BYTES} to {LARGEST_BLOCK_BYTES}",
             )
 

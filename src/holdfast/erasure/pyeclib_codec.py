@@ -2,10 +2,10 @@
 
 Used where ISA-L cannot be called directly, and by the tests to show that both give the same blocks. pyeclib puts a
 header of its own before each block. It is of no use to us (our blocks have theirs), it would tie the written format to
-a library, and so it is cut off when encoding, without a copy. When decoding, pyeclib wants it back: it depends only on
+a library, and so it is cut off when encoding, without a copy. When decoding, pyeclib needs it again: it depends only on
 the block's index and on the lengths, so one made for zeros of the same length serves.
 
-pyeclib wants `bytes` in; anything else makes it fail, and a memoryview given to its decoder aborts the process. All
+pyeclib accepts only `bytes`; anything else makes it fail, and a memoryview given to its decoder aborts the process. All
 buffers are turned into `bytes` here and nowhere else.
 """
 

@@ -46,7 +46,7 @@ class Layout:
     """Top and bottom of each row; one, unless it was folded."""
 
 
-def lay_out(
+def compute_layout(
     sizes: Sequence[tuple[float, float]],
     columns: Sequence[int],
     links: Sequence[tuple[int, int]],
@@ -168,7 +168,7 @@ class _Graph:
         self.left[end].append(start)
 
     def weight(self, one: int, other: int) -> float:
-        """Say how much it matters that these two stand at one height: long links should be straight."""
+        """Return how much it matters that these two stand at one height: long links should be straight."""
         stand_ins = (one >= self.real) + (other >= self.real)
         return (1.0, 2.0, 8.0)[stand_ins]
 

@@ -175,7 +175,7 @@ def duration(value: float) -> str:
 
 
 def save(fig: Figure, path: str | Path, *, format: str | None = None) -> None:  # noqa: A002
-    """Write a figure as its path ends (.png, .svg, .pdf) or as `format` says. Same input, same bytes."""
+    """Write a figure in the format of its path (.png, .svg, .pdf) or in `format`. Same input, same bytes."""
     kind = (format or Path(path).suffix.removeprefix(".") or "png").lower()
     # Without these a file carries the time it was made and matplotlib's version.
     unstamped: dict[str, dict[str, Any]] = {
@@ -184,7 +184,7 @@ def save(fig: Figure, path: str | Path, *, format: str | None = None) -> None:  
         "png": {"Software": "holdfast"},
     }
     if kind not in unstamped:
-        raise BadInput(f"{kind!r} is not a kind of picture", where=str(path), remedy=f"use {', '.join(unstamped)}")
+        raise BadInput(f"{kind!r} is not an image format", where=str(path), remedy=f"use {', '.join(unstamped)}")
     try:
         with matplotlib.rc_context(_SETTINGS):
             dots = min(float(DOTS_PER_INCH), MOST_DOTS / max(fig.get_size_inches()))

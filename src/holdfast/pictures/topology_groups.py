@@ -72,7 +72,7 @@ class Group:
 
 
 def groups_of(topology: Topology) -> list[Group]:
-    """Say for every operator what is drawn of it."""
+    """Return for every operator what is drawn of it."""
     rates = rates_of(topology)
     known = any(operator.rate is not None for operator in topology.operators)
     # Short ids stand in every partition, long ones only above them.

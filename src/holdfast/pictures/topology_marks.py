@@ -44,7 +44,7 @@ _LEGEND_SIZE: Final = 9.0
 
 
 def write(axes: Axes, x: float, y: float, text: str, size: float, **look: Any) -> None:
-    """Write text as it is (a dollar sign is a dollar sign), in the middle unless told otherwise."""
+    """Write text as it is (a dollar sign is a dollar sign), centred by default."""
     usual: dict[str, Any] = {"color": style.INK, "ha": "center", "va": "center", "zorder": 4}
     axes.text(x, y, text, fontsize=size, parse_math=False, **(usual | look))
 

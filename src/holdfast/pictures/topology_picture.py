@@ -4,7 +4,7 @@
 
 Data flows from left to right. Between partitions run the task edges in the colour of their partitioning; where full
 partitioning would be a thicket, a band stands for it. A long chain is folded into rows. The same topology gives the
-same bytes. `topology_groups` says what stands in an operator's box, `layered_layout` where the boxes go,
+same bytes. `topology_groups` decides what is drawn in an operator's box, `layered_layout` where the boxes go,
 `topology_marks` what the marks look like.
 """
 
@@ -24,7 +24,7 @@ from matplotlib.path import Path
 from holdfast.errors import BadInput
 from holdfast.pictures import style
 from holdfast.pictures import topology_marks as marks
-from holdfast.pictures.layered_layout import Box, Layout, fold, lay_out, widen
+from holdfast.pictures.layered_layout import Box, Layout, compute_layout, fold, widen
 from holdfast.pictures.topology_groups import (
     FACT,
     HEAD,
@@ -41,7 +41,7 @@ from holdfast.topology.model import Topology
 from holdfast.topology.operators import Partitioning
 
 MOST_OPERATORS: Final = 400
-"""More are refused: nobody could read the picture."""
+"""More operators are refused: the picture would be unreadable."""
 _MOST_LINES: Final = 9
 """Above this many lines a full partitioning becomes a band."""
 _WIDEST: Final = 5.0
@@ -70,7 +70,7 @@ def draw_topology(
     format: str | None = None,  # noqa: A002
     title: str | None = None,
 ) -> None:
-    """Draw a topology to a file: SVG, PNG or PDF, as `format` says or the path ends."""
+    """Draw a topology to a file: SVG, PNG or PDF, by `format` or by the ending of the path."""
     if len(topology.operators) > MOST_OPERATORS:
         raise BadInput(
             f"{len(topology.operators):,} operators are too many for a picture",
@@ -141,7 +141,7 @@ def _layout(topology: Topology, groups: Sequence[Group]) -> Layout:
         gaps.append(min(2.2, room))
     sizes = [(group.width, group.height) for group in groups]
     thick = [0.10 + _LANE * (_lanes(topology, groups, link) - 1) for link in range(len(links))]
-    layout = lay_out(sizes, columns, links, link_heights=thick, column_gap=gaps, row_gap=_ROW_GAP)
+    layout = compute_layout(sizes, columns, links, link_heights=thick, column_gap=gaps, row_gap=_ROW_GAP)
     missing = _NARROWEST * layout.height - layout.width
     if missing > 0 and count > 1:
         # High and narrow: lines would be steep. Widen the gaps, each by at most twice itself.
@@ -293,7 +293,7 @@ def _draw_band(axes: Axes, up: Group, start: Box, down: Group, end: Box, colour:
     side = [int(Path.CURVE4)] * 3
     outline = Path(corners, [int(Path.MOVETO), *side, int(Path.LINETO), *side, int(Path.CLOSEPOLY)])
     axes.add_artist(PathPatch(outline, facecolor=colour, alpha=0.18, linewidth=0, zorder=1.5))
-    # Thin lines inside say that it stands for many: those of the outermost partitions, so that each one has some.
+    # Thin lines inside show that it stands for many: those of the outermost partitions, so that each one has some.
     starts = [up.port(start, slot, right=True) for slot in range(len(up.slots))]
     ends = [down.port(end, slot, right=False) for slot in range(len(down.slots))]
     outer = {starts[0], starts[-1], ends[0], ends[-1]}

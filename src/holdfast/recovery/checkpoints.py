@@ -1,4 +1,4 @@
-"""The checkpoints of checkpoints: which snapshots of which partitions are safe, and what follows from it. Pure.
+"""The record of checkpoints: which snapshots of which partitions are saved, and which checkpoints are complete. Pure.
 
 Sources mark batches; every partition that completes a marked batch saves a snapshot of its state at it. The checkpoint
 of a mark is *global* once every partition's snapshot is safe and every output up to it is out. Each snapshot is a base
@@ -37,7 +37,7 @@ class SavedSnapshot:
     """The first batch whose output it holds, with the snapshots it follows; None: it holds none."""
     durable: bool = False
     contents: bytes | None = field(default=None, compare=False)
-    """The snapshot itself, where it is so small that the checkpoints keeps it; None: the store has it."""
+    """The snapshot itself, where it is so small that the record of checkpoints holds it; None: the store has it."""
 
     @property
     def id(self) -> tuple[BatchId, Epoch]:
@@ -108,7 +108,7 @@ class Checkpoints:
         return max((batch for snapshots in self._snapshots.values() for batch, _ in snapshots), default=NOTHING)
 
     def names(self, run: str) -> set[str]:
-        """Return the names of all snapshots in the checkpoints."""
+        """Return the names of all recorded snapshots."""
         return {
             snapshot_name(run, p, snapshot)
             for p, snapshots in self._snapshots.items()
@@ -116,7 +116,7 @@ class Checkpoints:
         }
 
     def knows(self, partition: PartitionId, snapshot: SavedSnapshot) -> bool:
-        """Whether a snapshot is in the checkpoints."""
+        """Whether a snapshot is recorded."""
         return snapshot.id in self._snapshots[partition]
 
     def has(self, partition: PartitionId, mark: BatchId) -> bool:
@@ -235,7 +235,7 @@ class Checkpoints:
 
     @classmethod
     def read(cls, partitions: Sequence[PartitionId], fields: Mapping[str, object]) -> Checkpoints:
-        """Make a checkpoints of what an earlier driver wrote."""
+        """Read the record that an earlier driver wrote."""
         checkpoints = cls(partitions)
         checkpoints.global_batch = BatchId(int(str(fields["global"])))
         checkpoints.durable_batch = BatchId(int(str(fields["durable"])))

@@ -11,11 +11,6 @@ from holdfast.recovery.states import Cause, PartitionState
 
 
 @dataclass(frozen=True, slots=True)
-class CancelCycle:
-    """Stop the cycle that is running: its nodes are gone, or its plan is over."""
-
-
-@dataclass(frozen=True, slots=True)
 class Fence:
     """Begin an epoch: what earlier ones still write is refused from now on. Comes first: log it."""
 
@@ -36,12 +31,10 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Restore:
-    """Bring a partition's state to its node: these snapshots, the whole one first; none: from nothing."""
+class PlanRejected:
+    """A plan did not pass the check, and does not run: a fault of the planner."""
 
-    partition: PartitionId
-    node: NodeId
-    snapshots: tuple[SavedSnapshot, ...]
+    problems: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +101,9 @@ class Waiting:
 
 
 Effect: TypeAlias = (
-    CancelCycle
-    | Fence
+    Fence
     | Place
-    | Restore
+    | PlanRejected
     | RollBack
     | Keep
     | RequestNodes

@@ -1,4 +1,4 @@
-"""What the recovery machine hears. Values; times are seconds on the caller's clock. Pure."""
+"""What the recovery machine is told. Values; times are seconds on the caller's clock. Pure."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class StateMissing:
 
 
 @dataclass(frozen=True, slots=True)
-class CycleDone:
-    """A cycle has ended: where partitions stand, and how much their outboxes hold."""
+class PartitionsReported:
+    """Workers have reported: how far partitions are, and how much all outboxes hold."""
 
     epoch: Epoch
     logged: BatchId
@@ -52,14 +52,6 @@ class CycleDone:
     """Partitions whose state has been put in place on their node."""
     published: Mapping[PartitionId, BatchId] = field(default_factory=dict)
     kept_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CycleFailed:
-    """A cycle has not ended; what it did is found out by the next."""
-
-    epoch: Epoch
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +106,7 @@ Event: TypeAlias = (
     | NodesLost
     | NodesSilent
     | StateMissing
-    | CycleDone
-    | CycleFailed
+    | PartitionsReported
     | CheckpointMarked
     | CheckpointGivenUp
     | CheckpointStored

@@ -30,7 +30,7 @@ class PartitionGraph:
             names[number]: tuple(names[one] for one in topology.downstream(number).tolist())
             for number in range(len(names))
         }
-        self._unsure = {name for name, sure in deterministic.items() if not sure}
+        self._nondeterministic = {name for name, promised in deterministic.items() if not promised}
         self._queries = {
             names[number]: tuple(self.outputs[query] for query in self.queries.containing(number).tolist())
             for number in range(len(names))
@@ -57,4 +57,4 @@ class PartitionGraph:
 
     def deterministic(self, partition: PartitionId) -> bool:
         """Whether the same inputs give the same outputs."""
-        return partition.operator not in self._unsure
+        return partition.operator not in self._nondeterministic

@@ -107,7 +107,7 @@ class History:
         """The last changes, oldest first."""
         return tuple(self._transitions)
 
-    def turn(self, cause: Cause, epoch: Epoch, node: NodeId | None) -> PartitionState:
+    def apply(self, cause: Cause, epoch: Epoch, node: NodeId | None) -> PartitionState:
         """Change the state as the table says; what it does not say is refused, with the story."""
         following = TRANSITIONS.get((self.state, cause))
         if following is None:

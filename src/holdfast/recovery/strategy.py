@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from holdfast.ids import PartitionId
@@ -45,8 +44,6 @@ class RecoverySettings:
     """What all outboxes may hold during a recovery before the least valuable live queries pause."""
     program_seconds: float = 5.0
     """What an exact placement may take, where the simple one does not fit."""
-    after_plan: Callable[[object], None] | None = field(default=None, compare=False)
-    """Looks at every plan that is made; tests check it there."""
 
     @property
     def plan_with(self) -> Planner:

@@ -1,37 +1,32 @@
-"""What a coordinator needs of those who run its cycles: Spark, one process, the simulator. Runs on the driver."""
+"""What a coordinator needs of those who run its workers: Spark, one process, the simulator. Runs on the driver.
+
+A backend is asynchronous: the coordinator hands out a desired state and reads reports as they come.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from holdfast.recovery.events import Event
-from holdfast.runtime.messages import Cycle, NodeReport
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """A cycle that has not ended, and why: what it did is found out by the next."""
-
-    why: str
+from holdfast.runtime.messages import DesiredState, Report
 
 
 class Backend(Protocol):
-    """Nodes, and a way to run cycles on them."""
+    """Nodes, and a way to their workers."""
 
-    def events(self) -> Sequence[Event]:
-        """Return what has become of nodes since this was asked last."""
+    def reconcile(self, desired: DesiredState) -> None:
+        """Let the workers reconcile with this desired state; returns without waiting for them.
+
+        A backend that is still busy with one of an earlier epoch gives that up. One that is busy with one of the same
+        epoch finishes it first: its reports lead to the next desired state. Every desired state that was begun ends
+        with a `CycleEnded`.
+        """
         ...
 
-    def run(self, cycle: Cycle) -> Sequence[NodeReport] | Broken:
-        """Run one cycle; end it early when a node that it needs is gone."""
+    def reports(self, timeout: float) -> Sequence[Report]:
+        """Return what was reported since the last call, in order; wait up to `timeout` seconds for the first."""
         ...
 
     def request_nodes(self, count: int) -> str | None:
-        """Ask for nodes; say why that cannot be done, if it cannot."""
-        ...
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass, or less of it when something happens."""
+        """Request nodes; say why that cannot be done, if it cannot."""
         ...

@@ -17,7 +17,7 @@ import json
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -67,12 +67,16 @@ class Header:
         return self.edge, self.sender
 
     @property
-    def sequence(self) -> tuple[Edge, PartitionId, PartitionId, BatchId]:
+    def sequence(self) -> SequenceNumber:
         """The block's sequence number: two blocks with one number are copies."""
         return self.edge, self.sender, self.receiver, self.batch
 
     def __str__(self) -> str:
         return f"{self.sender} to {self.receiver}, batch {self.batch}"
+
+
+SequenceNumber: TypeAlias = tuple[Edge, PartitionId, PartitionId, BatchId]
+"""Edge, sender, receiver, batch: two blocks with one sequence number are copies."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

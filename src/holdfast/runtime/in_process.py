@@ -28,7 +28,6 @@ from holdfast.application import Application
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.strategy import RecoverySettings
-from holdfast.runtime.answers import Measures
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.outputs import name_sinks
@@ -38,6 +37,7 @@ from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import MemorySink, Sink
 from holdfast.runtime.io.sources import DirectoryLog, MemoryLog, SourceLog, log_batch
 from holdfast.runtime.loop_backend import LoopBackend
+from holdfast.runtime.messages import Measures
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.directory_store import DirectoryStore
 from holdfast.runtime.state.snapshot_directory import DirectorySnapshotStore
@@ -118,8 +118,8 @@ class InProcess:
             if self._directory is None
             else ProgressFile(self._directory / "progress.json", self.program.name),
             recovery=recovery,
-            pace=CycleSettings(checkpoint_batches=checkpoint_every, budget_seconds=math.inf),
-            observe=self._see,
+            pace=CycleSettings(checkpoint_batches=checkpoint_every, time_budget=math.inf),
+            emit=self._see,
         )
         self._failed: set[PartitionId] = set()
         self._went_back: set[PartitionId] = set()
@@ -135,17 +135,17 @@ class InProcess:
     @property
     def epoch(self) -> Epoch:
         """The present epoch: a start and every recovery begin one."""
-        return self._coordinator.machine.epoch
+        return self._coordinator.state.epoch
 
     @property
     def checkpoint_batch(self) -> BatchId:
         """The batch of the last checkpoint; -1: there is none."""
-        return self._coordinator.machine.checkpoints.global_batch
+        return self._coordinator.state.checkpoints.global_batch
 
     @property
     def placement(self) -> dict[PartitionId, NodeId]:
         """Which node each partition is on."""
-        return self._coordinator.machine.placement
+        return self._coordinator.state.placement
 
     @property
     def hosts(self) -> dict[NodeId, PartitionHost]:
@@ -212,13 +212,13 @@ class InProcess:
         strange = sorted(set((onto or {}).values()) - set(self._backend.nodes))
         if strange:
             raise BadInput(f"there is no node {strange[0]}", remedy=f"there are {', '.join(self._backend.nodes)}")
-        machine = self._coordinator.machine
-        machine.wanted = dict(onto or {})
+        state = self._coordinator.state
+        state.wanted = dict(onto or {})
         try:
-            self._coordinator.cycle()
+            self._coordinator.probe()
             self.run()
         finally:
-            machine.wanted = {}
+            state.wanted = {}
         back = self._went_back - self._failed
         self._failed, self._went_back = set(), set()
         return back

@@ -1,7 +1,7 @@
 """Nodes in one process: what carries blocks between them is a loop. For tests, the simulator, and a first try.
 
-It is the real thing in small: the same nodes, stores, snapshot_store and cycles as on a cluster. Nodes can be lost with
-all their files, and others come.
+The same workers, stores and snapshot store as on a cluster; only what carries blocks between them is a loop. Nodes can
+be lost with all their files, and others come.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from holdfast.ids import NodeId, OperatorId, PartitionId
-from holdfast.recovery.events import Event, NodesArrived, NodesLost
-from holdfast.runtime.backend import Broken
+from holdfast.ids import NodeId, OperatorId
+from holdfast.recovery.events import NodesArrived, NodesLost
 from holdfast.runtime.blocks import Block
 from holdfast.runtime.io.sources import SourceLog
-from holdfast.runtime.messages import Cycle, NodeReport
+from holdfast.runtime.messages import CycleEnded, DesiredState, Report
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.snapshot_store import SnapshotStore
 from holdfast.runtime.state.store import VersionStore
-from holdfast.runtime.worker.worker import Node
+from holdfast.runtime.worker.worker import NodeWorker
 
 
 class LoopBackend:
@@ -36,13 +35,13 @@ class LoopBackend:
     ) -> None:
         self._program, self._logs, self._snapshot_store, self._store_of = program, logs, snapshot_store, store_of
         self._clock, self._cpu_clock = clock, cpu_clock
-        self.nodes: dict[NodeId, Node] = {}
-        self._events: list[Event] = []
+        self.nodes: dict[NodeId, NodeWorker] = {}
+        self._reports: list[Report] = []
 
     def add_nodes(self, nodes: Mapping[NodeId, float]) -> None:
         """Let nodes come, each with its capacity."""
         for name in nodes:
-            self.nodes[name] = Node(
+            self.nodes[name] = NodeWorker(
                 self._program,
                 self._store_of(name),
                 self._snapshot_store,
@@ -51,47 +50,35 @@ class LoopBackend:
                 clock=self._clock,
                 cpu_clock=self._cpu_clock,
             )
-        self._events.append(NodesArrived(dict(nodes)))
+        self._reports.append(NodesArrived(dict(nodes)))
 
     def lose_nodes(self, *nodes: NodeId) -> None:
         """Let nodes go, with everything on them."""
         for name in nodes:
             del self.nodes[name]
-        self._events.append(NodesLost(nodes))
+        self._reports.append(NodesLost(nodes))
 
-    def events(self) -> Sequence[Event]:
-        """See Backend."""
-        found, self._events = self._events, []
+    def reports(self, timeout: float) -> Sequence[Report]:
+        """See Backend: everything is done when `reconcile` returns, so nothing comes later."""
+        found, self._reports = self._reports, []
         return found
 
-    def run(self, cycle: Cycle) -> Sequence[NodeReport] | Broken:
-        """See Backend: levels follow each other until nothing moves between nodes."""
-        reports: list[NodeReport] = []
+    def reconcile(self, desired: DesiredState) -> None:
+        """See Backend: levels follow each other until no block moves between nodes."""
         waiting: dict[NodeId, list[Block]] = {}
-        sent: set[object] = set()
         level = 0
-        busy = sorted({task.node for task in cycle.tasks.values()} & set(self.nodes))
+        busy = sorted({one.node for one in desired.assignments.values()} & set(self.nodes))
         while busy:
             coming: dict[NodeId, list[Block]] = {}
             for name in busy:
-                report = self.nodes[name].level(cycle, level, waiting.get(name, ()))
-                reports.append(report)
-                for block in report.blocks:
-                    target = self._target(cycle, block.header.receiver)
-                    if target is not None and block.header.sequence not in sent:
-                        sent.add(block.header.sequence)
-                        coming.setdefault(target, []).append(block)
+                report = self.nodes[name].reconcile(desired, level, waiting.get(name, ()))
+                self._reports.append(report)
+                for target, blocks in report.sent.items():
+                    coming.setdefault(target, []).extend(blocks)
             waiting, level = coming, level + 1
             busy = sorted(set(coming) & set(self.nodes))
-        return reports
-
-    def _target(self, cycle: Cycle, receiver: PartitionId) -> NodeId | None:
-        task = cycle.tasks.get(receiver)
-        return None if task is None else task.node
+        self._reports.append(CycleEnded(desired.number, desired.epoch))
 
     def request_nodes(self, count: int) -> str | None:
         """See Backend: nodes come when the owner of this backend adds them."""
         return None
-
-    def wait(self, seconds: float) -> None:
-        """See Backend: nothing happens here while one waits."""

@@ -114,7 +114,7 @@ class Roster:
     def __init__(self) -> None:
         self._reports: dict[NodeId, AgentReport] = {}
 
-    def hear(self, reports: Mapping[NodeId, AgentReport]) -> None:
+    def add(self, reports: Mapping[NodeId, AgentReport]) -> None:
         """Take what tasks told."""
         self._reports.update({node: report for node, report in reports.items() if report.address is not None})
 

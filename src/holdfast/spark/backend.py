@@ -1,8 +1,9 @@
 """Executors as nodes, Spark jobs as cycles: the coordinator's backend on a cluster. Runs on the driver.
 
-A cycle is one job pinned to the executors that have the partitions' state. While it runs, executors are watched: when
-one that it needs is gone or silent, the job is cancelled at once, for it would wait or bring what nobody wants. A
-silent executor is asked to end, and never used again: when its machine thaws, it comes back as another.
+The workers reconcile with a desired state in one Spark job, pinned to the executors that have the partitions' state;
+blocks between nodes travel through Spark's shuffle. The job runs in a thread of its own. While it runs, executors are
+watched: when one that it needs is gone or silent, the job is cancelled at once. A silent executor is asked to end, and
+never used again: when its machine thaws, it comes back as another.
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import NodeId
-from holdfast.recovery.events import Event, NodesArrived, NodesLost, NodesSilent
-from holdfast.runtime.backend import Broken
-from holdfast.runtime.messages import Cycle, NodeReport
+from holdfast.recovery.events import NodesArrived, NodesLost, NodesSilent
+from holdfast.runtime.messages import CycleEnded, DesiredState, Report
 from holdfast.runtime.program import Program
 from holdfast.spark.agents import AgentReport, Roster
 from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.levels import levels_needed
-from holdfast.spark.pinned_jobs import DRIVER, Executor, PinnedSlots, executors_of
+from holdfast.spark.pinned_jobs import DRIVER, Executor, Outcome, PinnedSlots, executors_of
 from holdfast.spark.worker_task import Job, RunContext, read_job, read_report, run_level, warm_up
 from holdfast.store.wire.address import Address
 
@@ -37,6 +37,8 @@ MOST_LOOKS = 10
 """After a loss, how often to look whether more are lost."""
 SETTLE_SECONDS = 1.0
 """At the start, executors that come within so much of each other are taken together."""
+CANCEL_SECONDS = 5.0
+"""How long to wait until a cancelled job has ended."""
 PIPELINED_LEVELS = 2
 """Under load a job has one exchange, and every level works on a batch of its own."""
 
@@ -48,7 +50,7 @@ class SparkBackend:
         self,
         context: SparkContext,
         program: Program,
-        around: RunContext,
+        run_context: RunContext,
         *,
         capacity: float = math.inf,
         expected: int | None = None,
@@ -56,15 +58,15 @@ class SparkBackend:
         request: Callable[[int], str | None] | None = None,
         keep_alive: KeepAlive | None = None,
         admits: Callable[[str], bool] = lambda host: True,
-        tell: Callable[[str], object] = lambda line: None,
+        log: Callable[[str], object] = lambda line: None,
     ) -> None:
         """Each node has this capacity; at the start, wait for the expected number of executors, or for the first.
 
         An executor on a host that is not admitted (yet) is warmed up and not used: a node that stands by.
         """
-        self._admits, self._tell = admits, tell
-        self._told: set[str] = set()
-        self._context, self._program, self._around = context, program, around
+        self._admits, self._log = admits, log
+        self._logged: set[str] = set()
+        self._context, self._program, self._run_context = context, program, run_context
         self._capacity, self._expected, self._wait = capacity, expected, wait_seconds
         self._request, self._keep_alive = request, keep_alive
         self._known: dict[NodeId, Executor] = {}
@@ -76,15 +78,35 @@ class SparkBackend:
         self._started = False
         self._roster = Roster()
         self._warming: dict[NodeId, threading.Thread] = {}
+        self._job: _Job | None = None
+        self._ended: list[Report] = []
+        """Reports of jobs that were cancelled."""
+        self._looked_at = -math.inf
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
-    def events(self) -> Sequence[Event]:
+    def reports(self, timeout: float) -> Sequence[Report]:
         """See Backend."""
+        until = time.monotonic() + timeout
+        while True:
+            found = [*self._job_reports(), *self._node_reports()]
+            left = until - time.monotonic()
+            if found or left <= 0:
+                return found
+            if self._job is None:
+                time.sleep(min(left, WATCH_SECONDS))
+            else:
+                self._job.wait(min(left, WATCH_SECONDS))
+
+    def _node_reports(self) -> list[Report]:
+        """Return what has become of nodes; Spark is asked now and then, for asking costs."""
         if not self._started:
             self._await_executors()
             self._started = True
-        found: list[Event] = []
+        if time.monotonic() < self._looked_at + WATCH_SECONDS:
+            return []
+        self._looked_at = time.monotonic()
+        found: list[Report] = []
         alive = self._alive()
         gone = tuple(node for node in self._known if node not in alive)
         if gone:
@@ -110,6 +132,10 @@ class SparkBackend:
         if admitted:
             self._known.update(admitted)
             found.append(NodesArrived(dict.fromkeys(admitted, self._capacity)))
+        if (gone or quiet) and self._job is not None:
+            # Whatever the job was doing there is over; what it did elsewhere is found out by the next.
+            self._cancel(f"{(*gone, *quiet)[0]} is gone")
+            found = [*self._job_reports(), *found]
         return found
 
     def _is_warm(self, node: NodeId, executor: Executor) -> bool:
@@ -123,22 +149,22 @@ class SparkBackend:
 
     def _warm(self, node: NodeId, executor: Executor) -> None:
         """Start a node's Python, and load the application there; whatever goes wrong shows in the first cycle."""
-        work = [partial(_warm_up, self._around)]
+        work = [partial(_warm_up, self._run_context)]
         with contextlib.suppress(Exception), PinnedSlots(self._context, [executor]) as slot:
             outcome = slot.run(work, name=f"{self._program.name}: {executor.host} warms up")
             for _, said in outcome.reports:
-                self._hear_agent(node, pickle.loads(said))
+                self._take_agent_report(node, pickle.loads(said))
 
-    def _hear_agent(self, node: NodeId, report: AgentReport | None) -> None:
-        """Take what a task said of its node's agent: others join it, and it is pinged."""
+    def _take_agent_report(self, node: NodeId, report: AgentReport | None) -> None:
+        """Take what a task reported of its node's agent: others join it, and it is pinged."""
         if report is None:
             return
         if report.problem is not None:
-            if report.problem not in self._told:
-                self._told.add(report.problem)
-                self._tell(f"nodes have no agents, so checkpoints go to the run's directory alone: {report.problem}")
+            if report.problem not in self._logged:
+                self._logged.add(report.problem)
+                self._log(f"nodes have no store agents, so snapshots go to the run's directory only: {report.problem}")
             return
-        self._roster.hear({node: report})
+        self._roster.add({node: report})
         if report.address is not None and self._keep_alive is not None:
             self._keep_alive.watch(node, Address.parse(report.address))
 
@@ -192,58 +218,72 @@ class SparkBackend:
         """See Backend: by the owner's means; a cluster manager brings new executors for lost ones by itself."""
         return None if self._request is None else self._request(count)
 
-    def wait(self, seconds: float) -> None:
-        """See Backend."""
-        time.sleep(seconds)
-
     # -- cycles ------------------------------------------------------------------------------------------------------
 
-    def run(self, cycle: Cycle) -> Sequence[NodeReport] | Broken:
+    def reconcile(self, desired: DesiredState) -> None:
         """See Backend."""
-        nodes = tuple(sorted({task.node for task in cycle.tasks.values()}))
+        if self._job is not None:
+            if self._job.desired.epoch == desired.epoch:
+                return
+            self._cancel(f"epoch {desired.epoch} has begun")
+        nodes = tuple(sorted({one.node for one in desired.assignments.values()}))
         if missing := [node for node in nodes if node not in self._known]:
-            return Broken(f"{missing[0]} is not there")
-        levels = self._levels(cycle)
-        # What is the same in all cycles is broadcast once; the rest goes with the tasks: a broadcast costs two trips.
-        job = pickle.dumps(Job(cycle, nodes, self._roster.join(list(self._known))))
-        work = [partial(_level, self._shared(), job, level) for level in range(levels)]
-        frontiers = [task.frontier for task in cycle.tasks.values()]
-        first, last = min(frontiers) + 1, max(task.through for task in cycle.tasks.values())
-        name = f"{self._program.name}: batches {first} to {last}, epoch {cycle.epoch}, cycle {cycle.number}"
-        running = _Running(self._context, f"holdfast-{self._around.start}-{cycle.number}")
-        outcome = running.result(lambda: self._pin(nodes).run(work, name=name), lambda: self._broken_by(nodes))
-        if isinstance(outcome, Broken):
+            self._looked_at = -math.inf
+            self._ended.append(CycleEnded(desired.number, desired.epoch, f"{missing[0]} is gone"))
+            return
+        if not nodes:
+            self._ended.append(CycleEnded(desired.number, desired.epoch))
+            return
+        # What is the same for all cycles is broadcast once; the rest goes with the tasks: a broadcast costs two trips.
+        job = pickle.dumps(Job(desired, nodes, self._roster.join(list(self._known))))
+        work = [partial(_level, self._shared(), job, level) for level in range(self._levels(desired))]
+        frontiers = [one.frontier for one in desired.assignments.values()]
+        first, last = min(frontiers) + 1, max(one.through for one in desired.assignments.values())
+        name = f"{self._program.name}: batches {first} to {last}, epoch {desired.epoch}, cycle {desired.number}"
+        group = f"holdfast-{self._run_context.start}-{desired.number}"
+        self._job = _Job(self._context, group, desired, nodes, lambda: self._pin(nodes).run(work, name=name))
+
+    def _job_reports(self) -> list[Report]:
+        """Return the reports of a job that has ended."""
+        found, self._ended = self._ended, []
+        job = self._job
+        if job is None or not job.ended:
+            return found
+        self._job = None
+        if job.error is not None:
+            if not isinstance(job.error, Exception):
+                raise job.error
             self.close()
-            return outcome
-        if outcome.misplaced:
+            self._looked_at = -math.inf
+            problem = f"a job failed: {_first_line(job.error)}"
+            return [*found, CycleEnded(job.desired.number, job.desired.epoch, problem)]
+        if job.outcome.misplaced:
             self.close()
-        found = []
-        for slot, data in outcome.reports:
+        for slot, data in job.outcome.reports:
             report, agent = read_report(data)
-            self._hear_agent(nodes[slot], agent)
+            self._take_agent_report(job.nodes[slot], agent)
             found.append(report)
-        return found
+        return [*found, CycleEnded(job.desired.number, job.desired.epoch)]
 
-    def _broken_by(self, nodes: Sequence[NodeId]) -> str | None:
-        """Say which node a running job waits for in vain."""
-        alive, quiet = self._alive(), self._silent()
-        for node in nodes:
-            if node not in alive:
-                return f"{node} is gone"
-            if node in quiet:
-                return f"{node} is silent"
-        return None
+    def _cancel(self, why: str) -> None:
+        """Give the running job up; its reports do not come."""
+        job, self._job = self._job, None
+        if job is not None:
+            job.cancel()
+            self._ended.append(CycleEnded(job.desired.number, job.desired.epoch, why))
+            self.close()
 
-    def _levels(self, cycle: Cycle) -> int:
+    def _levels(self, desired: DesiredState) -> int:
         """As many exchanges as the placement needs, for low latency; under load, one."""
-        number = {node: slot for slot, node in enumerate(sorted({task.node for task in cycle.tasks.values()}))}
-        placement = {p: number[task.node] for p, task in cycle.tasks.items()}
+        nodes = {one.node for one in desired.assignments.values()}
+        number = {node: slot for slot, node in enumerate(sorted(nodes))}
+        placement = {p: number[one.node] for p, one in desired.assignments.items()}
         needed = levels_needed(self._program.topology, placement)
-        return min(needed, PIPELINED_LEVELS) if cycle.behind > (cycle.most or 1) else needed
+        return min(needed, PIPELINED_LEVELS) if desired.lag > (desired.max_batches or 1) else needed
 
     def _shared(self) -> Any:
         if self._broadcast is None:
-            self._broadcast = self._context.broadcast(self._around)
+            self._broadcast = self._context.broadcast(self._run_context)
         return self._broadcast
 
     def _pin(self, nodes: tuple[NodeId, ...]) -> PinnedSlots:
@@ -253,54 +293,61 @@ class SparkBackend:
             self._slot_nodes = nodes
         return self._slots
 
+    def stop(self) -> None:
+        """Cancel what is running, and release the executors."""
+        self._cancel("the run stops")
+        self.close()
+
     def close(self) -> None:
-        """Let go of the executors."""
+        """Release the executors; the next job pins them again."""
         if self._slots is not None:
             self._slots.close()
             self._slots = None
 
 
-class _Running:
+class _Job:
     """A job in a thread of its own, so that it can be watched and cancelled."""
 
-    def __init__(self, context: SparkContext, group: str) -> None:
+    def __init__(
+        self,
+        context: SparkContext,
+        group: str,
+        desired: DesiredState,
+        nodes: tuple[NodeId, ...],
+        job: Callable[[], Outcome],
+    ) -> None:
+        """Start it."""
+        self.desired, self.nodes = desired, nodes
         self._context, self._group = context, group
-        self._outcome: Any = None
-        self._error: BaseException | None = None
+        self.outcome = Outcome((), ())
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(job,), name=group, daemon=True)
+        self._thread.start()
 
-    def result(self, job: Callable[[], Any], broken_by: Callable[[], str | None]) -> Any:
-        """Return what the job gives, or why it was cancelled or failed."""
-        thread = threading.Thread(target=self._run, args=(job,), name=self._group, daemon=True)
-        thread.start()
-        try:
-            while True:
-                thread.join(WATCH_SECONDS)
-                if not thread.is_alive():
-                    break
-                why = broken_by()
-                if why is not None:
-                    self._context.cancelJobGroup(self._group)
-                    thread.join(5.0)
-                    return Broken(why)
-        except BaseException:
-            self._context.cancelJobGroup(self._group)
-            raise
-        if self._error is not None:
-            if not isinstance(self._error, Exception):
-                raise self._error
-            return Broken(f"a job failed: {_first_line(self._error)}")
-        return self._outcome
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, well or not."""
+        return not self._thread.is_alive()
 
-    def _run(self, job: Callable[[], Any]) -> None:
+    def wait(self, seconds: float) -> None:
+        """Wait until it ends, at most so long."""
+        self._thread.join(seconds)
+
+    def cancel(self) -> None:
+        """Cancel it, and wait a little until Spark has."""
+        self._context.cancelJobGroup(self._group)
+        self._thread.join(CANCEL_SECONDS)
+
+    def _run(self, job: Callable[[], Outcome]) -> None:
         try:
             self._context.setJobGroup(self._group, "holdfast cycle", interruptOnCancel=True)
-            self._outcome = job()
+            self.outcome = job()
         except BaseException as error:
-            self._error = error
+            self.error = error
 
 
-def _warm_up(around: RunContext, slot: int, blocks: list[bytes]) -> list[tuple[int, bytes]]:
-    return [(DRIVER, pickle.dumps(warm_up(around)))]
+def _warm_up(context: RunContext, slot: int, blocks: list[bytes]) -> list[tuple[int, bytes]]:
+    return [(DRIVER, pickle.dumps(warm_up(context)))]
 
 
 def _level(shared: Any, job: bytes, level: int, slot: int, blocks: list[bytes]) -> Any:

@@ -101,8 +101,8 @@ class EmbeddedCluster:
         )
         self._slowed: dict[NodeId, _Slowed] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._warden = ProcessReaper()
-        self._warden.watch_folder(str(self.folder))
+        self._reaper = ProcessReaper()
+        self._reaper.watch_folder(str(self.folder))
         try:
             _write_secret(self.secret_file)
             self.master_url = self._start_master()
@@ -139,7 +139,7 @@ class EmbeddedCluster:
         gone = self._gone(node)
         kill_session(gone.group)
         self._processes.pop(gone.group).wait()
-        self._warden.forget_group(gone.group)
+        self._reaper.forget_group(gone.group)
 
     def remove_node(self, node: NodeId, seconds: float = 10.0) -> None:
         """Take a node out in good order: everything on it is told to end, the agent leaves the ring, then it goes."""
@@ -153,7 +153,7 @@ class EmbeddedCluster:
             time.sleep(0.05)
         kill_session(gone.group)
         process.wait()
-        self._warden.forget_group(gone.group)
+        self._reaper.forget_group(gone.group)
 
     def freeze_node(self, node: NodeId) -> None:
         """Stop a node without ending it, as a machine that hangs: nothing on it runs, its connections stay open."""
@@ -226,7 +226,7 @@ class EmbeddedCluster:
         """End every process and remove the cluster's folder."""
         for node in list(self._slowed):
             self._unslow(node)
-        self._warden.close()
+        self._reaper.close()
         # The reaper has ended everything, unless it was itself ended (short of memory, say): then it is done here.
         for group, process in self._processes.items():
             kill_session(group)
@@ -296,7 +296,7 @@ class EmbeddedCluster:
                 cwd=place,
                 start_new_session=True,
             )
-        self._warden.watch_group(process.pid)
+        self._reaper.watch_group(process.pid)
         self._processes[process.pid] = process
         return process, log
 

@@ -29,9 +29,9 @@ from uuid import uuid4
 import pyarrow as pa
 
 from holdfast.application import Application, steps
+from holdfast.durable_files import link_durably
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId, OperatorId
-from holdfast.runtime.io.durable_files import link_durably
 from holdfast.runtime.io.source_pieces import Piece, piece_fields, piece_of, write_piece
 from holdfast.runtime.io.sources import DirectoryLog
 from holdfast.runtime.program import SourceProgram
@@ -290,7 +290,7 @@ class Ingestion:
 
     @staticmethod
     def _link(folder: Path, name: str, data: bytes) -> bool:
-        return link_durably(folder, name, data, uuid4().hex[:12])
+        return link_durably(folder / name, data)
 
 
 def _write_pieces(

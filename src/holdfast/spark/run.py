@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
@@ -22,15 +22,15 @@ from holdfast.application import Application, steps
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, OperatorId, PartitionId, folder_name
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
-from holdfast.runtime.answers import Measures
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
-from holdfast.runtime.coordinator.outputs import name_sinks
+from holdfast.runtime.coordinator.outputs import name_sinks, stagers_of
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.progress import ProgressFile
 from holdfast.runtime.io.parquet_sink import ParquetSink
-from holdfast.runtime.io.sinks import Sink
+from holdfast.runtime.io.sinks import StagingSink
 from holdfast.runtime.io.sources import DirectoryLog, log_batch
+from holdfast.runtime.messages import Measures
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.snapshot_directory import DirectorySnapshotStore
 from holdfast.runtime.times import END_OF_TIME
@@ -57,8 +57,8 @@ class SparkRun:
         settings: Settings | None = None,
         checkpoint_every: int | None = None,
         wait_seconds: float = 120.0,
-        tell: Callable[[str], object] = lambda line: None,
-        observe: Callable[[Observation], object] = lambda seen: None,
+        log: Callable[[str], object] = lambda line: None,
+        emit: Callable[[Observation], object] = lambda seen: None,
         recovery: RecoverySettings | None = None,
         pace: CycleSettings | None = None,
         capacity: float | None = None,
@@ -73,11 +73,11 @@ class SparkRun:
         `spark.holdfast.*` unless given; what is named here goes before them: a checkpoint every so many batches, how
         recovery goes about it, the pace, the capacity of a node in the unit of the topology's costs. `nodes`: how many
         executors to begin with. `request_nodes` asks for replacements of lost ones. The nodes' agents are pinged with
-        the secret in `secret_file`. Executors on hosts that `admits` says no to stand by until it says yes. `tell` gets
-        a line for what people would want to know, `observe` everything that happens, as values.
+        the secret in `secret_file`. Executors on hosts that `admits` says no to stand by until it says yes. `log` gets
+        a line for people, `emit` every event, as values.
         """
         for hint in check_requirements(spark):
-            tell(hint)
+            log(hint)
         chosen = settings or Settings.read(spark)
         if secret_file is not None:
             chosen = replace(chosen, store_secret_file=str(secret_file))
@@ -95,50 +95,48 @@ class SparkRun:
             for name, source in self.program.sources.items()
         }
         start = f"{folder_name(self.program.name)}-{uuid4().hex[:12]}"
-        named = name_sinks(self.program, sinks or {})
-        self._staging = {
-            name: (sink, sink.stage_for(start)) for name, sink in named.items() if takes_files(sink, self.program, name)
-        }
-        around = RunContext(
+        self._sinks = name_sinks(self.program, sinks or {})
+        stagers = stagers_of(self.program, self._sinks, start)
+        context = RunContext(
             _portable(app),
             start,
             str(self._directory / "sources"),
             chosen.store_durable or str(self._directory / "checkpoints"),
             progress.run,
             chosen,
-            {name: folder for name, (_, folder) in self._staging.items()},
+            _pickled(stagers) if stagers else b"",
         )
         self._keep_alive = KeepAlive(secret_file=chosen.store_secret_file, seconds=chosen.keepalive_seconds)
         self.backend = SparkBackend(
             spark.sparkContext,
             self.program,
-            around,
+            context,
             capacity=_capacity(chosen, spark),
             expected=nodes,
             wait_seconds=wait_seconds,
             request=request_nodes,
             keep_alive=self._keep_alive,
             admits=admits,
-            tell=tell,
+            log=log,
         )
         self.coordinator = Coordinator(
             self.program,
             self.backend,
             self._logs,
-            named,
+            self._sinks,
             lambda operator, feed: ParquetSink(self._directory / "late" / operator / feed),
             progress,
             recovery=recovery or _recovery(chosen, self.program),
             pace=pace or _pace(chosen, wait_seconds),
-            observe=observe,
-            tell=tell,
+            emit=emit,
+            log=log,
         )
-        # This driver is the run's now: an earlier one is refused, and what it left without a name is of no use.
-        DirectorySnapshotStore(Path(around.checkpoints)).sweep(
-            progress.run, self.coordinator.machine.checkpoints.names(progress.run)
-        )
-        for sink, _ in self._staging.values():
-            sink.sweep()
+        # This driver has the run's claim now: an earlier one is refused, and what it left without a name is of no use.
+        names = self.coordinator.state.checkpoints.names(progress.run)
+        DirectorySnapshotStore(Path(context.checkpoints)).sweep(progress.run, names)
+        for name in stagers:
+            self._staging(name).sweep_staged()
+        self._staged = tuple(stagers)
 
     # -- feeding -----------------------------------------------------------------------------------------------------
 
@@ -178,9 +176,9 @@ class SparkRun:
         """Process everything in the logs; an operator that fails ends the run, and nothing before it is lost."""
         self.coordinator.run()
 
-    def cycle(self) -> bool:
-        """Hear what has happened, and run one job if it would bring anything; say whether one was run."""
-        return self.coordinator.step()
+    def cycle(self, timeout: float = 0.0) -> bool:
+        """Read reports, and hand out the desired state if it would bring anything; say whether there was work."""
+        return self.coordinator.step(timeout)
 
     def advance(self) -> bool:
         """As `cycle`, waiting a little where nothing can be done; cycles that keep bringing nothing end the run."""
@@ -191,11 +189,16 @@ class SparkRun:
         return self.coordinator.checkpoint()
 
     def close(self) -> None:
-        """Let go of the executors; logs, checkpoints and outputs stay."""
-        self.backend.close()
+        """Release the executors; logs, checkpoints and outputs stay."""
+        self.backend.stop()
         self._keep_alive.close()
-        for sink, folder in self._staging.values():
-            sink.end_staging(folder)
+        for name in self._staged:
+            self._staging(name).end_staging()
+
+    def _staging(self, name: OperatorId) -> StagingSink:
+        sink = self._sinks[name]
+        assert isinstance(sink, StagingSink), "it gave a stager"
+        return sink
 
     # -- what came of it ---------------------------------------------------------------------------------------------
 
@@ -218,23 +221,13 @@ class SparkRun:
         return self.coordinator.outputs.rows(operator)
 
 
-def takes_files(sink: Sink, program: Program, output: OperatorId) -> TypeGuard[ParquetSink]:
-    """Say whether nodes may write an output's files.
-
-    Not where `publish` is the user's own; nor where a replay could give other rows: these wait for a checkpoint, and
-    are sent in every cycle until then.
-    """
-    ours = isinstance(sink, ParquetSink) and type(sink).publish is ParquetSink.publish
-    return ours and program.operators[output].deterministic
-
-
 def _pace(settings: Settings, wait_seconds: float) -> CycleSettings:
     return CycleSettings(
         checkpoint_batches=settings.checkpoint_batches,
         checkpoint_seconds=settings.checkpoint_seconds,
         durable_every=settings.durable_every,
         most_batches=settings.cycle_batches,
-        budget_seconds=settings.cycle_time_budget,
+        time_budget=settings.cycle_time_budget,
         wait_seconds=wait_seconds,
         measure_costs=settings.node_costs == "measured",
     )
@@ -279,17 +272,21 @@ def _backup_partitions(retention: str, program: Program) -> frozenset[PartitionI
     return found
 
 
-def _portable(app: Application) -> bytes:
-    """Return the application as bytes for the nodes, without what only the driver needs: frames and sinks."""
+def _pickled(value: object) -> bytes:
     from pyspark import cloudpickle
 
+    return bytes(cloudpickle.dumps(value))
+
+
+def _portable(app: Application) -> bytes:
+    """Return the application as bytes for the nodes, without what only the driver needs: frames and sinks."""
     stripped = copy(app)
     stripped.steps = {
         name: replace(step, frame=None) if isinstance(step, steps.Source) else step for name, step in app.steps.items()
     }
     stripped.sinks = {}
     try:
-        return bytes(cloudpickle.dumps(stripped))
+        return _pickled(stripped)
     except Exception as error:
         raise BadInput(
             f"cannot be sent to the nodes: {_first_line(error)}",

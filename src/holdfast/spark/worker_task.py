@@ -1,7 +1,7 @@
-"""A level of a cycle in a pinned task: the node's share of it, with Spark's shuffle between. Runs in Python workers.
+"""The task of a worker in a pinned job: one level of reconciling, with Spark's shuffle between levels.
 
-A worker keeps its node between cycles, but only as a cache: one that is new, or has been recycled, builds it again from
-the node's files and what the driver sent. Nothing here raises.
+Runs in Python workers. The process keeps its worker between jobs, but only as a cache: one that is new, or has been
+recycled, builds it again from the node's files and what the driver sent. Nothing here raises.
 """
 
 from __future__ import annotations
@@ -11,22 +11,19 @@ import os
 import pickle
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from holdfast.errors import HoldfastError, one_line
-from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId
-from holdfast.runtime.answers import Failed
-from holdfast.runtime.blocks import LATE, SINK, Block, decode_blocks, encode_blocks
-from holdfast.runtime.io.parquet_sink import Staged, stage
+from holdfast.ids import BatchId, NodeId
+from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks
 from holdfast.runtime.io.sources import DirectoryLog
-from holdfast.runtime.messages import Cycle, NodeReport
+from holdfast.runtime.messages import DesiredState, Failed, NodeReport
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.directory_store import DirectoryStore
-from holdfast.runtime.worker.worker import Node
+from holdfast.runtime.worker.worker import NodeWorker
 from holdfast.spark.agents import AgentReport, agent_settings, ensure_agent, node_spool
 from holdfast.spark.pinned_jobs import DRIVER, own_host
 from holdfast.spark.settings import Settings
@@ -36,7 +33,7 @@ from holdfast.store.agent.spool import Spool
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What every node of a run needs to know beside the cycle; the same for all cycles of a driver."""
+    """What every node of a run needs beside the desired state; the same for all jobs of a driver."""
 
     application: bytes
     """The application, without what only the driver needs."""
@@ -49,32 +46,23 @@ class RunContext:
     run: str
     """Names the run, over all its drivers: agents that outlive one are found by it."""
     settings: Settings
-    staging: Mapping[OperatorId, str] = field(default_factory=dict)
-    """Where nodes write the rows of outputs whose sinks take files: what is there, the driver only names."""
+    stagers: bytes = b""
+    """What nodes stage the rows of outputs with, by operator, pickled; empty: rows pass through the driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One cycle as a Spark job: who has which slot."""
+    """A desired state as a Spark job: who has which slot."""
 
-    cycle: Cycle
+    desired: DesiredState
     nodes: tuple[NodeId, ...]
     """The node of each slot."""
     join: tuple[str, ...] = ()
     """Whom agents enter the ring with, once that is known."""
 
 
-@dataclass(slots=True)
-class _Worker:
-    """What a worker keeps between cycles: a cache."""
-
-    node: Node
-    cycle: int = -1
-    sent: dict[Any, int] = field(default_factory=dict)
-    """At which level of this cycle a block was sent first: later levels need not send it again."""
-
-
-_workers: dict[tuple[str, str, NodeId], _Worker] = {}
+_workers: dict[tuple[str, str, NodeId], NodeWorker] = {}
+"""The worker that this process keeps between jobs: a cache."""
 
 
 def state_folder(start: str, node: NodeId) -> Path:
@@ -90,110 +78,72 @@ def read_job(data: bytes) -> Job:
     return job
 
 
-def run_level(around: RunContext, job: Job, level: int, slot: int, given: list[bytes]) -> Iterable[tuple[int, bytes]]:
-    """Do one level of a cycle on the slot's node; give blocks for other slots, and a report for the driver."""
-    cycle, name = job.cycle, job.nodes[slot]
-    agent = see_to_agent(around, job.join) if level == 0 else None
+def run_level(context: RunContext, job: Job, level: int, slot: int, given: list[bytes]) -> Iterable[tuple[int, bytes]]:
+    """Reconcile the slot's node at one level; give blocks for other slots, and a report for the driver."""
+    desired, name = job.desired, job.nodes[slot]
+    agent = see_to_agent(context, job.join) if level == 0 else None
     slots = {node: number for number, node in enumerate(job.nodes)}
     try:
-        worker = _worker(around, cycle.number, name)
-        report = worker.node.level(cycle, level, [block for data in given for block in decode_blocks(data)])
+        worker = _worker(context, name)
+        report = worker.reconcile(desired, level, [block for data in given for block in decode_blocks(data)])
     except (HoldfastError, OSError) as error:
-        here = [p for p, task in cycle.tasks.items() if task.node == name]
-        failed = [Failed(p, BatchId(cycle.tasks[p].frontier + 1), f"on {name}: {error}") for p in here[:1]]
-        return [(DRIVER, pickle.dumps((NodeReport(name, cycle.epoch, failed), b"", agent)))]
-    outside: list[Block] = []
-    sent: dict[int, list[Block]] = {}
-    staged: dict[tuple[PartitionId, BatchId], Staged] = {}
-    not_staged: dict[OperatorId, str] = {}
-    for block in report.blocks:
-        receiver, number = block.header.receiver, block.header.sequence
-        first = worker.sent.get(number, level)
-        if first < level:
-            continue
-        # A level that Spark runs again says all of it again: what it said before is lost.
-        worker.sent[number] = level
-        if receiver.operator in (SINK, LATE):
-            outside.append(_written(around, cycle.number, block, staged, not_staged))
-        elif (task := cycle.tasks.get(receiver)) is not None and task.node in slots:
-            sent.setdefault(slots[task.node], []).append(block)
-    said = pickle.dumps((replace(report, blocks=(), staged=staged, not_staged=not_staged), _together(outside), agent))
-    return [*((target, _together(blocks)) for target, blocks in sent.items()), (DRIVER, said)]
+        here = [(p, one) for p, one in desired.assignments.items() if one.node == name]
+        failed = [Failed(p, BatchId(one.frontier + 1), f"on {name}: {error}") for p, one in here[:1]]
+        return [(DRIVER, pickle.dumps((NodeReport(name, desired.epoch, failed), b"", agent)))]
+    sent = [(slots[node], _together(blocks)) for node, blocks in report.sent.items() if node in slots]
+    reported = pickle.dumps((replace(report, sent={}, outputs=()), _together(report.outputs), agent))
+    return [*sent, (DRIVER, reported)]
 
 
-def _written(
-    around: RunContext,
-    cycle: int,
-    block: Block,
-    staged: dict[tuple[PartitionId, BatchId], Staged],
-    not_staged: dict[OperatorId, str],
-) -> Block:
-    """Write an output's rows where its sink takes files, if that can be done here; return what is left to send."""
-    head = block.header
-    folder = around.staging.get(head.sender.operator)
-    if folder is None or block.rows is None or head.receiver.operator != SINK:
-        return block
-    one = stage(folder, cycle, block.rows)
-    if isinstance(one, str):
-        not_staged[head.sender.operator] = f"on {own_host()}: {one}"
-        return block
-    staged[head.sender, head.batch] = one
-    return Block(head)
-
-
-def _together(blocks: list[Block]) -> bytes:
+def _together(blocks: Sequence[Block]) -> bytes:
     """Write blocks as one piece, those of one sender and batch beside each other: pieces cost more than rows."""
     return encode_blocks(sorted(blocks, key=lambda block: (block.header.sender, block.header.edge, block.header.batch)))
 
 
 def read_report(data: bytes) -> tuple[NodeReport, AgentReport | None]:
-    """Read what a node said of a level, and of its agent."""
-    report, outside, agent = pickle.loads(data)
-    return replace(report, blocks=decode_blocks(outside)), agent
+    """Read a worker's report, and what it says of the node's agent."""
+    report, outputs, agent = pickle.loads(data)
+    return replace(report, outputs=decode_blocks(outputs)), agent
 
 
-def warm_up(around: RunContext) -> AgentReport:
+def warm_up(context: RunContext) -> AgentReport:
     """Load what a first cycle would have to load: the application, and what it imports; see to the node's agent."""
-    Program(pickle.loads(around.application))
-    return see_to_agent(around, ())
+    Program(pickle.loads(context.application))
+    return see_to_agent(context, ())
 
 
-def see_to_agent(around: RunContext, join: tuple[str, ...]) -> AgentReport:
+def see_to_agent(context: RunContext, join: tuple[str, ...]) -> AgentReport:
     """See that this node has an agent; where it may not have one, checkpoints go to the run's directory alone."""
     try:
-        return ensure_agent(node_spool(around.run), agent_settings(around.settings, own_host()), join)
+        return ensure_agent(node_spool(context.run), agent_settings(context.settings, own_host()), join)
     except (HoldfastError, OSError) as error:
         return AgentReport("", None, ready=False, problem=one_line(str(error)))
 
 
-def _worker(around: RunContext, cycle: int, name: NodeId) -> _Worker:
-    """Return this node's worker, the one kept from the cycle before where there is one."""
-    key = (hashlib.blake2b(around.application).hexdigest(), around.start, name)
-    worker = _workers.get(key)
-    if worker is None:
-        program = Program(pickle.loads(around.application))
+def _worker(context: RunContext, name: NodeId) -> NodeWorker:
+    """Return this node's worker, the one kept from the job before where there is one."""
+    key = (hashlib.blake2b(context.application).hexdigest(), context.start, name)
+    if key not in _workers:
+        program = Program(pickle.loads(context.application))
         logs = {
-            source: DirectoryLog(at, program.name, Path(around.sources) / source)
+            source: DirectoryLog(at, program.name, Path(context.sources) / source)
             for source, at in program.sources.items()
         }
-        node = Node(
+        worker = NodeWorker(
             program,
-            DirectoryStore(state_folder(around.start, name)),
-            NodeSnapshotStore(Path(around.checkpoints), _spool(around)),
+            DirectoryStore(state_folder(context.start, name)),
+            NodeSnapshotStore(Path(context.checkpoints), _spool(context)),
             logs,
             name=name,
             clock=time.perf_counter,
             cpu_clock=time.process_time,
+            stagers=pickle.loads(context.stagers) if context.stagers else {},
         )
-        worker = _Worker(node)
         _workers.clear()  # what another run left
         _workers[key] = worker
-    if worker.cycle != cycle:
-        worker.cycle = cycle
-        worker.sent.clear()
-    return worker
+    return _workers[key]
 
 
-def _spool(around: RunContext) -> Spool | None:
-    report = see_to_agent(around, ())
+def _spool(context: RunContext) -> Spool | None:
+    report = see_to_agent(context, ())
     return None if report.problem is not None else Spool(report.spool)

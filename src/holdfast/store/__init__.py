@@ -1,6 +1,6 @@
-"""Peers and fragments (A-FP4S): where the fragments of a state live, and how they are found again.
+"""The fragment store (A-FP4S): peers on a ring store the coded fragments of states.
 
-The ring is pure logic, driven alike by real peers and by the simulator: `ring_ids` (names on the ring), `leaf_set` and
-`routing_table` (what a peer knows), `ring_messages` and `ring_wire` (what peers say), `ring` (the machine), `placement`
-(who holds what).
+`ring` is the overlay network, pure logic that real peers and the simulator drive alike. `wire` is the protocol between
+clients and peers. `peer` stores fragments on disk, serves requests and repairs. `client` saves and loads states.
+`agent` is the process beside an executor that moves snapshots between tasks and peers.
 """

@@ -23,7 +23,7 @@ _MOST_COMPARED = 5_000
 
 
 def number_problem(value: object, *, positive: bool = False) -> str | None:
-    """Say what is wrong with a number that should be finite and not negative; None when nothing is."""
+    """Return what is wrong with a number that should be finite and not negative; None when nothing is."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return f"must be a number, not {describe(value)}"
     if isinstance(value, float) and not math.isfinite(value):
@@ -31,18 +31,18 @@ def number_problem(value: object, *, positive: bool = False) -> str | None:
     if value < 0 or (positive and value == 0):
         return f"must be {'above zero' if positive else 'zero or more'}, not {describe(value)}"
     if value > LARGEST_NUMBER:
-        return f"is absurdly large: at most {LARGEST_NUMBER:g}"
+        return f"is too large: use at most {LARGEST_NUMBER:g}"
     return None
 
 
 def whole_problem(value: object, least: int = 1) -> str | None:
-    """Say what is wrong with a whole number of at least `least`; None when nothing is."""
+    """Return what is wrong with a whole number of at least `least`; None when nothing is."""
     if isinstance(value, bool) or not isinstance(value, int):
         return f"must be a whole number, not {describe(value)}"
     if value < least:
         return f"must be {least} or more, not {describe(value)}"
     if value > LARGEST_NUMBER:
-        return f"is absurdly large: at most {LARGEST_NUMBER:g}"
+        return f"is too large: use at most {LARGEST_NUMBER:g}"
     return None
 
 
@@ -99,9 +99,9 @@ def check_values(operator: Operator, field: str) -> None:
         raise BadInput(problem, field=f"{field}.parallelism", remedy="give the number of partitions, 1 or more")
     if operator.parallelism > MOST_PARTITIONS:
         raise BadInput(
-            f"{operator.parallelism} partitions are absurdly many",
+            f"{operator.parallelism} partitions are too many",
             field=f"{field}.parallelism",
-            remedy=f"at most {MOST_PARTITIONS:,} partitions in a topology",
+            remedy=f"use at most {MOST_PARTITIONS:,} partitions in a topology",
         )
     if operator.rate is not None:
         if not operator.is_source:
@@ -177,7 +177,7 @@ def check_priorities(operators: Sequence[Operator], outputs: Sequence[bool]) -> 
             raise BadInput(
                 f"the priorities of the output partitions add up to more than {LARGEST_NUMBER:g}",
                 field=f"operators[{number}].priority",
-                remedy="give smaller ones: only how they compare matters",
+                remedy="give smaller priorities: only their ratios matter",
             )
 
 
@@ -211,14 +211,14 @@ def check_edges(operators: Sequence[Operator], position: dict[str, int]) -> None
                 )
             if task_edges > MOST_TASK_EDGES:
                 raise BadInput(
-                    "the edges between partitions are absurdly many",
+                    "there are too many edges between partitions",
                     field=f"operators[{number}].inputs[{order}]",
-                    remedy=f"at most {MOST_TASK_EDGES:,} in a topology",
+                    remedy=f"use at most {MOST_TASK_EDGES:,} in a topology",
                 )
 
 
 def fit_problem(kind: Partitioning, upstream: int, downstream: int) -> str | None:
-    """Say why this partitioning cannot join so many partitions to so many; None when it can."""
+    """Return why this partitioning cannot join so many partitions to so many; None when it can."""
     if kind is Partitioning.ONE_TO_ONE and upstream != downstream:
         return "it needs as many partitions on both sides"
     if kind is Partitioning.SPLIT and downstream <= upstream:

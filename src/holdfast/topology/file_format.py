@@ -49,7 +49,7 @@ def from_document(document: object) -> Topology:
     version = document["holdfast"]
     if isinstance(version, bool) or version != FORMAT_VERSION:
         raise BadInput(
-            f"version {checks.describe(version)} is not known", field="holdfast", remedy=f"write {FORMAT_VERSION}"
+            f"version {checks.describe(version)} is not supported", field="holdfast", remedy=f"write {FORMAT_VERSION}"
         )
     _only_known(document, _TOP, "")
     if "operators" not in document:
@@ -188,8 +188,8 @@ def _is_plain_name(name: object) -> bool:
 def _document(text: str | bytes, where: str, yaml: bool | None) -> object:
     if len(text) > LARGEST_FILE:
         raise BadInput(
-            f"has {len(text):,} bytes, which is absurdly large",
-            remedy=f"at most {LARGEST_FILE:,} bytes in a topology file",
+            f"has {len(text):,} bytes, which is too large",
+            remedy=f"use at most {LARGEST_FILE:,} bytes in a topology file",
         )
     if isinstance(text, bytes):
         try:
@@ -221,7 +221,7 @@ def _load_json(text: str) -> object:
             met: set[str] = set()
             twice = next(name for name, _ in items if name in met or met.add(name))  # type: ignore[func-returns-value]
             place = twice if _is_plain_name(twice) else checks.describe(twice)
-            raise BadInput("stands twice in one object", field=place, remedy="keep one of them")
+            raise BadInput("occurs twice in one object", field=place, remedy="keep one of them")
         if len(items) == 2 and isinstance(items[0][1], str) and isinstance(items[1][1], str):
             alike[tuple(items)] = made
         return made
@@ -233,10 +233,10 @@ def _load_json(text: str) -> object:
         return json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
     except json.JSONDecodeError as error:
         raise BadInput(
-            f"is not JSON: {error.msg} (line {error.lineno}, column {error.colno})", remedy="mend it there"
+            f"is not JSON: {error.msg} (line {error.lineno}, column {error.colno})", remedy="correct the file there"
         ) from None
     except ValueError:  # a whole number with more digits than Python converts
-        raise BadInput("has a number with absurdly many digits", remedy="give numbers of at most 18 digits") from None
+        raise BadInput("has a number with too many digits", remedy="give numbers of at most 18 digits") from None
 
 
 def _load_yaml(text: str) -> object:
@@ -250,7 +250,9 @@ def _load_yaml(text: str) -> object:
         mark = error.problem_mark or error.context_mark
         place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         problem = one_line(error.problem or error.context or "cannot be read")
-        raise BadInput(f"is not YAML as a topology may use it: {problem}{place}", remedy="mend it there") from None
+        raise BadInput(
+            f"is not YAML as a topology may use it: {problem}{place}", remedy="correct the file there"
+        ) from None
     except yaml.YAMLError as error:
         raise BadInput(f"is not YAML: {one_line(str(error))}", remedy="save it as UTF-8 text") from None
 

@@ -42,7 +42,7 @@ class Topology:
         if not self.operators:
             raise BadInput("has no operators", field="operators", remedy="give at least one source")
         if len(self.operators) > checks.MOST_OPERATORS:
-            raise BadInput("absurdly many operators", field="operators", remedy=f"at most {checks.MOST_OPERATORS:,}")
+            raise BadInput("has too many operators", field="operators", remedy=f"use at most {checks.MOST_OPERATORS:,}")
         self._position: dict[str, int] = {}
         for number, operator in enumerate(self.operators):
             checks.check_values(operator, f"operators[{number}]")
@@ -55,7 +55,7 @@ class Topology:
             self._position[operator.id] = number
         if sum(operator.parallelism for operator in self.operators) > checks.MOST_PARTITIONS:
             raise BadInput(
-                "absurdly many partitions", field="operators", remedy=f"at most {checks.MOST_PARTITIONS:,} in all"
+                "has too many partitions", field="operators", remedy=f"use at most {checks.MOST_PARTITIONS:,} in all"
             )
         checks.check_edges(self.operators, self._position)
         checks.check_acyclic(self.operators, self._position)

@@ -41,7 +41,7 @@ class Queries:
         return self.weight(np.ones(len(self.topology))).astype(np.int64)
 
     def weight(self, value: Floats) -> Floats:
-        """Return, for each query, the sum of a value (a cost, say) over its partitions."""
+        """Return, for each query, the sum of a value (for example a cost) over its partitions."""
         total = np.zeros(len(self))
         step = max(1, _GATHER_BYTES // max(1, len(self) * 8))
         for start in range(0, len(self.topology), step):
@@ -54,11 +54,6 @@ class Queries:
         chosen = np.arange(len(self)) if queries is None else np.asarray(queries, np.int64)
         bits = self._bits[:, chosen >> 3] >> (chosen & 7).astype(np.uint8) & np.uint8(1)
         return np.ascontiguousarray(bits.T).astype(bool)
-
-    def share_frequency(self) -> Ints:
-        """Return how many queries each partition is part of."""
-        counts: Ints = np.bitwise_count(self._bits).sum(axis=1, dtype=np.int64)
-        return counts
 
 
 def _membership(topology: Topology) -> NDArray[np.uint8]:
@@ -89,7 +84,7 @@ def _membership(topology: Topology) -> NDArray[np.uint8]:
 
 
 def _wide_links(topology: Topology) -> NDArray[np.bool_]:
-    """Say which links are full between several partitions: all upstream ones then get the same from them, at once."""
+    """Return which links are full between several partitions: all their upstream partitions get the same members."""
     full = topology.link_kind == list(Partitioning).index(Partitioning.FULL)
     several = (topology.parallelism[topology.link_from] > 1) & (topology.parallelism[topology.link_to] > 1)
     return np.asarray(full & several, bool)

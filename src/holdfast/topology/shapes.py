@@ -40,7 +40,7 @@ class Shapes:
 
 
 def shapes_of(topology: Topology) -> Shapes:
-    """Say which shapes a topology has."""
+    """Return which shapes a topology has."""
     # Two inputs from one operator are refused, so neighbours are counted by edges.
     up, down = np.diff(topology.up_start), np.diff(topology.down_start)
     fan_in = np.diff(topology.link_start)

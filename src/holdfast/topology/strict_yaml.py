@@ -50,7 +50,7 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
             raise yaml.constructor.ConstructorError(None, None, "a key that is not a text", key_node.start_mark)
         key = key_node.value
         if key in made:
-            raise yaml.constructor.ConstructorError(None, None, f"{key!r} stands twice", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"{key!r} occurs twice", key_node.start_mark)
         made[key] = loader.construct_object(value_node, deep=True)
     return made
 
@@ -58,7 +58,7 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
 def _whole(loader: Any, node: yaml.ScalarNode) -> int:
     text = loader.construct_scalar(node)
     if len(text) > _MOST_DIGITS:
-        raise yaml.constructor.ConstructorError(None, None, "a number with absurdly many digits", node.start_mark)
+        raise yaml.constructor.ConstructorError(None, None, "a number with too many digits", node.start_mark)
     return int(text)
 
 

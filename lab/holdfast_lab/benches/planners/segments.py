@@ -26,9 +26,9 @@ def _chain(operators: int, steps: int, *, grows_with: str) -> Case:
     def prepare() -> Callable[[], Facts]:
         from holdfast.planning.segments.chain import plan_chain
         from holdfast.planning.segments.model import model_of
-        from holdfast_lab.random_topologies import fast_recover as paper_004
+        from holdfast_lab.random_topologies import fast_recover
 
-        model = model_of(paper_004.chain(1, operators=operators), CHAIN_BANDWIDTH)
+        model = model_of(fast_recover.chain(1, operators=operators), CHAIN_BANDWIDTH)
 
         def run() -> Facts:
             plan = plan_chain(model, 0.4, steps=steps)
@@ -47,9 +47,9 @@ def _tree(operators: int, steps: int, *, grows_with: str) -> Case:
         from holdfast.planning.segments.grid import FrequencyGrid
         from holdfast.planning.segments.model import model_of
         from holdfast.planning.segments.tree import plan_tree
-        from holdfast_lab.random_topologies import fast_recover as paper_004
+        from holdfast_lab.random_topologies import fast_recover
 
-        model = model_of(paper_004.root_tree(1, operators=operators), TREE_BANDWIDTH)
+        model = model_of(fast_recover.root_tree(1, operators=operators), TREE_BANDWIDTH)
 
         def run() -> Facts:
             plan = plan_tree(model, 0.5, FrequencyGrid(steps))
@@ -85,10 +85,10 @@ def _beside_the_transcription() -> Case:
         from holdfast.errors import CheckFailed
         from holdfast.planning.segments.chain import plan_chain
         from holdfast.planning.segments.model import model_of
-        from holdfast_lab.random_topologies import fast_recover as paper_004
+        from holdfast_lab.random_topologies import fast_recover
         from holdfast_lab.transcriptions.segment_chain import algorithm_1
 
-        model = model_of(paper_004.chain(1), CHAIN_BANDWIDTH)
+        model = model_of(fast_recover.chain(1), CHAIN_BANDWIDTH)
 
         def run() -> Facts:
             # Turn by turn, in the process's own time: what else the machine does falls on neither.

@@ -1,4 +1,4 @@
-"""The measured client, as a process of its own: saves a file, restores it, checks it, and tells what that took.
+"""The measured client, as a process of its own: saves a file, restores it, checks it, and reports time, CPU and memory.
 
 Runs as `python -m holdfast_lab.benches.store.client_process`, one JSON document in and one out. Memory is what
 the process holds beyond mapped files (RssAnon), sampled every five milliseconds, above where it stood before.
@@ -60,7 +60,7 @@ def anonymous_bytes() -> int:
 
 
 def main() -> None:
-    """Do what standard input says."""
+    """Carry out the job on standard input."""
     order: dict[str, Any] = json.load(sys.stdin)
     state = StateId("bench", order["name"])
     coding = Coding(order["data"], order["parity"])

@@ -118,7 +118,7 @@ def measure_transfer(
             raise CheckFailed(f"the client failed: {done.stderr.strip().splitlines()[-1:]}")
         answer = json.loads(done.stdout)
         if not answer["exact"]:
-            raise CheckFailed(f"{coding}: what was restored is not what was saved")
+            raise CheckFailed(f"{coding}: the restored state differs from the saved state")
         cpu = _peers_cpu(store, peers) - before
         memory = sum(int(_status(store, peer)["memory_bytes"]) for peer in peers)
     moved = answer["save"]["network_bytes"] + answer["restore"]["network_bytes"]
@@ -145,7 +145,7 @@ def measure_transfer(
 
 
 def compare(transfer: Transfer, file: Transfer, peer_rate: float, client_rate: float | None) -> Comparison:
-    """Put a coding beside the file, measured and as the model says."""
+    """Put a coding beside the file, measured and predicted by the model."""
     size, coding = transfer.state_bytes, transfer.coding
     file_rate = min(peer_rate, client_rate or peer_rate)
     all_peers = coding.total * peer_rate

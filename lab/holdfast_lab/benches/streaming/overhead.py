@@ -99,7 +99,7 @@ class _Policy:
             sinks=sinks,
             pace=CycleSettings(checkpoint_batches=NEVER if name == "none" else every),
             recovery=RecoverySettings(backup_partitions=backup_partitions),
-            observe=self._saw,
+            emit=self._saw,
             secret_file=secret_file,
         )
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from holdfast.application import Application, tumbling
 from holdfast.examples.draws import moments, of_batch
-from holdfast.runtime.answers import Measures
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.pacing import CycleSettings
+from holdfast.runtime.messages import Measures
 from holdfast.spark.run import SparkRun
 from holdfast_lab.benches.streaming.spread import Spread, median_with_interval
 
@@ -193,7 +193,7 @@ class _Measured:
     def __init__(self, app: Application, spark: Session, folder: Path, secret_file: Path | None, nodes: int) -> None:
         self._cycles: list[float] = []
         pace = CycleSettings(checkpoint_batches=10**9)
-        self._run = SparkRun(app, spark, folder, pace=pace, observe=self._saw, secret_file=secret_file, nodes=nodes)
+        self._run = SparkRun(app, spark, folder, pace=pace, emit=self._saw, secret_file=secret_file, nodes=nodes)
 
     def _saw(self, seen: Observation) -> None:
         if seen.kind == "cycle":
@@ -210,9 +210,9 @@ class _Measured:
         seconds = time.perf_counter() - began
         many = len(batches)
         busy: dict[object, float] = {}
-        machine = self._run.coordinator.machine
+        state = self._run.coordinator.state
         for partition, now in self._run.measures.items():
-            node = machine.partitions[partition].node
+            node = state.partitions[partition].node
             spent = now.seconds - before.get(partition, Measures()).seconds
             busy[node] = busy.get(node, 0.0) + spent
         job = min(seconds, sum(self._cycles))

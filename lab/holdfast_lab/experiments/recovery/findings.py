@@ -117,59 +117,59 @@ def find_claims(results: Mapping[str, Result]) -> list[Claim]:
     if ours is not None and blocking is not None:
         share = ours / blocking
         what = "incremental brings queries back as nodes come, blocking when the last has come"
-        said = f"unavailability {share:.2f} of blocking (at most {BLOCKING_SHARE})"
-        found.append(Claim("Fig. 11", what, said, share <= BLOCKING_SHARE))
+        seen = f"unavailability {share:.2f} of blocking (at most {BLOCKING_SHARE})"
+        found.append(Claim("Fig. 11", what, seen, share <= BLOCKING_SHARE))
     if ours is not None and centric is not None:
-        said = f"{ours:,.0f} beside {centric:,.0f}"
-        found.append(Claim("Fig. 11, 15", "query-centric plans beat operator-centric ones", said, ours < centric))
+        seen = f"{ours:,.0f} beside {centric:,.0f}"
+        found.append(Claim("Fig. 11, 15", "query-centric plans beat operator-centric ones", seen, ours < centric))
     if ours is not None and best is not None and blocking is not None:
-        said = f"{best:,.0f}, {ours:,.0f}, {blocking:,.0f}"
-        found.append(Claim("Fig. 11", "best case, then incremental, then blocking", said, best <= ours < blocking))
+        seen = f"{best:,.0f}, {ours:,.0f}, {blocking:,.0f}"
+        found.append(Claim("Fig. 11", "best case, then incremental, then blocking", seen, best <= ours < blocking))
     if ours is not None and replay is not None:
-        said = f"{replay:,.0f} beside {ours:,.0f}"
-        found.append(Claim("Fig. 9, 11", "replaying from the source costs more", said, replay > ours))
+        seen = f"{replay:,.0f} beside {ours:,.0f}"
+        found.append(Claim("Fig. 9, 11", "replaying from the source costs more", seen, replay > ours))
         late = [late_seconds(results[f"fig11-{name}"]) or 0.0 for name in ("source-replay", "incremental")]
-        said = f"{late[0]:,.0f} beside {late[1]:,.0f} priority x seconds of late outputs, all queries"
-        found.append(Claim("Fig. 9, 11", "and those that did not fail go back for it", said, late[0] > late[1]))
+        seen = f"{late[0]:,.0f} beside {late[1]:,.0f} priority x seconds of late outputs, all queries"
+        found.append(Claim("Fig. 9, 11", "and those that did not fail go back for it", seen, late[0] > late[1]))
     incremental = results.get("fig11-incremental")
     if incremental is not None and incremental.get("predicted_unavailability"):
         ratio = incremental["unavailability"] / incremental["predicted_unavailability"]
-        said = f"measured {ratio:.2f} of what the planner's schedule predicts"
-        found.append(Claim("ours", "within 15 % of the prediction", said, abs(ratio - 1) <= PREDICTED_WITHIN))
+        seen = f"measured {ratio:.2f} of what the planner's schedule predicts"
+        found.append(Claim("ours", "within 15 % of the prediction", seen, abs(ratio - 1) <= PREDICTED_WITHIN))
     for where in ("upstream", "downstream"):
         first, second = of(f"fig12-{where}-incremental"), of(f"fig12-{where}-blocking")
         if first is not None and second is not None:
-            said = f"{first:,.0f} beside {second:,.0f}"
-            found.append(Claim("Fig. 12", f"incremental beats blocking, {where} failures", said, first < second))
+            seen = f"{first:,.0f} beside {second:,.0f}"
+            found.append(Claim("Fig. 12", f"incremental beats blocking, {where} failures", seen, first < second))
     down = results.get("fig12-downstream-incremental")
     if down is not None and (line := summary("", "", down))["live_relative_latency"] is not None:
-        said = f"median relative latency {line['live_relative_latency']:.2f} while others are down"
+        seen = f"median relative latency {line['live_relative_latency']:.2f} while others are down"
         holds = line["live_relative_latency"] < 2
-        found.append(Claim("Fig. 13", "live queries go on during recovery", said, holds))
+        found.append(Claim("Fig. 13", "live queries go on during recovery", seen, holds))
     for order in ("reverse", "topological"):
         few, many = results.get(f"fig14-{order}-2"), results.get(f"fig14-{order}-4")
         if few is not None and many is not None:
             spans = [_span(one) for one in (few, many)]
-            said = "all back after " + " and ".join("never" if one is None else f"{one:.0f} s" for one in spans)
+            seen = "all back after " + " and ".join("never" if one is None else f"{one:.0f} s" for one in spans)
             holds = None if None in spans else spans[0] < spans[1]  # type: ignore[operator]
-            found.append(Claim("Fig. 14", f"more nodes take longer ({order})", said, holds))
+            found.append(Claim("Fig. 14", f"more nodes take longer ({order})", seen, holds))
     worst = {kill: _worst(results[f"fig9-{kill}"]) for kill in (1, 2, 3) if f"fig9-{kill}" in results}
     if len(worst) == 3:
-        said = ", ".join(f"{kill}: {value:.0f} s" for kill, value in worst.items())
-        found.append(Claim("Fig. 9", "source replay: latency grows with repeated failures", said, worst[1] < worst[3]))
+        seen = ", ".join(f"{kill}: {value:.0f} s" for kill, value in worst.items())
+        found.append(Claim("Fig. 9", "source replay: latency grows with repeated failures", seen, worst[1] < worst[3]))
         if "fig9-incremental" in results:
             other = _worst(results["fig9-incremental"])
-            said = f"worst latency {other:.0f} s beside {worst[3]:.0f} s"
-            found.append(Claim("Fig. 9", "incremental does not repeat the replay", said, other < worst[3]))
+            seen = f"worst latency {other:.0f} s beside {worst[3]:.0f} s"
+            found.append(Claim("Fig. 9", "incremental does not repeat the replay", seen, other < worst[3]))
     killed = {kill: _worst(results[f"fig10-{kill}"]) for kill in (1, 2) if f"fig10-{kill}" in results}
     for kill, value in killed.items():
         usual = median(one["latency_before"] or 0.0 for one in results[f"fig10-{kill}"]["queries"])
-        said = f"{kill} killed: worst latency {value:.0f} s, {usual:.1f} s before"
-        found.append(Claim("Fig. 10", "Structured Streaming: every output waits", said, value > 2 * usual))
+        seen = f"{kill} killed: worst latency {value:.0f} s, {usual:.1f} s before"
+        found.append(Claim("Fig. 10", "Structured Streaming: every output waits", seen, value > 2 * usual))
         if f"fig10-holdfast-{kill}" in results:
             other = _worst(results[f"fig10-holdfast-{kill}"])
-            said = f"{kill} killed: worst latency {other:.0f} s beside {value:.0f} s"
-            found.append(Claim("ours", "incremental is behind for less time", said, other < value))
+            seen = f"{kill} killed: worst latency {other:.0f} s beside {value:.0f} s"
+            found.append(Claim("ours", "incremental is behind for less time", seen, other < value))
     return found
 
 

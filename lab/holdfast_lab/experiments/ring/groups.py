@@ -20,7 +20,7 @@ def chosen_groups(names: Collection[str]) -> list[Group]:
     known = {group.name for group in GROUPS} | {part for group in GROUPS for part in group.parts}
     unknown = sorted(set(names) - known)
     if unknown:
-        raise BadInput(f"no part is called {unknown[0]!r}", field="--only", remedy=f"use {', '.join(sorted(known))}")
+        raise BadInput(f"there is no part {unknown[0]!r}", field="--only", remedy=f"use {', '.join(sorted(known))}")
     return [group for group in GROUPS if not names or group.name in names or set(group.parts) & set(names)]
 
 

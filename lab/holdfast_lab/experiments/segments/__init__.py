@@ -1,1 +1,1 @@
-"""`holdfast experiment segments`: chapter 4 of FastRecover (FastRecover) and what it left undone, one module a part."""
+"""`holdfast experiment segments`: the experiments of FastRecover, chapter 4, and ours beyond them."""

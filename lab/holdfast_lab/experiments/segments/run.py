@@ -36,7 +36,7 @@ class Result:
         """Return it as result.json has it."""
         return {
             "experiment": "segments",
-            "paper": "004",
+            "paper": "FastRecover",
             "topologies": self.topologies,
             "paper_topologies": PAPER_TOPOLOGIES,
             "claims": [asdict(claim) for claim in self.claims],

@@ -1,7 +1,7 @@
-"""What chapter 4 of FastRecover varies, and the values it is held at meanwhile (Table 4.1). Runs anywhere.
+"""The parameters that FastRecover, chapter 4, varies, and their defaults (Table 4.1). Runs anywhere.
 
-The paper counts minutes and kilobytes; here they are seconds and bytes. It does not say how fast its permanent storage
-was, so bandwidth is a parameter like the others and has a sweep of its own.
+The paper counts minutes and kilobytes; here they are seconds and bytes. It does not state how fast its permanent
+storage was, so bandwidth is a parameter like the others and has a sweep of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.planning.segments.grid import FrequencyGrid
 from holdfast.planning.segments.model import SegmentModel, model_of
 from holdfast.topology.model import Topology
-from holdfast_lab.random_topologies import fast_recover as paper_004
+from holdfast_lab.random_topologies import fast_recover
 
 PAPER_TOPOLOGIES = 1000
 """Random topologies a point in the paper (100 in the right half of Fig. 4.14)."""
@@ -43,7 +43,7 @@ class Setting:
 
     def topology(self, seed: int) -> Topology:
         """Return one random topology of this setting."""
-        make: Callable[..., Topology] = paper_004.chain if self.shape == "chain" else paper_004.root_tree
+        make: Callable[..., Topology] = fast_recover.chain if self.shape == "chain" else fast_recover.root_tree
         made = make(
             seed,
             operators=self.operators,
@@ -64,7 +64,7 @@ class Setting:
 
 
 CHAIN = Setting("chain", operators=15, tuples_per_minute=3000, overhead=0.4, steps=60, bandwidth=3.5e5)
-"""Table 4.1 for chains. Bandwidth: where NSegments fails as often as Fig. 4.1 says (docs/segments.md)."""
+"""Table 4.1 for chains. Bandwidth: where NSegments fails as often as in Fig. 4.1 (docs/segments.md)."""
 TREE = Setting("tree", operators=15, tuples_per_minute=1000, overhead=0.5, steps=20, bandwidth=2.5e7)
 """Table 4.1 for trees. Bandwidth: about the lowest at which its lowest grid frequency, 2 a minute, is affordable."""
 SLOW_TREE = replace(TREE, steps=60, bandwidth=2.5e5, frequencies=50, max_frequency=0.005)

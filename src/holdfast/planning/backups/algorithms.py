@@ -34,7 +34,7 @@ class BackupAlgorithm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BackupPlan:
-    """Which partitions keep a backup, and what the checker says of it."""
+    """Which partitions keep a backup, and the result of the checker."""
 
     algorithm: BackupAlgorithm
     """The one that made it; never auto."""
@@ -91,7 +91,7 @@ def plan_backups(
     else:
         if previous is not None:
             raise BadInput(
-                f"algorithm {chosen} does not look at a previous plan", field="--previous", remedy="use auto or exact"
+                f"algorithm {chosen} does not use a previous plan", field="--previous", remedy="use auto or exact"
             )
         found = _by_name(problem, chosen, clock, seconds)
     check = check_backups(problem, found.backups)

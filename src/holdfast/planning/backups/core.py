@@ -118,7 +118,7 @@ class CoreSearch:
         return found
 
     def late(self, answer: Answer, waits: Ints | None = None) -> Ints:
-        """Return the nodes after which somebody is late."""
+        """Return the nodes after which a node is late."""
         found = self.waits(answer) if waits is None else waits
         passed = self._passed(answer, found, np.arange(len(self.levels)))
         return np.flatnonzero((answer < self.levels) & (passed + self.tail > self.limit))
@@ -149,7 +149,7 @@ class CoreSearch:
         return self._settled(self.upwards, self.tail, self.head, least, None)
 
     def without_redundant(self, answer: Answer, *, downwards: bool) -> Answer:
-        """Lower every node as far as nobody becomes late, node by node on the way down or up."""
+        """Lower every node as far as no node becomes late, node by node on the way down or up."""
         # On the way down U is that of the new answer and the rest that of the given one; on the way up, the mirror.
         if downwards:
             return self._settled(self.downwards, self.head, self.rests(answer), self.nothing(), answer)

@@ -23,14 +23,6 @@ def dag_backups(problem: BackupProblem) -> Mask:
     return without_redundant(problem, reversed(taken), problem.mask(taken))
 
 
-def cover_percentage(found: Round) -> dict[int, float]:
-    """Return F(v) of a round's candidates (eq. 7), as a fraction of 1."""
-    fraction = {found.source: 1.0}
-    for z in found.candidates[1:]:
-        fraction[z] = sum(fraction[u] / len(found.consumers[u]) for u in found.upstream[z])
-    return fraction
-
-
 def backup_workload(found: Round, ticks: list[int]) -> dict[int, float]:
     """Return B(v) of a round's candidates (eq. 8), in ticks."""
     source = found.source

@@ -2,9 +2,9 @@
 
 For a partition v of domain d, backups inside d are gone when v fails, so each path to v longer than R needs a backup
 on a partition outside d (and before v); for a partition that fails alone, anywhere before v. That is the problem of
-`backup_hitting` with more paths, and it is solved the same way, from the checker's own latencies: choose a cheapest set
+`hitting_set` with more paths, and it is solved the same way, from the checker's own latencies: choose a cheapest set
 that hits all paths known, look which partitions are late in which failure, add their paths, choose again. Partitions
-with the same neighbours and the same domain are twins as in `backup_reduction`: backed up in order of T.
+with the same neighbours and the same domain are twins as in `reduction`: backed up in order of T.
 
 `repaired` makes any set hold: it is what the other algorithms' answers go through when there are domains.
 """
@@ -123,7 +123,7 @@ def _held(
     until: float,
     known: dict[Path, None],
 ) -> Answer:
-    """Add literals that hit most late paths until nobody is late; then drop the dear ones that are not needed."""
+    """Add literals that hit most late paths until no partition is late; then drop costly ones that are not needed."""
     answer = answer.copy()
     while late := late_paths(problem, groups, groups.mask(answer)):
         known |= dict.fromkeys(late)

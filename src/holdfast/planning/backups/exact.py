@@ -1,7 +1,7 @@
 """A provably fewest set of backups on any DAG (past FTC, which leaves its optimality open). Runs anywhere.
 
-The problem is reduced to its undecided cores (`backup_reduction`); each core is bounded by its linear relaxation over
-paths (`backup_paths`) and closed by CP-SAT (`backup_hitting`). Equal cores, as parallel lines make them, are solved
+The problem is reduced to its undecided cores (`reduction`); each core is bounded by its linear relaxation over
+paths (`paths`) and closed by CP-SAT (`hitting_set`). Equal cores, as parallel lines make them, are solved
 once. When the time is over the best set found comes back with a bound that is proven all the same.
 """
 
@@ -44,7 +44,7 @@ def exact_backups(
     cost: Ints | None = None,
     workers: int = 1,
 ) -> ExactBackups:
-    """Return a fewest (or cheapest) set when partitions fail alone; domains are `backup_domains`' business.
+    """Return a fewest (or cheapest) set when partitions fail alone; `domains` handles failure domains.
 
     Costs must agree with sizes: a larger set must never be cheaper. They choose among sets of one size.
     """

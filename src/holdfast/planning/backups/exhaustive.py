@@ -41,7 +41,7 @@ def exhaustive_backups(problem: BackupProblem) -> Mask:
 
 
 def _worst(problem: BackupProblem, useful: Ints, sets: Ints) -> Ints:
-    """Return the overall latency O in ticks of each set, a number whose bits say which of `useful` keep a backup."""
+    """Return the overall latency O in ticks of each set, a number whose bits are those of `useful` keep a backup."""
     keeps = np.zeros((len(problem), len(sets)), bool)
     keeps[useful] = (sets[None, :] >> np.arange(len(useful))[:, None]) & 1 == 1
     worst = np.zeros(len(sets), np.int64)

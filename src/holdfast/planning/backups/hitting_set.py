@@ -1,8 +1,9 @@
 """The fewest literals that hit every late path of a core: CP-SAT over the paths met so far. Runs anywhere.
 
-An implicit hitting set: solve over the paths known, look whether somebody is still late, add those paths, solve again.
-Every round's optimum is a proven bound, since it obeys only some of the paths; the first one after which nobody is late
-is a fewest set. The linear relaxation (`backup_paths`) has found nearly all paths that matter before this starts.
+An implicit hitting set: solve over the paths known, find partitions that are still late, add their paths, solve again.
+Every round's optimum is a proven bound, since it obeys only some of the paths; the first one after which no partition
+is late is a fewest set. The linear relaxation (`paths`) has found nearly all paths that matter before this
+starts.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def hit(
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         if status == cp_model.UNKNOWN:
             return None, bound
-        raise AssertionError(f"CP-SAT says {solver.status_name(status)} of paths that the best answer hits")
+        raise AssertionError(f"CP-SAT returned {solver.status_name(status)} for paths that the best answer hits")
     values = np.array([solver.boolean_value(variable) for variable in backed], np.int64)
     found = np.add.reduceat(values, search.first)
     return found, int(np.ceil(solver.best_objective_bound - 1e-6))

@@ -8,7 +8,7 @@ the sources down, partition c keeps a backup exactly when L(c) + T(v) > R for it
 uses the fewest backups, and of all sets with that many the one with the smallest L(c); one more backup is nowhere
 better placed than at c itself.
 
-Both are optimal when partitions fail alone. With failure domains their answer is where `backup_domains` starts.
+Both are optimal when partitions fail alone. With failure domains their answer is where `domains` starts.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def tree_backups(problem: BackupProblem) -> Mask:
     """Return the fewest backups on trees towards sinks."""
     if not is_forest(problem):
         raise BadInput(
-            f"{problem.topology.name} is no tree towards its sinks, which algorithm tree needs: "
-            "some partition has several consumers",
+            f"{problem.topology.name} is not a tree towards its sinks, which algorithm tree needs: "
+            "a partition has several consumers",
             remedy="use --algorithm auto, exact or dag",
         )
     backups = np.zeros(len(problem), bool)

@@ -14,7 +14,7 @@ there are lost with them. For a partition of domain d a backup inside d therefor
 domain fail alone. `lost` below is the domain that failed, or NOTHING_LOST.
 
 Times are counted in whole **ticks**, a power of ten of a second chosen so that R has twelve digits: sums are exact, no
-order of adding matters, and decimal input (0.1 + 0.2 against 0.3) means what it says. See docs/decisions/0040.
+order of adding matters, and decimal input (0.1 + 0.2 against 0.3) is exact. See docs/decisions/0040.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ Mask = NDArray[np.bool_]
 NOTHING_LOST = -1
 _DIGITS = 11
 _LONGEST_LATENCY = 1e18
+_SHORTEST_LATENCY = 1e-280
+"""A shorter latency counts as zero: its ticks would be beyond the range of a float."""
 
 
 def young_interval(checkpoint_seconds: float, failure_rate: float) -> float:
@@ -44,16 +46,17 @@ def young_interval(checkpoint_seconds: float, failure_rate: float) -> float:
 def reprocess_times(topology: Topology, checkpoint_seconds: float | None = None) -> Floats:
     """Return T(v) of every partition.
 
-    What the topology says holds. Where it says nothing and `checkpoint_seconds` (how long one checkpoint takes) is
-    given, an operator with a failure rate has half of Young's interval: on average a failure comes half-way between two
-    checkpoints. All else has the topology's default.
+    Values of the topology have precedence. Where it has none and `checkpoint_seconds` (how long one checkpoint takes)
+    is given, an operator with a failure rate has half of Young's interval: on average a failure comes half-way between
+    two checkpoints. All else has the topology's default.
     """
     seconds = topology.reprocess_seconds.copy()
     if checkpoint_seconds is None:
         return seconds
     if not (math.isfinite(checkpoint_seconds) and checkpoint_seconds > 0):
         raise BadInput(
-            f"a checkpoint of {checkpoint_seconds:g} s cannot be", remedy="give the seconds one takes, above zero"
+            f"a checkpoint cannot take {checkpoint_seconds:g} s",
+            remedy="give the seconds that one checkpoint takes, above zero",
         )
     for number, operator in enumerate(topology.operators):
         if operator.reprocess_seconds is None and operator.failure_rate > 0:
@@ -77,11 +80,12 @@ class BackupProblem:
 
     def __init__(self, topology: Topology, latency: float, reprocess_seconds: Floats | None = None) -> None:
         if isinstance(latency, bool) or not (math.isfinite(latency) and 0 <= latency <= _LONGEST_LATENCY):
-            raise BadInput(f"a latency of {latency} s cannot be", remedy="give seconds, zero or more")
+            raise BadInput(f"a latency of {latency} s is not possible", remedy="give seconds, zero or more")
         seconds = topology.reprocess_seconds if reprocess_seconds is None else reprocess_seconds
         self.topology = topology
         self.latency = float(latency)
         self.seconds: Floats = seconds
+        latency = latency if latency >= _SHORTEST_LATENCY else 0.0
         self.tick_exponent = math.floor(math.log10(latency)) - _DIGITS if latency > 0 else -_DIGITS
         """One tick is 10 to this power seconds."""
         self.limit = int(_to_ticks(np.array([latency]), self.tick_exponent)[0])
@@ -166,7 +170,7 @@ class BackupCheck:
 
 
 def check_backups(problem: BackupProblem, backups: Mask) -> BackupCheck:
-    """Say whether a set of backups meets the latency: the one oracle of planners, tests and the run."""
+    """Return whether a set of backups meets the latency: the one oracle of planners, tests and the run."""
     ticks = problem.guaranteed(backups)
     seconds = problem.in_seconds(ticks)
     return BackupCheck(latency=seconds, worst=float(seconds.max()), late=np.flatnonzero(ticks > problem.limit))

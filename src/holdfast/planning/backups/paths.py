@@ -27,7 +27,7 @@ _SURE = (0.99, 0.7, 0.5, 0.34, 0.2, 0.05)
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """What the linear programme said: a bound on the cost, the fractions by literal, and the rows it had."""
+    """The result of the linear programme: a bound on the cost, the fractions by literal, and the rows it had."""
 
     bound: int
     value: float
@@ -131,7 +131,7 @@ class Packing:
 
 
 def pack(search: CoreSearch) -> Packing:
-    """Take late paths that do not meet until nobody is late: a first bound, and rows from everywhere in the core."""
+    """Take late paths that do not meet until no partition is late: a first bound, and rows from the whole core."""
     answer = search.nothing()
     paths: list[tuple[Literal, ...]] = []
     bound = 0
@@ -190,10 +190,10 @@ def relax(search: CoreSearch, packing: Packing, enough: int, left: Callable[[], 
 
 
 def rounded(search: CoreSearch, relaxation: Relaxation) -> Answer:
-    """Return the best answer that keeps what the relaxation is sure of, by several readings of `sure`."""
+    """Return the best answer that keeps what the relaxation is certain of, for several thresholds."""
     found: dict[bytes, Answer] = {}
     for sure in _SURE:
-        # Levels of a node fall in fraction, so what is sure comes first.
+        # Levels of a node fall in fraction, so certain ones come first.
         kept = np.add.reduceat((relaxation.fractions >= sure).astype(np.int64), search.first)
         if kept.tobytes() in found:
             continue

@@ -4,7 +4,7 @@ Fewest backups is a hitting problem: of every path that takes longer than R, som
 backup. `reduce` shrinks it without losing an optimum (docs/decisions/0042 has the proofs):
 
 1. an edge on no path longer than R does nothing and goes;
-2. u with T(u) + T(v) > R for a consumer v keeps a backup, and its output then reaches nobody late: its edges go;
+2. u with T(u) + T(v) > R for a consumer v keeps a backup; no partition is late because of it then: its edges go;
 3. partitions with the same upstream and the same downstream neighbours are **twins**. A fewest set takes, of each group
    of twins, those with T above some threshold. So a group is one node with **levels**: to lower what it passes on from
    one T to the next lower, pay for the partitions in between;
@@ -15,7 +15,7 @@ backup. `reduce` shrinks it without losing an optimum (docs/decisions/0042 has t
 6. in the mirror: a group whose one upstream neighbour is a single partition becomes part of that one's tail.
 
 Rules 5 and 6 choose among sets of equal size, so they are left out where such sets differ (re-planning). What is left
-falls into parts that do not touch: each a `Core`. All this is about partitions that fail alone; `backup_domains` has
+falls into parts that do not touch: each a `Core`. All this is about partitions that fail alone; `domains` has
 what failure domains add.
 """
 
@@ -100,7 +100,7 @@ class Reduced:
 
 
 def reduce(problem: BackupProblem, *, cost: Ints | None = None, contract: bool = True) -> Reduced:
-    """Apply the rules. `cost` is what each partition's backup costs (1), `contract` says whether rules 5 and 6 hold."""
+    """Apply the rules. `cost` is what each partition's backup costs (1), `contract`: whether rules 5 and 6 apply."""
     alive, certain = _prune(problem)
     nodes = _twins(problem, alive, np.ones(len(problem), np.int64) if cost is None else cost)
     _settle(nodes, problem.limit, certain, contract)
@@ -286,7 +286,7 @@ def _contract(nodes: dict[int, Node], number: int) -> set[int]:
 
 
 def _cut_useless(nodes: dict[int, Node], problem: BackupProblem) -> bool:
-    """Apply rule 1 to nodes as they are now; say whether an edge went."""
+    """Apply rule 1 to nodes as they are now; return whether an edge was removed."""
     order = _in_order(nodes)
     ending: dict[int, int] = {}
     for number in order:

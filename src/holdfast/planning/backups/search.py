@@ -62,7 +62,7 @@ class LatencyTable:
         self._update(self.consumers[partition], None)
 
     def remove_if_met(self, partition: int) -> bool:
-        """Take a partition's backup away unless some partition would then be late; say whether it is gone."""
+        """Take a partition's backup away unless some partition would then be late; return whether it was removed."""
         self.keeps[partition] = False
         changed: dict[int, int] = {}
         if self._update(self.consumers[partition], changed):

@@ -4,7 +4,7 @@ The paper sorts candidates by their optimal resource share, after the balanced s
 Allocation for Distributed Stream Processing", and takes the largest in each round. The formula we fixed: a partition's
 share is its part of all the work, where its work is T(v) times the part of the sources' output that reaches it when
 every partition divides its output equally over its consumers. Rounds, candidates and the frontier are those of
-`backup_search`, so that only the ranking differs from `dag`; equal shares go to the candidate farthest from the search
+`search`, so that only the ranking differs from `dag`; equal shares go to the candidate farthest from the search
 source, in the baseline's favour. As in the paper, nothing is removed afterwards.
 """
 

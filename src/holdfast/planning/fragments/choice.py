@@ -11,7 +11,7 @@ The model, with the paper's names: a state of s bytes becomes n = m + k fragment
   part. Eq. 2 knows neither m nor k, so `speed` ranks by this time plus the recompute time at the measured rate.
 
 `choose_coding` looks at every (m, k) with n at most 32 and at most the number of peers: there are 496, and the best
-is the best. `problems_of` is the one oracle that says whether a coding meets the limits.
+is the best. `problems_of` is the one oracle for whether a coding meets the limits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SMALLEST_LEAF_SET = 24
 """A-FP4S, sec. 5.1; larger where n asks for it, because the leaf set must be larger than n."""
 
 USUAL_OVERHEAD = 1.0
-"""A-FP4S looks at n from m to 2 m (sec. 4.2): speed and reliability are bought up to this unless told otherwise."""
+"""A-FP4S looks at n from m to 2 m (sec. 4.2): the default limit of the overhead for speed and reliability."""
 
 
 class Preference(StrEnum):
@@ -78,12 +78,14 @@ class FragmentRequest:
         if not 0 <= self.reliability <= 1:
             raise BadInput(f"{self.reliability:g} is not a probability", field="reliability", remedy="like 0.9999")
         if self.max_overhead is not None and not 0 < self.max_overhead < math.inf:
-            raise BadInput(f"{self.max_overhead:g} is no overhead", field="max_overhead", remedy="like 1 for n = 2 m")
+            raise BadInput(
+                f"{self.max_overhead:g} is not a storage overhead", field="max_overhead", remedy="like 1 for n = 2 m"
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class FragmentPlan:
-    """One (m, k) with everything the model says about it."""
+    """One (m, k) with its properties by the model."""
 
     coding: Coding
     success: float
@@ -158,7 +160,7 @@ def leaf_set_size(coding: Coding) -> int:
 
 
 def evaluate(request: FragmentRequest, coding: Coding) -> FragmentPlan:
-    """Return what the model says about one (m, k), whether or not it meets the limits."""
+    """Return the model's properties of one (m, k), whether or not it meets the limits."""
     size, rate = request.state_bytes, request.rates.of(coding)
     uploaded = upload_bytes(coding, size / coding.data)
     uploading = uploaded / (request.peer_bandwidth or request.bandwidth)
@@ -189,7 +191,7 @@ def evaluate(request: FragmentRequest, coding: Coding) -> FragmentPlan:
 
 
 def problems_of(request: FragmentRequest, plan: FragmentPlan) -> list[str]:
-    """Say which limits a coding breaks; nothing when it may be used."""
+    """Return which limits a coding breaks; nothing when it may be used."""
     coding, found = plan.coding, []
     if coding.parity < 1:
         found.append(f"{coding} has no parity: nothing may be lost")
@@ -240,7 +242,7 @@ def allowed_plans(request: FragmentRequest) -> list[FragmentPlan]:
 
 
 def choose_coding(request: FragmentRequest) -> FragmentPlan:
-    """Return the best (m, k) within the limits; where there is none, say why (status 3)."""
+    """Return the best (m, k) within the limits; raise `NoPlan` with the reason where there is none."""
     allowed = allowed_plans(request)
     if allowed:
         return allowed[0]

@@ -43,7 +43,7 @@ class CodeRates:
     def __init__(self, measured: Mapping[Coding, CodeRate]) -> None:
         """Take the measurements; one is enough, three or more that differ in m and k make a plane."""
         if not measured:
-            raise BadInput("no code rates", field="rates", remedy="give at least one measured rate")
+            raise BadInput("no coding rates are given", field="rates", remedy="give at least one measured rate")
         for coding, rate in measured.items():
             if not (0 < rate.encode < math.inf and 0 < rate.decode < math.inf):
                 raise BadInput(
@@ -104,7 +104,7 @@ def _nearness(one: Coding, other: Coding) -> float:
 
 
 Plane = tuple[float, float, float, float]
-"""Seconds per byte: constant, per parity fragment, per data fragment, and the least that is believed."""
+"""Seconds per byte: constant, per parity fragment, per data fragment, and the lower bound of the estimate."""
 
 
 def _plane(measured: Mapping[Coding, CodeRate], which: str) -> Plane:

@@ -2,7 +2,7 @@
 
 `RateFilter` follows a rate (bytes per second), `LossFilter` a probability (holders that were down of those asked). Both
 are values: `with_…` returns the next filter and leaves this one as it was. Both work the same way: a slow average
-gives the estimate, and a test on the latest measurements says when the average no longer describes them; then the
+gives the estimate, and a test on the latest measurements detects when the average no longer describes them; then the
 estimate starts again from those latest ones.
 """
 
@@ -15,13 +15,13 @@ from statistics import median
 GAIN = 0.1
 """Weight of one measurement in the slow averages."""
 CLIP = 4.0
-"""A residual counts at most this many deviations, so that one outlier is neither believed nor an alarm."""
+"""A residual counts at most this many deviations, so that one outlier neither moves the estimate nor is an alarm."""
 DRIFT = 0.75
 """Deviations per measurement that are taken for noise."""
 ALARM = 8.0
 """Deviations beyond drift, summed, that are a change: three clipped residuals in a row, or many smaller ones."""
 FEWEST_DEVIATION = 0.05
-"""Rates steadier than five per cent are not told apart: what is tuned does not depend on so little."""
+"""Deviations below five per cent count as five: the tuned values do not depend on smaller ones."""
 FIRST_DEVIATION = 0.15
 RESTART = 3
 """After a change the level is the median of this many latest measurements."""
@@ -70,7 +70,7 @@ MEMORY = 0.99
 PRIOR_HOLDERS = 200.0
 """The first guess counts as much as this many holders asked."""
 LEFT_OF_PRIOR = 5.0
-"""What was believed before a change counts as much as this many holders after it."""
+"""The estimate before a change weighs as much as this many holders after it."""
 EVIDENCE = 9.0
 """Log-likelihood ratio of the latest rounds against the estimate that is a change (about one in 40,000 by chance)."""
 WINDOWS = (1, 2, 4, 8, 16)
@@ -106,7 +106,7 @@ class LossFilter:
                 break
             down, seen = sum(one[0] for one in recent), sum(one[1] for one in recent)
             if _evidence(down, seen, expected) > EVIDENCE:
-                # Start again from what is seen now; what was believed before counts little.
+                # Start again from the latest measurements; the earlier estimate weighs little.
                 return LossFilter(
                     first_guess=expected, lost=down, asked=seen, rounds=recent, prior=LEFT_OF_PRIOR, changed=True
                 )

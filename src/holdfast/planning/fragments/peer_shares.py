@@ -46,9 +46,15 @@ class Peer:
         if not 0 < self.bandwidth < math.inf:
             raise BadInput(f"peer {self.id} has no bandwidth", field="bandwidth", remedy="give bytes per second")
         if not self.storage >= 0:
-            raise BadInput(f"peer {self.id} has {self.storage} bytes free", field="storage", remedy="0 or more")
+            raise BadInput(
+                f"peer {self.id}: {self.storage} is not a number of free bytes",
+                field="storage",
+                remedy="give 0 or more",
+            )
         if not 0 <= self.failure < 1:
-            raise BadInput(f"peer {self.id} is down with {self.failure}", field="failure", remedy="like 0.01")
+            raise BadInput(
+                f"peer {self.id}: {self.failure} is not a probability below 1", field="failure", remedy="like 0.01"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,7 @@ class SharesRequest:
                 f"peer {repeated[0]} is named twice", field="peers", remedy="give each peer an id of its own"
             )
         if not self.peers:
-            raise BadInput("no peers", field="peers", remedy="give at least one")
+            raise BadInput("no peers are given", field="peers", remedy="give at least one")
         if not 0 <= self.domain_failure < 1:
             raise BadInput(
                 f"{self.domain_failure} is not a probability below 1", field="domain_failure", remedy="like 0.001"
@@ -161,7 +167,7 @@ def loss_of_shares(
 
 
 def share_problems(request: SharesRequest, plan: SharesPlan) -> list[str]:
-    """Say what is wrong with shares: the oracle for the planner and its tests."""
+    """Return what is wrong with shares: the oracle for the planner and its tests."""
     known = {peer.id: peer for peer in request.peers}
     found = []
     if sum(plan.shares.values()) != plan.coding.total:
@@ -183,7 +189,7 @@ def share_problems(request: SharesRequest, plan: SharesPlan) -> list[str]:
 
 
 def plan_shares(request: SharesRequest) -> SharesPlan:
-    """Return the best coding with its shares within the limits; where there is none, say why (status 3)."""
+    """Return the best coding with its shares within the limits; raise `NoPlan` with the reason where there is none."""
     # A peer may hold several fragments, so n is bounded by the code and not by the number of peers.
     plans = [plan for coding in all_codings(10**6) if (plan := _shares_for(request, coding)) is not None]
     if not plans:

@@ -1,7 +1,7 @@
 """The tuner: measurements of encode rate, bandwidth and losses go in, the next m and k come out (A-FP4S, sec. 4.1).
 
 Pure; runs anywhere. Use: after each round of saving states (or a recovery), hand what was measured to `after`; it
-returns the next tuner, whose `decision` says which coding the next round uses and why.
+returns the next tuner, whose `decision` is the coding of the next round and the reason for it.
 
     tuner = FragmentTuner.start(TunerGoals(state_bytes=64e6, peers=40, reliability=0.9999), rates)
     tuner = tuner.after(FragmentMeasurement(coding=tuner.coding, encode_rate=1.9e9, bandwidth=8e7, holders=24, lost=1))
@@ -15,7 +15,7 @@ Quick after a change: a coding that no longer meets the limits is left at once, 
 when the filters find a change.
 
 Rates are given as a table over (m, k) whose *shape* is trusted and whose scale is learned. A coding that turns out
-slower or faster than the table said keeps its own correction, and codings like it share in it, so that the tuner does
+slower or faster than in the table keeps its own correction, and codings like it share in it, so that the tuner does
 not go back and forth between a coding it knows and others that the table flatters.
 """
 
@@ -43,7 +43,7 @@ from holdfast.planning.fragments.measurement_filters import LossFilter, RateFilt
 
 @dataclass(frozen=True, slots=True)
 class TunerGoals:
-    """What the store wants, and how reluctant the tuner is to move."""
+    """The store's goals, and when the tuner changes the coding."""
 
     state_bytes: float
     peers: int
@@ -89,7 +89,11 @@ class FragmentMeasurement:
             if value is not None and not 0 < value < math.inf:
                 raise BadInput(f"{value} is not a rate", field=name, remedy="leave it out when nothing was measured")
         if not 0 <= self.lost <= self.holders:
-            raise BadInput(f"{self.lost} lost of {self.holders}", field="lost", remedy="lost are among the holders")
+            raise BadInput(
+                f"{self.lost} of {self.holders} holders lost is not possible",
+                field="lost",
+                remedy="give at most the number of holders",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,7 @@ class FragmentTuner:
     losses: LossFilter
     bandwidth: RateFilter = field(default_factory=RateFilter)
     speed: RateFilter = field(default_factory=RateFilter)
-    """The machine's encode rate over what the table says."""
+    """The machine's encode rate relative to the table."""
     decode_speed: RateFilter = field(default_factory=RateFilter)
     corrections: Mapping[Coding, float] = field(default_factory=dict)
     learning: tuple[float, ...] = ()
@@ -157,7 +161,7 @@ class FragmentTuner:
         return moved._decided()
 
     def rates(self) -> CodeRates:
-        """Return the table as it is believed now: the shape, scaled, with what single codings taught."""
+        """Return the table as estimated now: its shape, scaled, with the corrections of single codings."""
         encode = self.speed.rate or 1.0
         decode = self.decode_speed.rate or encode
         return self.shape.adjusted(encode, decode, self.corrections)
@@ -196,7 +200,7 @@ class FragmentTuner:
         seen = (*self.learning, ratio / (self.speed.rate or 1.0))
         if len(seen) < _LEARNING_ROUNDS:
             return replace(self, learning=seen, speed=replace(self.speed, changed=False))
-        # Less than that is noise; believed, it would add up from coding to coding.
+        # Less than that is noise, which would add up from coding to coding.
         factor = median(seen)
         own = factor if abs(math.log(factor)) > _OWN_DIFFERENCE else 1.0
         return replace(

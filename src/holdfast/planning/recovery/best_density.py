@@ -138,7 +138,7 @@ def seeds_of(problem: RecoveryProblem, most_pairs: int) -> tuple[Ints, Ints]:
         # All pairs of the densest so many queries.
         pool = np.sort(densest[: int((1 + (1 + 8 * min(most_pairs, most)) ** 0.5) / 2)])
         if len(singles) > most:
-            # The densest, and those that weigh most: the ones a plan must not miss for want of a seed.
+            # The densest, and those that weigh most: a plan must not miss these because no seed has them.
             heaviest = singles[np.argsort(-problem.priority[singles], kind="stable")]
             singles = np.union1d(densest[: most // 2], heaviest[: most - most // 2])
     pairs = np.array(list(combinations(pool.tolist(), 2)), np.int64).reshape(-1, 2)

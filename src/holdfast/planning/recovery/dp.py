@@ -24,7 +24,7 @@ from holdfast.planning.recovery.problem import Mask, RecoveryPlan, RecoveryProbl
 from holdfast.topology import Floats, Ints
 
 MOST_CANDIDATES = 4_000_000
-"""Candidate plans after which the search stops and says that it has not proved anything."""
+"""Candidate plans after which the search stops without a proof of optimality."""
 _ROWS = 4096
 
 Words = NDArray[np.uint64]

@@ -22,7 +22,7 @@ class Room(Protocol):
         ...
 
     def take(self, number: int, cost: int) -> bool:
-        """Give room to a failed partition, if there is enough; say whether there was."""
+        """Give room to a failed partition, if there is enough; return whether there was."""
         ...
 
 
@@ -76,7 +76,7 @@ class UpstreamReady:
         self._place[problem.partitions] = np.arange(len(problem.partitions))
 
     def of(self, number: int, taken: Mask) -> bool:
-        """Say so for one failed partition (by its place among the failed)."""
+        """Return whether one failed partition is ready (by its place among the failed)."""
         topology = self._problem.topology
         partition = int(self._problem.partitions[number])
         above = topology.edge_from[topology.up_start[partition] : topology.up_start[partition + 1]]

@@ -40,7 +40,11 @@ class RecoveryNode:
     def room(self, bound: float) -> Fraction:
         """What may still be planned onto it, by exact arithmetic: 0.8 of 3 is 2.4."""
         if not 0 < bound <= 1:
-            raise BadInput(f"{bound:g} is no share of a node", field="bound", remedy="give a number up to 1, like 0.8")
+            raise BadInput(
+                f"{bound:g} is not a share of a node's capacity",
+                field="bound",
+                remedy="give a number up to 1, like 0.8",
+            )
         return max(Fraction(0), as_written(bound) * as_written(self.capacity) - as_written(self.used))
 
 
@@ -110,8 +114,8 @@ def place_plan(
     best, limit = _best_that_fits(problem, rooms, program_seconds)
     chosen = np.zeros(len(problem.partitions), bool)
     chosen[list(best.node_of)] = True
-    unsure = replace(plan, bound=min(plan.bound, limit))
-    return _named(problem, unsure, nodes, _with_leftover(problem, chosen, best), first, rooms)
+    bounded = replace(plan, bound=min(plan.bound, limit))
+    return _named(problem, bounded, nodes, _with_leftover(problem, chosen, best), first, rooms)
 
 
 def rooms_of(problem: RecoveryProblem, nodes: Sequence[RecoveryNode], bound: float) -> list[int]:
@@ -243,7 +247,7 @@ def _reasons(problem: RecoveryProblem, dropped: Mask, placed: NodeRooms, rooms: 
 def placement_problems(
     problem: RecoveryProblem, placed: PlacedPlan, nodes: Sequence[RecoveryNode], bound: float = BOUND
 ) -> list[str]:
-    """Say what is wrong with a placed plan; nothing when it may be used. Serves the run and the tests."""
+    """Return what is wrong with a placed plan; nothing when it may be used. Serves the run and the tests."""
     found = plan_problems(problem, placed.plan)
     if set(placed.placement) != set(placed.plan.recover):
         found.append("what is placed is not what is recovered")

@@ -42,7 +42,7 @@ class PlanGrowth:
         needed = problem.member[restored].sum(axis=0)
         has = needed > 0
         member = problem.member.astype(float)
-        # The plan itself in every row; then what only the dropped query needed goes, and costs again whoever needs it.
+        # The plan itself in every row; partitions that only the dropped query needed cost again for other queries.
         self.has[:] = has
         self.cost[:] = member @ (~has * self.group_cost)
         self.share[:] = member @ (~has * self.group_share)

@@ -28,7 +28,7 @@ _PRODUCT_ENTRIES = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """Which partitions come back. `check_plan` says whether it may be used."""
+    """Which partitions come back. `check_plan` returns whether it may be used."""
 
     algorithm: str
     recover: tuple[PartitionId, ...]
@@ -63,7 +63,7 @@ class RecoveryProblem:
     ) -> None:
         """Pose the problem for these failed partitions; hand in `queries` and `units` when posing many."""
         if not capacity >= 0:
-            raise BadInput(f"{capacity} is no capacity", field="capacity", remedy="give zero or more")
+            raise BadInput(f"{capacity} is not a capacity", field="capacity", remedy="give zero or more")
         self.topology = topology
         self.all_queries = queries or Queries(topology)
         self.missing: Mask = _as_mask(len(topology), failed)
@@ -220,7 +220,7 @@ def share_bound(problem: RecoveryProblem) -> int:
 
 
 def plan_problems(problem: RecoveryProblem, plan: RecoveryPlan) -> list[str]:
-    """Say what is wrong with a plan; nothing when it may be used. Serves the run and the tests."""
+    """Return what is wrong with a plan; nothing when it may be used. Serves the run and the tests."""
     found = []
     numbers = problem.topology.indices(plan.recover)
     if len(set(numbers.tolist())) < len(numbers):

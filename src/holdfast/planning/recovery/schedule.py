@@ -85,11 +85,13 @@ def make_schedule(
     bound: float = BOUND,
     queries: Queries | None = None,
 ) -> RecoverySchedule:
-    """Plan at the arrivals, as the strategy says; `capacity` limits what may be used in all."""
+    """Plan at the arrivals by the strategy; `capacity` limits what may be used in all."""
     if not arrivals:
-        raise BadInput("no arrivals", field="arrivals", remedy="give a time for each node")
+        raise BadInput("no node arrivals are given", field="arrivals", remedy="give a time for each node")
     if any(not 0 <= arrival.at < math.inf for arrival in arrivals):
-        raise BadInput("an arrival is not a time", field="arrivals", remedy="give seconds after the failure, 0 or more")
+        raise BadInput(
+            "a node's arrival is not a time", field="arrivals", remedy="give seconds after the failure, 0 or more"
+        )
     queries = queries or Queries(topology)
     units = CostUnits.for_values(topology.cost)
     missing = RecoveryProblem(topology, failed, capacity, queries=queries, units=units).missing

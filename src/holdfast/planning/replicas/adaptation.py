@@ -44,7 +44,7 @@ class AdaptationSettings:
                 remedy="give 0 <= margin < tolerance < 1, or plans will flap",
             )
         if self.patience < 1 or self.least_gain_per_cost < 0:
-            raise BadInput("patience is 1 or more, a gain 0 or more", remedy="leave them out for the defaults")
+            raise BadInput("patience must be 1 or more and gain 0 or more", remedy="leave them out for the defaults")
 
 
 @dataclass(frozen=True, slots=True)

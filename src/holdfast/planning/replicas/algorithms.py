@@ -44,7 +44,7 @@ def plan_replicas(
     spends its budget all the same, as the paper has it.)
     """
     if budget < 0:
-        raise BadInput(f"a budget of {budget} replicas", remedy="give a whole number of zero or more")
+        raise BadInput(f"a budget of {budget} replicas is not possible", remedy="give a whole number of zero or more")
     model = LossModel(topology, metric)
     limit = min(budget, len(topology))
     end = clock() + seconds
@@ -77,7 +77,7 @@ def plan_replicas(
 
 
 def _no_tree_fits(model: LossModel, budget: int) -> bool:
-    """Say whether surely no plan keeps an output alive; the size is exact where no branches meet again in a join."""
+    """Return whether surely no plan keeps an output alive; the size is exact where no branches meet again in a join."""
     if model.metric is not Metric.FIDELITY or len(entangled(model)):
         return False
     return budget < smallest_mc_tree_size(model.topology)

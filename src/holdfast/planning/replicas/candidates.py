@@ -37,7 +37,7 @@ class Segments:
     """All segments of a topology, laid out position by position."""
 
     def __init__(self, model: LossModel, segments: tuple[Segment, ...], inside: Mask) -> None:
-        """Lay out these segments; `inside` says which input streams come from their partition's own unit."""
+        """Prepare these segments; `inside`: which input streams come from their partition's own unit."""
         self.model = model
         self.segments = segments
         self._inside = inside

@@ -33,7 +33,7 @@ class DpResult:
 
 
 def dp(model: LossModel, budget: int, *, out_of_time: Callable[[], bool], most_plans: int = MOST_PLANS) -> DpResult:
-    """Return the best plan; ends early, saying so, when `out_of_time` says so or too many plans are held."""
+    """Return the best plan; ends early, and reports it, when `out_of_time` is true or too many plans are held."""
     best = _Best(model)
     waiting: dict[int, list[int]] = {}
     seen: set[int] = set()

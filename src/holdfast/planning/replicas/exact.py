@@ -1,6 +1,6 @@
 """Provably best replica plans, and upper bounds for any plan (PPA, Definition 2). Runs anywhere.
 
-Few possible plans are simply all tried. Otherwise a mixed-integer program: x says whether a partition has a replica, k
+Few possible plans are simply all tried. Otherwise a mixed-integer program: x is 1 where a partition has a replica, k
 what it keeps. For an independent-input partition k = x * (mean of its inputs) is k <= x and k <= mean, because the mean
 is at most 1: linear and exact. A join's product is expanded into one term per MC-tree that ends at it, each at most
 every x in it. Where those are too many, the product is replaced by its factors, each an upper bound: then the solution

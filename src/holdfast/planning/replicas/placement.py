@@ -54,7 +54,7 @@ class ReplicaPlacement:
 
 
 def allowed(replica: Replica, node: ReplicaNode, domain_of: Mapping[NodeId, str | None]) -> bool:
-    """Say whether a replica may run on a node, room aside."""
+    """Return whether a replica may run on a node, room aside."""
     return node.id != replica.primary and (node.domain is None or node.domain not in _domains(replica, domain_of))
 
 
@@ -121,7 +121,7 @@ def _chain(
                     chain.append((who, where))
                     where = before
                 return chain[::-1]
-            # Full: whoever leaves it must make enough room for the mover.
+            # Full: the replica that leaves it must make enough room for the one that moves in.
             for other in sorted(on[node]):
                 if free[node] + cost[other] + _ROUNDING >= cost[mover]:
                     queue.append((other, node))

@@ -1,4 +1,4 @@
-"""Replica plans and the one checker that says whether a plan is what it claims to be. Runs anywhere."""
+"""Replica plans, and the one checker of their validity and value. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _useful(model: LossModel, replicas: list[int]) -> list[int]:
 
 
 def problems_of(topology: Topology, plan: ReplicaPlan) -> list[str]:
-    """Return everything that is wrong with a plan; nothing: it is valid and worth what it says."""
+    """Return everything that is wrong with a plan; nothing: it is valid and has the value it states."""
     found = []
     if len(set(plan.replicas)) != len(plan.replicas):
         found.append("a partition has two replicas")
@@ -91,12 +91,12 @@ def problems_of(topology: Topology, plan: ReplicaPlan) -> list[str]:
     if plan.value > plan.bound + _SAME:
         found.append(f"{plan.metric} {plan.value:.9g} exceeds its bound {plan.bound:.9g}")
     if plan.optimal and plan.value < plan.bound - 2e-6:
-        found.append(f"said to be optimal, with {plan.value:.9g} and a bound of {plan.bound:.9g}")
+        found.append(f"marked optimal, but its value is {plan.value:.9g} and its bound {plan.bound:.9g}")
     return found
 
 
 def checked(topology: Topology, plan: ReplicaPlan) -> ReplicaPlan:
     """Return a plan that is valid; refuse one that is not. No plan is printed or run unchecked."""
     if problems := problems_of(topology, plan):
-        raise CheckFailed(f"the {plan.algorithm} plan is wrong: {problems[0]}", remedy="please report this")
+        raise CheckFailed(f"the {plan.algorithm} plan failed its check: {problems[0]}", remedy="report this as a bug")
     return plan

@@ -64,7 +64,7 @@ def units_of(model: LossModel) -> Units:
 
 
 def _uncut_links(model: LossModel) -> Mask:
-    """Say of each link whether it stays inside a unit: it does not cross a boundary."""
+    """Return for each link whether it stays inside a unit: it does not cross a boundary."""
     topology = model.topology
     sub_of: dict[int, tuple[int, SubKind]] = {}
     for number, sub in enumerate(decompose(topology)):
@@ -100,7 +100,7 @@ def _connected(model: LossModel, uncut: Mask) -> list[tuple[int, ...]]:
 
 
 def _heads(model: LossModel, inside: Mask) -> Mask:
-    """Say of each operator whether segments end there: nothing in its unit consumes it, or it is worth something."""
+    """Return for each operator whether segments end there: nothing in its unit consumes it, or it has a value."""
     topology = model.topology
     heads = np.ones(len(topology.operators), bool)
     heads[topology.link_from[topology.stream_link[inside]]] = False

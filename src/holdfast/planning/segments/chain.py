@@ -25,7 +25,7 @@ from holdfast.planning.segments.model import (
 from holdfast.topology.model import Floats
 
 DEFAULT_STEPS = 200
-"""Z where none is given. The paper has 60 for chains and 20 for trees, for want of speed."""
+"""Z where none is given. The paper has 60 for chains and 20 for trees, because its algorithm is slow."""
 
 MOST_OPERATORS = 2_000
 """Longest chain: there is a table of all pairs of operators."""
@@ -87,7 +87,7 @@ def plan_chain(
 ) -> SegmentPlan:
     """Return the best plan in which every segment of a chain takes a whole number of increments of the overhead."""
     if not model.is_chain:
-        raise BadInput("the operators do not stand in a row", field="algorithm", remedy="use tree or dag")
+        raise BadInput("the operators are not a chain", field="algorithm", remedy="use tree or dag")
     require_feasible_overhead(model, overhead)
     if len(model) > MOST_OPERATORS:
         raise Undecided(

@@ -1,7 +1,7 @@
 """Segments of any topology, without a grid. Past FastRecover, which has chains and trees only. Pure; runs anywhere.
 
-What it minimises is RT_all of the model (segment_model.py) over the anchors alone: for given anchors the best
-frequencies have a closed form (segment_frequencies.py). Up to `EXHAUSTIVE_FREE` operators that may or may not be
+What it minimises is RT_all of the model (`model`) over the anchors alone: for given anchors the best
+frequencies have a closed form (`frequencies`). Up to `EXHAUSTIVE_FREE` operators that may or may not be
 anchors, every set is tried: the plan is the best there is. Beyond, a search by steps: from several starting sets (the
 sources alone, every operator that can be afforded, and the plan of the chain or tree algorithm where the shape allows
 one), make operators anchors or no anchors, those that gain most first, as long as that helps; then try to change two

@@ -1,6 +1,6 @@
 """What recovery segments cost: checkpoint overhead, recovery time, totals, and the one checker of segment plans.
 
-FastRecover (FastRecover), chapter 2 and sec. 3.2.1, eq. 2.1 and 3.2. Pure; runs anywhere.
+FastRecover, chapter 2 and sec. 3.2.1, eq. 2.1 and 3.2. Pure; runs anywhere.
 
 An **anchor** stores all its inputs in permanent storage; sources always do. When operator i fails, i and everything
 upstream of it back to the nearest anchors go back to their last checkpoint, the anchors read their inputs since then,
@@ -11,7 +11,7 @@ and these are processed again down to i. With B the bandwidth of permanent stora
   Omega_h theta_h / B over their anchors, and b_i sums pi_k / B. The replay interval 1 / eta_i is a whole checkpoint
   interval, the longest there can be (FTC takes half of one, the mean).
 
-The paper has chains and trees, where one path leads to one anchor. The same sentences say what happens in any DAG: the
+The paper has chains and trees, where one path leads to one anchor. The same definitions hold for any DAG: the
 operators that go back are a set, each counted once, and it may have several anchors. **Segments** are then the groups
 of operators that can be made to go back together: every operator that is no anchor is in the segment of all its inputs.
 """
@@ -43,7 +43,7 @@ MAX_FREQUENCY = 200 / 60
 
 @dataclass(frozen=True, eq=False)
 class SegmentModel:
-    """What planning segments needs to know of a topology, per operator; times in seconds."""
+    """The attributes of a topology that segment planning uses, per operator; times in seconds."""
 
     names: tuple[OperatorId, ...]
     inputs: tuple[tuple[int, ...], ...]
@@ -94,7 +94,7 @@ class SegmentModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentPlan:
-    """Anchors, checkpoints per second of every operator, and what the model says of them."""
+    """Anchors, checkpoints per second of every operator, and their costs by the model."""
 
     anchors: Bools
     frequency: Floats
@@ -211,7 +211,7 @@ def segments_of(model: SegmentModel, anchors: Bools) -> Ints:
 
 
 def totals_of(model: SegmentModel, anchors: Bools, frequency: Floats) -> Totals:
-    """Say what any assignment costs. An operator that goes back with others replays since its own checkpoint."""
+    """Return what any assignment costs. An operator that goes back with others replays since its own checkpoint."""
     reach = reach_of(model, anchors[None, :])
     overhead = frequency * model.state_seconds + np.where(anchors, model.input_seconds, 0.0)
     seconds = reach.replay[0] / frequency + reach.restore[0]
@@ -239,10 +239,10 @@ def require_feasible_overhead(model: SegmentModel, overhead: float) -> None:
 
 
 def check_plan(model: SegmentModel, plan: SegmentPlan, overhead: float, max_frequency: float = MAX_FREQUENCY) -> Totals:
-    """Say what a plan costs, or why it is none. Every algorithm, the tests and the run ask here."""
+    """Return what a plan costs, or why it is none. Every algorithm, the tests and the run ask here."""
     for name, source, anchor in zip(model.names, model.sources, plan.anchors, strict=True):
         if source and not anchor:
-            raise CheckFailed(f"source {name} is no anchor: its inputs would be lost")
+            raise CheckFailed(f"source {name} is not an anchor: its inputs would be lost")
     if not (np.isfinite(plan.frequency).all() and (plan.frequency > 0).all()):
         raise CheckFailed("every operator needs a checkpoint frequency above zero")
     if (plan.frequency > max_frequency * (1 + TOLERANCE)).any():
@@ -261,10 +261,10 @@ def check_plan(model: SegmentModel, plan: SegmentPlan, overhead: float, max_freq
     totals = totals_of(model, plan.anchors, plan.frequency)
     if totals.overhead > overhead * (1 + TOLERANCE):
         raise CheckFailed(f"an overhead of {totals.overhead:.9g} is above the allowed {overhead:.9g}")
-    for said, found, word in (
+    for stated, found, word in (
         (plan.overhead, totals.overhead, "overhead"),
         (plan.recovery_time, totals.recovery_time, "recovery time"),
     ):
-        if abs(said - found) > TOLERANCE * max(abs(found), 1e-300):
-            raise CheckFailed(f"the plan says its {word} is {said:.9g}, but it is {found:.9g}")
+        if abs(stated - found) > TOLERANCE * max(abs(found), 1e-300):
+            raise CheckFailed(f"the plan states a {word} of {stated:.9g}; the model computes {found:.9g}")
     return totals

@@ -38,7 +38,7 @@ from holdfast.topology.model import Floats, Ints
 def plan_tree(model: SegmentModel, overhead: float, grid: FrequencyGrid) -> SegmentPlan:
     """Return the best plan of a tree on the grid; refuse where there is none."""
     if not model.is_tree:
-        raise BadInput("the topology is no tree with one source at its root", field="algorithm", remedy="use dag")
+        raise BadInput("the topology is not a tree with one source at its root", field="algorithm", remedy="use dag")
     require_feasible_overhead(model, overhead)
     return _TreePlanner(model, overhead, grid).plan()
 
@@ -89,7 +89,7 @@ class _TreePlanner:
         return NoPlan(
             f"no plan on a grid of {grid.steps} increments and frequencies from {self.frequencies[0]:.4g} per second "
             f"stays within an overhead of {self.overhead:.4g}",
-            remedy="take more --steps or --frequencies, or --algorithm dag, which needs no grid",
+            remedy="use more --steps or --frequencies, or --algorithm dag, which needs no grid",
         )
 
     # Budgets of a subtree are counted from its least: column x of its tables means x increments more than the fewest of

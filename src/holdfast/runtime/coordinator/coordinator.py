@@ -1,66 +1,90 @@
-"""The driver's loop: events to the recovery machine, its effects into cycles, outputs to the sinks. Runs on the driver.
+"""The coordinator: desired state out, reports in, outputs to the sinks. Runs on the driver.
 
-It knows nothing of Spark: a *backend* says which nodes there are and runs cycles on them. The same coordinator runs on
-a cluster, in one process and under the simulator. What the machine decides is in the log before anything is done about
-it. Between two cycles is the only moment at which placement changes.
+It knows nothing of Spark: a *backend* has the nodes and brings the desired state to their workers. The same coordinator
+runs on a cluster, in one process and under the simulator. What the recovery machine decides is on durable storage
+before anything is done about it. There is no other channel of decisions than the desired state.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from holdfast.errors import CheckFailed
-from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
+from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import Checkpoints, snapshot_name
+from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import Effect, Fence, Forget, GlobalCheckpoint, Keep, Place, RequestNodes, RollBack
 from holdfast.recovery.events import (
     CheckpointGivenUp,
     CheckpointMarked,
     CheckpointStored,
     CostsMeasured,
-    CycleDone,
-    CycleFailed,
     Event,
+    PartitionsReported,
     Timer,
 )
 from holdfast.recovery.graph import PartitionGraph
-from holdfast.recovery.machine import Machine
+from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.states import PLACED_STATES, PartitionState
 from holdfast.recovery.strategy import RecoverySettings
-from holdfast.runtime.answers import Measures, OperatorFailed
-from holdfast.runtime.backend import Backend, Broken
+from holdfast.runtime.backend import Backend
 from holdfast.runtime.coordinator.event_log import Observation, effect_fields, effect_line, event_kind
 from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.coordinator.pacing import CycleSettings, StallDetector
 from holdfast.runtime.coordinator.progress import Progress
-from holdfast.runtime.coordinator.reports import CycleResult, merge_reports
 from holdfast.runtime.coordinator.status import RunStatus
 from holdfast.runtime.io.sinks import Sink
 from holdfast.runtime.io.sources import SourceLog
-from holdfast.runtime.messages import Cycle, NotSaved, Task
+from holdfast.runtime.messages import (
+    CycleEnded,
+    CycleResult,
+    DesiredState,
+    Measures,
+    NodeReport,
+    OperatorFailed,
+    PartitionAssignment,
+    Refused,
+    Report,
+    SnapshotNotStored,
+    merge_reports,
+)
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.store import StaleEpoch
 
 LEAST_COST = 1e-6
 """Of a partition, in cores."""
 IDLE_SECONDS = 0.1
-"""How long a run waits that has nothing to do."""
+"""How long a run waits for reports where it has nothing to hand out."""
+
+
+@dataclass(slots=True)
+class _Cycle:
+    """The desired state that was handed out last, and what came of it."""
+
+    desired: DesiredState
+    began: float
+    ended: bool = False
+    problem: str | None = None
+    result: CycleResult = field(default_factory=CycleResult)
 
 
 @dataclass(slots=True)
 class _Counters:
     """What only the loop itself needs."""
 
-    cycles: int = 0
+    handed_out: int = 0
+    ended: int = 0
     marks: int = 0
     marked_at: float = 0.0
     forget: list[str] = field(default_factory=list)
     problem: str | None = None
     not_staged: set[OperatorId] = field(default_factory=set)
-    """Outputs of which people have been told that nodes cannot write their files."""
+    """Outputs of which a line was logged that nodes cannot write their files."""
+    outbox_bytes: dict[NodeId, int] = field(default_factory=dict)
 
 
 class Coordinator:
@@ -78,35 +102,38 @@ class Coordinator:
         recovery: RecoverySettings | None = None,
         pace: CycleSettings | None = None,
         clock: Callable[[], float] = time.time,
-        observe: Callable[[Observation], object] = lambda seen: None,
-        tell: Callable[[str], object] = lambda line: None,
+        emit: Callable[[Observation], object] = lambda seen: None,
+        log: Callable[[str], object] = lambda line: None,
     ) -> None:
-        """Begin, or go on where an earlier driver left off: the progress says which."""
+        """Start a run, or continue one that an earlier driver left: the progress says which.
+
+        `emit` gets every event, as values; `log` gets a line for people.
+        """
         self.program, self.backend, self._logs = program, backend, logs
         self._progress, self._clock = progress, clock
         self.outputs = Outputs(program, sinks, late_sink)
-        self._observe, self._tell = observe, tell
+        self._emit_to, self._log = emit, log
         self.pace = pace or CycleSettings()
         graph = PartitionGraph(program.topology, {name: one.deterministic for name, one in program.operators.items()})
-        checkpoints = (
-            None if progress.machine is None else Checkpoints.read(graph.order, progress.machine["checkpoints"])
-        )
-        self.machine = Machine(graph, recovery, epoch=progress.epoch, checkpoints=checkpoints)
-        self.status = RunStatus(program, self.machine, logs, self.outputs)
+        saved = progress.machine
+        checkpoints = None if saved is None else Checkpoints.read(graph.order, saved["checkpoints"])
+        self.state = ClusterState(graph, recovery, epoch=Epoch.of(progress.claim, 1), checkpoints=checkpoints)
+        self.machine = RecoveryMachine(self.state)
+        self.status = RunStatus(program, self.state, logs, self.outputs)
         self.measures: dict[PartitionId, Measures] = dict.fromkeys(program.partitions, Measures())
         """What every partition has taken in this run."""
         self.rollbacks = 0
-        """How often partitions went back, or were lost, after the start."""
+        """How often partitions rolled back, or were lost, after the start."""
         self._began = clock()
         self._counters = _Counters(marked_at=self._began)
         self._stalls = StallDetector(self.pace)
-        # The first epoch of a driver is in the log before anything else: an earlier driver is refused from here on.
-        self.machine.epoch = Epoch(progress.epoch + 1)
-        there: Mapping[str, int] = {} if progress.machine is None else progress.machine.get("published", {})
+        self._cycle: _Cycle | None = None
+        self._unread: deque[Report] = deque()
+        published: Mapping[str, int] = {} if saved is None else saved.get("published", {})
         for partition in program.outputs:
-            if not self.outputs.sure(partition):
+            if not self.outputs.deterministic(partition):
                 # It waits for durable checkpoints, and may be behind the global one; snapshots hold what is not out.
-                self.machine.published[partition] = BatchId(there.get(str(partition), -1))
+                self.state.published[partition] = BatchId(published.get(str(partition), -1))
         if self.pace.measure_costs:
             # What was never measured costs nothing yet: a start must not wait for room that nobody needs.
             known = progress.measures
@@ -118,193 +145,253 @@ class Coordinator:
 
     def run(self) -> None:
         """Process everything in the logs; an operator that fails ends the run, and nothing before it is lost."""
-        patience = self._stalls
-        patience.moved()
-        self.hear_nodes()
+        self._stalls.moved()
+        self.read_reports()
         while not self.status.caught_up:
-            if not self.advance() and patience.waits_in_vain:
+            if not self.advance() and self._stalls.waits_in_vain:
                 raise self._stuck(waited=True)
 
     def advance(self) -> bool:
-        """Run one cycle if it would bring anything, else wait a little; say whether one was run.
+        """Take one step, waiting a little for reports; say whether there was anything to do.
 
-        Live partitions go on whatever others wait for: whoever feeds a stream calls this again and again. Cycles that
-        keep bringing nothing end the run, and so does a time in which nothing at all is alive.
+        Live partitions continue whatever others wait for: whoever feeds a stream calls this again and again. Cycles
+        that keep bringing nothing end the run, and so does a time in which nothing at all is alive.
         """
-        patience, before = self._stalls, self.status.standing
+        stalls, before, ended = self._stalls, self.status.standing, self._counters.ended
         could, began = self.status.can_go_on, self._clock()
-        if not self.step():
-            self.backend.wait(IDLE_SECONDS)
-            if patience.idled(max(IDLE_SECONDS, self._clock() - began)):
-                self.hear(Timer(patience.idle))
-            if patience.waits_in_vain and not self.machine.in_state(PLACED_STATES):
+        if not self.step(IDLE_SECONDS):
+            if stalls.idled(max(IDLE_SECONDS, self._clock() - began)):
+                self.handle(Timer(stalls.idle))
+            if stalls.waits_in_vain and not self.state.in_state(PLACED_STATES):
                 raise self._stuck(waited=True)
             return False
         if self.status.standing != before:
-            patience.moved()
+            stalls.moved()
             return True
-        pause = patience.stood(could=could)
-        self.backend.wait(pause)
-        restoring = bool(self.machine.in_state([PartitionState.RESTORING]))
-        if patience.gets_nowhere(max(pause, self._clock() - began), restoring=restoring):
+        if self._counters.ended == ended:
+            return True  # the workers are still at it
+        pause = stalls.stood(could=could)
+        self.read_reports(pause)
+        restoring = bool(self.state.in_state([PartitionState.RESTORING]))
+        if stalls.gets_nowhere(max(pause, self._clock() - began), restoring=restoring):
             raise self._stuck(waited=False)
         return True
 
-    def step(self) -> bool:
-        """Hear what has happened, and run one cycle if it would bring anything; say whether one was run."""
-        self.hear_nodes()
+    def step(self, timeout: float = 0.0) -> bool:
+        """Read reports, hand out the desired state if it would bring anything, and read what comes of it.
+
+        Says whether there was anything to do. Waits up to `timeout` seconds for reports.
+        """
+        self.read_reports()
         if not self.status.can_work:
+            if timeout:
+                self.read_reports(timeout)
             return False
-        self._mark()
-        self.cycle()
+        if not self._busy:
+            self._mark()
+            self._hand_out(self.desired_state())
+        self.read_reports(timeout)
         return True
 
-    def cycle(self, *, ask_outboxes: bool = False) -> CycleResult | None:
-        """Run one cycle, whether or not it would bring anything: nodes say what they have, and what they miss.
+    def probe(self, *, trim_outboxes: bool = False) -> CycleResult | None:
+        """Hand out the desired state, whether or not it would bring anything, and wait for what workers report.
 
-        Returns what they said; None where the cycle broke.
+        Returns their reports merged; None where the cycle did not end well.
         """
-        cycle = replace(self.next_cycle(), ask_outboxes=ask_outboxes)
-        began = self._clock()
-        outcome = self.backend.run(cycle)
-        if isinstance(outcome, Broken):
-            self._counters.problem = outcome.why
-            self._say("cycle-broken", number=cycle.number, epoch=cycle.epoch, why=outcome.why)
-            self.hear(CycleFailed(cycle.epoch, outcome.why))
-            return None
-        heard = merge_reports(outcome, self.machine.placement)
-        self._take(cycle, heard, self._clock() - began)
-        return heard
+        while self._busy:
+            self.read_reports(IDLE_SECONDS)
+        self._hand_out(replace(self.desired_state(), trim_outboxes=trim_outboxes))
+        cycle = self._cycle
+        assert cycle is not None
+        while not cycle.ended:
+            self.read_reports(IDLE_SECONDS)
+        return cycle.result if cycle.problem is None else None
 
-    def hear_nodes(self) -> None:
-        """Hear what has become of nodes."""
-        for event in self.backend.events():
-            self._say(event_kind(event), nodes=list(getattr(event, "nodes", ())))
-            self.hear(event)
+    @property
+    def _busy(self) -> bool:
+        """Whether workers are still at the desired state that holds; one of an earlier epoch is over."""
+        cycle = self._cycle
+        return cycle is not None and not cycle.ended and cycle.desired.epoch == self.state.epoch
 
     def _stuck(self, waited: bool) -> CheckFailed:
-        lost = self.machine.lost
-        problem = self._counters.problem or "no failure"
+        lost = self.state.lost
+        problem = self._counters.problem or "no failure was reported"
+        where = f"application {self.program.name}"
         if waited and lost:
             return CheckFailed(
-                f"{len(lost)} partitions ({lost[0]}, …) found no node in {self.pace.wait_seconds:.0f} s",
-                where=f"application {self.program.name}",
-                remedy="see that the cluster has free workers; the run goes on from here when started again",
+                f"{len(lost)} partitions ({lost[0]}, …) were assigned to no node for {self.pace.wait_seconds:.0f} s",
+                where=where,
+                remedy="give the cluster free workers, then start the run again: it continues from here",
             )
         return CheckFailed(
-            f"cycle after cycle brings nothing, at batch {self.status.frontier} ({problem})",
-            where=f"application {self.program.name}",
-            remedy="look at the executors' logs, and start the run again: it goes on from here",
+            f"no partition makes progress, at batch {self.status.frontier} ({problem})",
+            where=where,
+            remedy="read the executors' logs, then start the run again: it continues from here",
         )
 
-    # -- cycles ------------------------------------------------------------------------------------------------------
+    # -- the desired state -------------------------------------------------------------------------------------------
 
-    def next_cycle(self) -> Cycle:
-        """Say to all nodes what holds now."""
-        machine, logged = self.machine, self.status.logged
-        self._counters.cycles += 1
-        keep = machine.keep_from()
-        tasks = {}
-        for partition in machine.in_state(PLACED_STATES):
-            one = machine.partitions[partition]
+    def desired_state(self) -> DesiredState:
+        """Derive what holds for every worker now."""
+        state, logged = self.state, self.status.logged
+        self._counters.handed_out += 1
+        keep = state.keep_from()
+        assignments = {}
+        for partition in state.in_state(PLACED_STATES):
+            one = state.partitions[partition]
             assert one.node is not None
-            marks = machine.marks_for(partition)
-            tasks[partition] = Task(
+            marks = state.marks_for(partition)
+            assignments[partition] = PartitionAssignment(
                 one.node,
                 one.start,
                 one.frontier,
                 keep.get(partition, one.kept_from),
                 logged,
                 marks,
-                frozenset(mark for mark in marks if machine.checkpoints.is_durable(mark)),
-                machine.checkpoints.last(partition),
-                machine.with_outbox(partition),
+                frozenset(mark for mark in marks if state.checkpoints.is_durable(mark)),
+                state.checkpoints.last(partition),
+                state.with_outbox(partition),
                 one.state is PartitionState.PAUSED,
             )
-        return Cycle(
+        return DesiredState(
             self._progress.run,
-            self._counters.cycles,
-            machine.epoch,
-            tasks,
-            dict(machine.published),
+            self._counters.handed_out,
+            state.epoch,
+            assignments,
+            dict(state.published),
             self.pace.most_batches,
-            self.pace.budget_seconds,
-            logged - min((task.frontier for task in tasks.values()), default=logged),
-            machine.buffering,
+            self.pace.time_budget,
+            logged - min((one.frontier for one in assignments.values()), default=logged),
+            state.buffering,
             tuple(self._counters.forget),
         )
 
-    def _take(self, cycle: Cycle, heard: CycleResult, seconds: float) -> None:
-        """Act on what the nodes said: frontiers, outputs, saved states, and what is missing."""
-        machine = self.machine
-        del self._counters.forget[: len(cycle.forget)]
-        if heard.refused is not None:
+    def _hand_out(self, desired: DesiredState) -> None:
+        self._cycle = _Cycle(desired, self._clock())
+        self.backend.reconcile(desired)
+
+    # -- reports -----------------------------------------------------------------------------------------------------
+
+    def read_reports(self, timeout: float = 0.0) -> None:
+        """Read what was reported, waiting up to `timeout` seconds, and act on it.
+
+        What is left when something is raised is read by the next call.
+        """
+        unread = self._unread
+        unread += self.backend.reports(0.0 if unread else timeout)
+        while unread:
+            report = unread.popleft()
+            if isinstance(report, NodeReport):
+                workers = [report]
+                while unread and isinstance(unread[0], NodeReport):
+                    workers.append(unread.popleft())  # type: ignore[arg-type]
+                self._take_reports(workers)
+            elif isinstance(report, CycleEnded):
+                self._cycle_ended(report)
+            else:
+                self._emit(event_kind(report), nodes=list(report.nodes))
+                self.handle(report)
+
+    def _cycle_ended(self, ended: CycleEnded) -> None:
+        cycle = self._cycle
+        if cycle is None or ended.number != cycle.desired.number:
+            return
+        cycle.ended, cycle.problem = True, ended.problem
+        self._counters.ended += 1
+        if ended.problem is not None:
+            self._counters.problem = ended.problem
+            self._emit("cycle-failed", number=ended.number, **_epoch_fields(ended.epoch), problem=ended.problem)
+            return
+        del self._counters.forget[: len(cycle.desired.forget)]
+        self._emit(
+            "cycle",
+            number=ended.number,
+            **_epoch_fields(ended.epoch),
+            through=self.status.logged,
+            frontier=self.state.frontier,
+            seconds=self._clock() - cycle.began,
+            rows=cycle.result.rows,
+        )
+
+    def _take_reports(self, reports: list[NodeReport]) -> None:
+        """Act on what workers report, all of it together; reports of an earlier epoch do not count."""
+        current = [one for one in reports if one.epoch == self.state.epoch]
+        if not current:
+            return
+        result = merge_reports(current, self.state.placement)
+        if self._cycle is not None:
+            for one in current:
+                self._cycle.result.add(one, self.state.placement)
+        if result.refused is not None:
+            self._take_refusal(result.refused)
+        self._take(result)
+
+    def _take_refusal(self, refused: Refused) -> None:
+        """A higher claim ends this driver; of its own claim there is no epoch that it has not begun itself."""
+        if refused.current.claim > self.state.epoch.claim:
             raise StaleEpoch(
-                f"epoch {heard.refused.epoch} is over: {heard.refused.partition} is in {heard.refused.current}",
+                f"claim {self.state.epoch.claim} is over: {refused.partition} runs under claim {refused.current.claim}",
                 where=f"application {self.program.name}",
                 remedy="another driver runs this application: end this one",
             )
-        for partition, measures in heard.measures:
+        self._counters.problem = f"{refused.partition} is in epoch {refused.current} and was asked in {refused.epoch}"
+
+    def _take(self, result: CycleResult) -> None:
+        """Act on merged reports: frontiers, outputs, snapshots, and what is missing."""
+        state = self.state
+        for partition, measures in result.measures:
             self.measures[partition] = self.measures[partition].plus(measures)
-        for answer in heard.not_saved:
-            self._not_saved(answer)
+        for answer in result.not_stored:
+            self._not_stored(answer)
         done = self.outputs.publish(
-            heard.blocks, machine.published, machine.checkpoints.durable_batch, machine.epoch, heard.staged
+            result.outputs, state.published, state.checkpoints.durable_batch, state.epoch, result.staged
         )
-        for output, why in heard.not_staged.items():
+        for output, why in result.not_staged.items():
             if output not in self._counters.not_staged:
                 self._counters.not_staged.add(output)
-                self._tell(f"{output}: nodes cannot write its files, so its rows pass through the driver: {why}")
-                self._say("not-staged", output=output, problem=why)
-        for query, batch, many in done.out:
-            self._say("published", partition=str(query), batch=batch, rows=many)
-        self.hear(
-            CycleDone(
-                cycle.epoch,
+                self._log(f"{output}: nodes cannot write its files, so its rows pass through the driver: {why}")
+                self._emit("not-staged", output=output, problem=why)
+        for query, batch, rows in done.out:
+            self._emit("published", partition=str(query), batch=batch, rows=rows)
+        self._counters.outbox_bytes.update(result.outbox_bytes)
+        self.handle(
+            PartitionsReported(
+                state.epoch,
                 self.status.logged,
-                # Where late rows are not written, a partition is not known to be further: they come again.
-                {p: batch for p, batch in heard.frontiers.items() if p not in done.not_aside},
-                frozenset(heard.frontiers),
+                # Where late rows are not written, a partition does not count as further: they come again.
+                {p: batch for p, batch in result.frontiers.items() if p not in done.not_aside},
+                frozenset(result.frontiers),
                 done.reached,
-                heard.kept_bytes,
+                sum(held for node, held in self._counters.outbox_bytes.items() if node in state.nodes),
             )
         )
-        self._say(
-            "cycle",
-            number=cycle.number,
-            epoch=cycle.epoch,
-            through=self.status.logged,
-            frontier=machine.frontier,
-            seconds=seconds,
-            rows=heard.rows,
-        )
-        for one in heard.stored:
-            self.hear(CheckpointStored(one.partition, one.snapshot))
-        for event in heard.troubles:
+        for one in result.stored:
+            self.handle(CheckpointStored(one.partition, one.snapshot))
+        for event in result.losses:
             self._counters.problem = str(event)
-            self.hear(event)
+            self.handle(event)
         if done.problem is not None:
             raise done.problem
-        if heard.failed is not None:
-            raise OperatorFailed(heard.failed)
+        if result.failed is not None:
+            raise OperatorFailed(result.failed)
 
-    def _not_saved(self, answer: NotSaved) -> None:
-        line = f"{answer.partition} at batch {answer.batch} is not saved yet: {answer.problem}"
+    def _not_stored(self, answer: SnapshotNotStored) -> None:
+        line = f"the snapshot of {answer.partition} at batch {answer.batch} is not stored yet: {answer.problem}"
         self._counters.problem = line
-        self._tell(line)
-        self._say("not-saved", partition=str(answer.partition), batch=answer.batch, problem=answer.problem)
+        self._log(line)
+        self._emit("snapshot-not-stored", partition=str(answer.partition), batch=answer.batch, problem=answer.problem)
         if answer.gone:
-            self.hear(CheckpointGivenUp(answer.batch))
+            self.handle(CheckpointGivenUp(answer.batch))
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def _mark(self) -> None:
-        """Let partitions save at a batch that none has reached yet, if it is time."""
-        machine, counters = self.machine, self._counters
-        if machine.checkpoints.marks and not machine.recovering:
-            return  # one at a time; during a recovery live partitions save again meanwhile
-        last = max([machine.checkpoints.global_batch, *machine.checkpoints.marks])
-        reached = max(one.frontier for one in machine.partitions.values())
+        """Mark a batch that no partition has reached yet for a checkpoint, if it is time."""
+        state, counters = self.state, self._counters
+        if state.checkpoints.marks and not state.recovering:
+            return  # one at a time; during a recovery live partitions take further snapshots meanwhile
+        last = max([state.checkpoints.global_batch, *state.checkpoints.marks])
+        reached = max(one.frontier for one in state.partitions.values())
         next_one = BatchId(last + self.pace.checkpoint_batches)
         timely = reached > last and self._clock() - counters.marked_at >= self.pace.checkpoint_seconds
         if not timely and next_one > reached + self.pace.most_batches:
@@ -312,31 +399,34 @@ class Coordinator:
         durable = counters.marks % self.pace.durable_every == 0
         counters.marks += 1
         counters.marked_at = self._clock()
-        self.hear(CheckpointMarked(BatchId(reached + 1 if timely else max(next_one, reached + 1)), durable))
+        self.handle(CheckpointMarked(BatchId(reached + 1 if timely else max(next_one, reached + 1)), durable))
 
     def checkpoint(self) -> BatchId:
-        """Save everything at the last batch now, durably, and wait until it is safe."""
+        """Take a durable checkpoint at the last batch now, and wait until it is complete."""
         self.run()
-        machine, target = self.machine, self.machine.frontier
+        state, target = self.state, self.state.frontier
         tries = 0
-        while machine.checkpoints.durable_batch < target:
-            self.hear(CheckpointMarked(target, durable=True))
-            before = self.status.standing
-            if not self.step():
-                self.backend.wait(0.05)
-            tries = 0 if self.status.standing != before else tries + 1
-            self.backend.wait(min(0.2, 0.002 * tries))
+        while state.checkpoints.durable_batch < target:
+            self.handle(CheckpointMarked(target, durable=True))
+            before, ended = self.status.standing, self._counters.ended
+            if not self.step(IDLE_SECONDS):
+                self.read_reports(0.05)
+            if self.status.standing != before:
+                tries = 0
+            elif self._counters.ended != ended:
+                tries += 1
+                self.read_reports(min(0.2, 0.002 * tries))
             if tries > 50 * self.pace.most_tries:
                 raise self._stuck(waited=False)
         self.run()
-        return machine.checkpoints.global_batch
+        return state.checkpoints.global_batch
 
-    # -- the machine -------------------------------------------------------------------------------------------------
+    # -- the recovery machine ----------------------------------------------------------------------------------------
 
-    def hear(self, event: Event) -> None:
-        """Give an event to the machine, write down what it decided, then do it."""
-        if isinstance(event, CycleDone) and self.pace.measure_costs:
-            self._hear_costs()
+    def handle(self, event: Event) -> None:
+        """Give an event to the recovery machine, write down what it decided, then do it."""
+        if isinstance(event, PartitionsReported) and self.pace.measure_costs:
+            self.machine.handle(CostsMeasured({p: self._cost(one) for p, one in self.measures.items()}))
         effects = self.machine.handle(event)
         if any(isinstance(one, GlobalCheckpoint) for one in effects):
             self.outputs.sync()  # what the checkpoint covers is not made again
@@ -345,41 +435,42 @@ class Coordinator:
         for effect in effects:
             self._do(effect)
 
-    def _hear_costs(self) -> None:
-        self.machine.handle(CostsMeasured({p: self._cost(one) for p, one in self.measures.items()}))
-
     def _cost(self, measures: Measures) -> float:
         """Return the share of a core that a partition has taken since this driver began."""
         return max(LEAST_COST, round(measures.cpu_seconds / max(1e-3, self._clock() - self._began), 6))
 
     def _do(self, effect: Effect) -> None:
-        for kind, fields in effect_fields(self.machine, effect):
-            self._say(kind, **fields)
+        for kind, fields in effect_fields(self.state, effect):
+            self._emit(kind, **fields)
         if (line := effect_line(effect)) is not None:
-            self._tell(line)
+            self._log(line)
         match effect:
             case RequestNodes(count):
                 if (problem := self.backend.request_nodes(count)) is not None:
-                    self._tell(f"{count} nodes are asked for, and cannot be had: {problem}")
+                    self._log(f"{count} nodes were requested and cannot be had: {problem}")
             case RollBack():
                 self.rollbacks += 1
             case GlobalCheckpoint():
                 for log in self._logs.values():
                     log.trim(effect.durable)
-                self._say("measures", partitions={str(p): asdict(one) for p, one in self.measures.items()})
+                self._emit("measures", partitions={str(p): asdict(one) for p, one in self.measures.items()})
             case Forget():
                 stored = [(p, one) for p, one in effect.snapshots if one.contents is None]
                 self._counters.forget += [snapshot_name(self._progress.run, p, one) for p, one in stored]
 
     def _write(self) -> None:
         self._progress.write(
-            self.machine.epoch,
-            self.machine.written(),
+            self.state.epoch,
+            self.state.written(),
             {
                 str(p): {"cpu_seconds": one.cpu_seconds, "rows_in": one.rows_in, "cost": self._cost(one)}
                 for p, one in self.measures.items()
             },
         )
 
-    def _say(self, kind: str, **fields: Any) -> None:
-        self._observe(Observation(self._clock(), kind, fields))
+    def _emit(self, kind: str, **fields: Any) -> None:
+        self._emit_to(Observation(self._clock(), kind, fields))
+
+
+def _epoch_fields(epoch: Epoch) -> dict[str, int]:
+    return {"claim": epoch.claim, "epoch": epoch.number}

@@ -1,4 +1,4 @@
-"""What happens in a run, in words and fields for those who watch: logs, drills, displays. Pure."""
+"""Events of a run: as fields for whoever records them (logs, drills, displays), and as lines for people. Pure."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import (
     Changed,
     Effect,
     Fence,
     GlobalCheckpoint,
     Place,
+    PlanRejected,
     RecoveryEnded,
     RequestNodes,
     RollBack,
     Waiting,
 )
 from holdfast.recovery.events import Event
-from holdfast.recovery.machine import Machine
 from holdfast.recovery.states import LIVE_STATES, PartitionState
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Something that those who watch a run may want to know."""
+    """One event of a run."""
 
     at: float
     kind: str
@@ -32,40 +33,44 @@ class Observation:
 
 
 def event_kind(event: Event) -> str:
-    """Name what has become of nodes: `node-arrived`, `node-lost`, `node-silent`."""
+    """Name an event of nodes: `node-arrived`, `node-lost`, `node-silent`."""
     words = type(event).__name__
     return "".join(f"-{c.lower()}" if c.isupper() else c for c in words).strip("-").replace("nodes", "node")
 
 
 def effect_line(effect: Effect) -> str | None:
-    """Tell people, in one line, of what they would want to hear."""
+    """Return a line for people about an effect; None where they need none."""
     match effect:
         case Place(placement, _, _, left) if left:
-            return f"{len(placement)} partitions come back now, {len(left)} wait for nodes"
+            return f"{len(placement)} lost partitions are being recovered, {len(left)} wait for nodes"
+        case PlanRejected(problems):
+            return f"a recovery plan failed its check and does not run ({problems[0]}); please report it"
         case RollBack(partitions, batch):
-            return f"{len(partitions)} live partitions go back to batch {batch}"
+            return f"{len(partitions)} live partitions roll back to batch {batch}"
         case GlobalCheckpoint(batch):
-            return f"checkpoint at batch {batch}"
+            return f"checkpoint at batch {batch} is complete"
         case RecoveryEnded(batch):
-            return f"recovered: batch {batch} is safe everywhere"
+            return f"recovery ended: the checkpoint at batch {batch} is complete and nothing is lost"
         case Waiting(missing, partitions):
             return f"{len(partitions)} partitions wait for {missing} nodes"
     return None
 
 
-def effect_fields(machine: Machine, effect: Effect) -> list[tuple[str, dict[str, Any]]]:
-    """Tell of an effect to those who record a run: kinds of observations, and their fields."""
+def effect_fields(state: ClusterState, effect: Effect) -> list[tuple[str, dict[str, Any]]]:
+    """Return the events of an effect: kinds and fields."""
     match effect:
         case Fence(epoch, why):
-            return [("epoch", {"epoch": epoch, "why": why})]
+            return [("epoch", {"claim": epoch.claim, "epoch": epoch.number, "why": why})]
         case RequestNodes(count):
             return [("requested", {"count": count})]
         case Place():
-            return [("planned", _planned_fields(machine, effect))]
+            return [("planned", _planned_fields(effect))]
+        case PlanRejected(problems):
+            return [("plan-rejected", {"problems": list(problems)})]
         case RollBack(partitions, batch):
             return [("rolled-back", {"partitions": [str(p) for p in partitions], "to": batch})]
         case Changed():
-            return _changed_fields(machine, effect)
+            return _changed_fields(state, effect)
         case GlobalCheckpoint(batch, durable):
             return [("checkpoint", {"batch": batch, "durable": durable})]
         case RecoveryEnded(batch):
@@ -73,23 +78,21 @@ def effect_fields(machine: Machine, effect: Effect) -> list[tuple[str, dict[str,
     return []
 
 
-def _planned_fields(machine: Machine, effect: Place) -> dict[str, Any]:
-    """Tell of a plan: what comes back where, what waits, and what is wrong with it, which should be nothing."""
-    layout = machine.last_layout
+def _planned_fields(effect: Place) -> dict[str, Any]:
+    """Describe a plan: what comes back where, and what waits."""
     return {
         "recover": [str(p) for p, _ in effect.placement],
         "placement": {str(p): node for p, node in effect.placement},
         "left_out": [str(p) for p in effect.left],
         "queries": [str(p) for p in effect.queries],
         "priority": effect.priority,
-        "problems": [] if layout is None else layout.problems(machine.settings.bound),
     }
 
 
-def _changed_fields(machine: Machine, effect: Changed) -> list[tuple[str, dict[str, Any]]]:
-    """Tell of a partition that has changed its state; of a restore, when it begins and when it has ended."""
+def _changed_fields(state: ClusterState, effect: Changed) -> list[tuple[str, dict[str, Any]]]:
+    """Describe a partition that has changed its state; a restore has a beginning and an end."""
     fields: dict[str, Any] = {"partition": str(effect.partition), "node": effect.node}
-    batch = machine.partitions[effect.partition].start.batch
+    batch = state.partitions[effect.partition].start.batch
     found = []
     if effect.after is PartitionState.RESTORING:
         found.append(("restoring", {**fields, "batch": batch}))

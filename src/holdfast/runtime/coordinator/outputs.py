@@ -1,4 +1,4 @@
-"""Outputs to their sinks: in order, once, and only what no replay can tell differently. Runs on the driver."""
+"""Outputs to their sinks: in order, once, and only rows that no replay can change. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pyarrow as pa
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
-from holdfast.runtime.answers import Failed, OperatorFailed
 from holdfast.runtime.blocks import LATE, SINK, Block
-from holdfast.runtime.io.parquet_sink import ParquetSink, Staged
-from holdfast.runtime.io.sinks import FunctionSink, MemorySink, OutputKey, Sink
+from holdfast.runtime.io.parquet_sink import ParquetSink
+from holdfast.runtime.io.sinks import FunctionSink, MemorySink, OutputKey, Sink, StagedRows, Stager, StagingSink
+from holdfast.runtime.messages import Failed, OperatorFailed
 from holdfast.runtime.program import Program
 
 
@@ -47,7 +47,7 @@ class Outputs:
         self.held: dict[PartitionId, BatchId] = {}
         """The last batch of each output partition that waits for a checkpoint."""
 
-    def sure(self, partition: PartitionId) -> bool:
+    def deterministic(self, partition: PartitionId) -> bool:
         """Whether a replay gives the same rows again."""
         return self._program.operators[partition.operator].deterministic
 
@@ -57,7 +57,7 @@ class Outputs:
         before: Mapping[PartitionId, BatchId],
         durable: BatchId,
         epoch: Epoch,
-        staged: Mapping[tuple[PartitionId, BatchId], Staged] | None = None,
+        staged: Mapping[tuple[PartitionId, BatchId], StagedRows] | None = None,
     ) -> Published:
         """Give blocks to their sinks, each partition's batch after batch; a sink that fails stops its partition.
 
@@ -118,16 +118,16 @@ class Outputs:
         if block.rows is not None:
             self.late[place].publish(OutputKey(block.header.sender, block.header.batch), block.rows, epoch)
 
-    def _publish(self, block: Block, staged: Staged | None, durable: BatchId, epoch: Epoch) -> bool:
+    def _publish(self, block: Block, staged: StagedRows | None, durable: BatchId, epoch: Epoch) -> bool:
         """Give one block to its sink; say whether it is out."""
         head = block.header
-        if not self.sure(head.sender) and head.batch > durable:
+        if not self.deterministic(head.sender) and head.batch > durable:
             # A replay could give other rows: they go out once a checkpoint covers them that outlives everything.
             self.held[head.sender] = max(head.batch, self.held.get(head.sender, NOTHING))
             return False
         key, sink = OutputKey(head.sender, head.batch), self._sinks[head.sender.operator]
         try:
-            if staged is not None and isinstance(sink, ParquetSink):
+            if staged is not None and isinstance(sink, StagingSink):
                 sink.adopt(key, staged, epoch)
             elif block.rows is not None:
                 sink.publish(key, block.rows, epoch)
@@ -139,6 +139,20 @@ class Outputs:
             problem = f"its sink failed: {type(error).__name__}: {error}"
             raise OperatorFailed(Failed(head.sender, head.batch, problem)) from error
         return True
+
+
+def stagers_of(program: Program, sinks: Mapping[OperatorId, Sink], start: str) -> dict[OperatorId, Stager]:
+    """Return what nodes stage rows with, for the outputs whose sinks take staged rows during this start of a driver.
+
+    Not where a replay could give other rows: these wait for a checkpoint, and are sent in every cycle until then.
+    """
+    found = {}
+    for name, sink in sinks.items():
+        if program.operators[name].deterministic and isinstance(sink, StagingSink):
+            stager = sink.stager(start)
+            if stager is not None:
+                found[name] = stager
+    return found
 
 
 def name_sinks(program: Program, given: Mapping[str, object]) -> dict[OperatorId, Sink]:

@@ -22,7 +22,7 @@ class CycleSettings:
     """Every so many checkpoints are durable: whole, and on storage that outlives the nodes."""
     most_batches: int = 8
     """Batches that a partition takes in one cycle at most."""
-    budget_seconds: float = 2.0
+    time_budget: float = 2.0
     """On a node, at one level, no partition begins a second batch after so much time: live queries wait no longer."""
     most_tries: int = 20
     """Cycles in a row that may bring nothing, though something could be done, before the run gives up."""
@@ -36,7 +36,7 @@ class CycleSettings:
 class StallDetector:
     """What a run has gone through since it last moved."""
 
-    pace: CycleSettings
+    settings: CycleSettings
     idle: float = 0.0
     """Seconds without a cycle: nothing could be done."""
     _told_at: float = 0.0
@@ -72,9 +72,9 @@ class StallDetector:
         What is being restored or saved takes its time, in the background: that is no reason to give up soon.
         """
         self._still_for += seconds
-        return self._tries > self.pace.most_tries or (restoring and self._still_for > self.pace.wait_seconds)
+        return self._tries > self.settings.most_tries or (restoring and self._still_for > self.settings.wait_seconds)
 
     @property
     def waits_in_vain(self) -> bool:
         """Whether nothing could be done for as long as a run waits."""
-        return self.idle > self.pace.wait_seconds
+        return self.idle > self.settings.wait_seconds

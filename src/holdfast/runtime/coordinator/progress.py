@@ -1,7 +1,8 @@
-"""The batch log: epoch, checkpoints, placement of a run, on durable storage, before any effect. Runs on the driver.
+"""Progress of a run: claim, epoch, checkpoints, placement, on durable storage before any effect. Runs on the driver.
 
-One small file, replaced at once: a driver that dies between two writes finds the one or the other. A driver that
-another one has followed is refused: its epoch is over.
+A driver begins by taking a *claim*: it reads what is written and puts a claim of its own over it, in one step. From
+then on an earlier driver is refused: only a higher claim ends a driver. Progress is one small file, replaced at once: a
+driver that dies between two writes finds the one or the other.
 """
 
 from __future__ import annotations
@@ -16,111 +17,115 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
+from holdfast.durable_files import replace_durably
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import Epoch, folder_name
-from holdfast.runtime.io.durable_files import replace_durably
 from holdfast.runtime.state.store import StaleEpoch
 
-PATIENCE = 10.0
-"""Seconds that a driver waits for another one's write to end."""
-NO_EPOCH = Epoch(0)
-"""Before the first."""
+LOCK_SECONDS = 10.0
+"""How long a driver waits for another one's write to end."""
+FORMAT = 3
 
 
 class Progress(Protocol):
-    """Where a run's progress is written down."""
+    """Where a run's progress is written down, by the driver that has this claim."""
 
     run: str
     """Names the run, over all its drivers: its snapshots in the store are apart from every other's."""
-    epoch: Epoch
-    """The last epoch that was begun."""
+    claim: int
+    """This driver's number for the run."""
     machine: Mapping[str, Any] | None
-    """What the recovery machine wrote last; None: the run begins."""
+    """What the recovery machine of the driver before wrote last; None: the run begins."""
     measures: Mapping[str, Any]
     """What partitions had taken then, by their names: a new driver plans with it."""
 
     def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
-        """Put new progress in the place of the old."""
+        """Replace the progress; refused where another driver has taken a higher claim."""
         ...
 
 
-def check_writer(seen: Epoch, there: int, where: str | None = None) -> None:
-    """Refuse a driver that has not seen what is written: another one has followed it.
-
-    Epochs alone would not do: an old driver counts its own on, past those of the new one.
-    """
-    if there != seen:
+def check_claim(mine: int, current: int, where: str | None = None) -> None:
+    """Refuse a driver that another one has followed."""
+    if current != mine:
         raise StaleEpoch(
-            f"epoch {seen} is over: another driver has begun {there}",
+            f"claim {mine} is over: another driver has taken claim {current}",
             where=where,
-            remedy="this driver is not the run's any more: end it",
+            remedy="another driver runs this application: end this one",
         )
 
 
 @dataclass(slots=True)
-class ProgressShelf:
+class ProgressRecord:
     """What is written of a run that does not outlive its process, whoever its driver is."""
 
-    epoch: Epoch = NO_EPOCH
+    claim: int = 0
     machine: Mapping[str, Any] | None = None
     measures: Mapping[str, Any] = field(default_factory=dict)
 
 
 class MemoryProgress:
-    """Progress of a run that does not outlive its process; each driver has one of its own, on one shelf."""
+    """Progress of a run that does not outlive its process; each driver has one of its own, over one record."""
 
-    def __init__(self, run: str = "run", shelf: ProgressShelf | None = None) -> None:
+    def __init__(self, run: str = "run", record: ProgressRecord | None = None) -> None:
+        """Take the next claim."""
         self.run = run
-        self._shelf = shelf or ProgressShelf()
-        self.epoch, self.machine, self.measures = self._shelf.epoch, self._shelf.machine, self._shelf.measures
+        self._record = record or ProgressRecord()
+        self._record.claim += 1
+        self.claim, self.machine, self.measures = self._record.claim, self._record.machine, self._record.measures
 
     def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
         """See Progress."""
-        check_writer(self.epoch, self._shelf.epoch)
-        self.epoch = self._shelf.epoch = epoch
-        self.machine = self._shelf.machine = machine
-        self.measures = self._shelf.measures = measures
+        check_claim(self.claim, self._record.claim)
+        self.machine = self._record.machine = machine
+        self.measures = self._record.measures = measures
 
 
 class ProgressFile:
     """The file of a run's progress."""
 
-    def __init__(self, path: Path, application: str, *, patience: float = PATIENCE) -> None:
-        """Open or begin it; one of another application is refused. Another writer is waited for with some patience."""
-        self._path, self._application, self._stalls = path, application, patience
-        fields = self._read()
-        self.run: str = f"{folder_name(application)}-{uuid4().hex[:12]}" if fields is None else fields["run"]
-        self.epoch = NO_EPOCH if fields is None else Epoch(fields["epoch"])
-        self.machine: Mapping[str, Any] | None = None if fields is None else fields["machine"]
-        self.measures: Mapping[str, Any] = {} if fields is None else fields.get("measures", {})
-        if fields is not None and fields["application"] != application:
-            raise BadInput(
-                f"belongs to application {fields['application']!r}, not {application!r}",
-                where=str(path),
-                remedy="give every application a directory of its own",
-            )
+    def __init__(self, path: Path, application: str, *, lock_seconds: float = LOCK_SECONDS) -> None:
+        """Take the next claim of a run, or begin one; a file of another application is refused."""
+        self._path, self._application, self._lock_seconds = path, application, lock_seconds
+        with self._alone():
+            fields = self._read()
+            if fields is not None and fields["application"] != application:
+                raise BadInput(
+                    f"belongs to application {fields['application']!r}, not {application!r}",
+                    where=str(path),
+                    remedy="give every application a directory of its own",
+                )
+            self.run: str = f"{folder_name(application)}-{uuid4().hex[:12]}" if fields is None else fields["run"]
+            self.claim: int = 1 if fields is None else fields["claim"] + 1
+            self.machine: Mapping[str, Any] | None = None if fields is None else fields["machine"]
+            self.measures: Mapping[str, Any] = {} if fields is None else fields.get("measures", {})
+            # What was written stays as it is: taking a claim changes nothing else.
+            self._replace(0 if fields is None else fields["epoch"])
 
     def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
-        """Put new progress in the place of the old, on the disk when this returns; an earlier driver's is refused."""
+        """See Progress; it is on the disk when this returns."""
         with self._alone():
-            there = self._read()
-            check_writer(self.epoch, NO_EPOCH if there is None else there["epoch"], str(self._path))
-            fields = {
-                "holdfast-progress": 2,
-                "application": self._application,
-                "run": self.run,
-                "epoch": epoch,
-                "machine": machine,
-                "measures": measures,
-            }
-            replace_durably(self._path, json.dumps(fields).encode())
-        self.epoch, self.machine, self.measures = epoch, machine, measures
+            written = self._read()
+            check_claim(self.claim, 0 if written is None else written["claim"], str(self._path))
+            self.machine, self.measures = machine, measures
+            self._replace(epoch.number)
+
+    def _replace(self, epoch: int) -> None:
+        fields = {
+            "holdfast-progress": FORMAT,
+            "application": self._application,
+            "run": self.run,
+            "claim": self.claim,
+            "epoch": epoch,
+            "machine": self.machine,
+            "measures": self.measures,
+        }
+        replace_durably(self._path, json.dumps(fields).encode())
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Look and write in one step: of two drivers, the later sees what the earlier wrote."""
         with self._path.with_name(f".{self._path.name}.lock").open("a") as file:
-            deadline = time.monotonic() + self._stalls
+            deadline = time.monotonic() + self._lock_seconds
             while True:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,7 +133,7 @@ class ProgressFile:
                 except BlockingIOError:
                     if time.monotonic() >= deadline:
                         raise CheckFailed(
-                            "another driver is in the middle of writing",
+                            f"another driver has been writing for {self._lock_seconds:.0f} s",
                             where=str(self._path),
                             remedy="end it (it may be frozen), and start this run again: nothing is lost",
                         ) from None
@@ -138,7 +143,7 @@ class ProgressFile:
     def _read(self) -> dict[str, Any] | None:
         try:
             fields = json.loads(self._path.read_bytes())
-            if not isinstance(fields["machine"], dict) or not isinstance(fields["epoch"], int):
+            if not isinstance(fields["machine"], dict | None) or not isinstance(fields["claim"], int):
                 raise TypeError
         except FileNotFoundError:
             return None

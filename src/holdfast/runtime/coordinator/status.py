@@ -1,4 +1,4 @@
-"""How far a run is, and whether there is anything to do. Read off the machine, the logs and the sinks; pure."""
+"""How far a run is, and whether there is anything to do, from the cluster's state, the logs and the sinks. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from holdfast.ids import BatchId, OperatorId
 from holdfast.recovery.checkpoints import NOTHING
-from holdfast.recovery.machine import Machine
+from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.states import LIVE_STATES, PartitionState
 from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.io.sources import SourceLog
@@ -16,12 +16,12 @@ _AT_WORK = LIVE_STATES - {PartitionState.PAUSED}
 
 
 class RunStatus:
-    """Changes nothing, and remembers nothing."""
+    """A view: it changes nothing, and remembers nothing."""
 
     def __init__(
-        self, program: Program, machine: Machine, logs: Mapping[OperatorId, SourceLog], outputs: Outputs
+        self, program: Program, state: ClusterState, logs: Mapping[OperatorId, SourceLog], outputs: Outputs
     ) -> None:
-        self._program, self._machine, self._logs, self._outputs = program, machine, logs, outputs
+        self._program, self._state, self._logs, self._outputs = program, state, logs, outputs
 
     @property
     def logged(self) -> BatchId:
@@ -31,59 +31,59 @@ class RunStatus:
     @property
     def frontier(self) -> BatchId:
         """The last batch that every partition has completed."""
-        return self._machine.frontier
+        return self._state.frontier
 
     @property
     def live_frontier(self) -> BatchId:
         """The last batch that every live partition has completed; where none is live, every partition."""
-        live = self._machine.in_state(LIVE_STATES)
-        return min((self._machine.partitions[p].frontier for p in live), default=self.frontier)
+        live = self._state.in_state(LIVE_STATES)
+        return min((self._state.partitions[p].frontier for p in live), default=self.frontier)
 
     @property
     def caught_up(self) -> bool:
         """Whether everything logged is processed, and out where it can be."""
-        machine, logged = self._machine, self.logged
-        if any(one.state not in LIVE_STATES for one in machine.partitions.values()) or machine.frontier < logged:
+        state, logged = self._state, self.logged
+        if any(one.state not in LIVE_STATES for one in state.partitions.values()) or state.frontier < logged:
             return False
-        durable = machine.checkpoints.durable_batch
+        durable = state.checkpoints.durable_batch
         return all(
-            machine.published[p]
-            >= (logged if self._outputs.sure(p) else min(durable, self._outputs.held.get(p, NOTHING)))
+            state.published[p]
+            >= (logged if self._outputs.deterministic(p) else min(durable, self._outputs.held.get(p, NOTHING)))
             for p in self._program.outputs
         )
 
     @property
     def can_work(self) -> bool:
         """Whether a cycle would bring anything: a partition can go on, is on its way, or has something to save."""
-        machine = self._machine
+        state = self._state
         return self.can_go_on or any(
             one.state is PartitionState.RESTORING
-            or (one.state in _AT_WORK and any(mark <= one.frontier for mark in machine.marks_for(partition)))
-            for partition, one in machine.partitions.items()
+            or (one.state in _AT_WORK and any(mark <= one.frontier for mark in state.marks_for(partition)))
+            for partition, one in state.partitions.items()
         )
 
     @property
     def can_go_on(self) -> bool:
         """Whether a live partition has something to process, or to publish."""
-        machine, logged = self._machine, self.logged
-        for partition, one in machine.partitions.items():
-            senders = [machine.partitions[p].frontier for p in machine.graph.senders(partition)]
+        state, logged = self._state, self.logged
+        for partition, one in state.partitions.items():
+            senders = [state.partitions[p].frontier for p in state.graph.senders(partition)]
             if one.state in _AT_WORK and one.frontier < min(senders, default=logged):
                 return True
         return not self.caught_up and any(
-            machine.published[p] < machine.partitions[p].frontier
+            state.published[p] < state.partitions[p].frontier
             for p in self._program.outputs
-            if machine.partitions[p].state in LIVE_STATES
+            if state.partitions[p].state in LIVE_STATES
         )
 
     @property
     def standing(self) -> object:
         """Something that differs once anything has moved."""
-        machine = self._machine
+        state = self._state
         return (
-            machine.epoch,
-            machine.checkpoints.global_batch,
-            sum(one.frontier for one in machine.partitions.values()),
-            sum(machine.published.values()),
-            [one.state for one in machine.partitions.values()],
+            state.epoch,
+            state.checkpoints.global_batch,
+            sum(one.frontier for one in state.partitions.values()),
+            sum(state.published.values()),
+            [one.state for one in state.partitions.values()],
         )

@@ -1,9 +1,8 @@
 """Outputs as Parquet files that any reader can read as one table. Runs on the driver; rows may be written on nodes.
 
-Where a node reaches the directory, it writes an output's rows into a folder of their own there (`stage`), and says
-where; the driver gives them their name and their manifest (`adopt`). So rows need not pass through the driver, and what
-a failed job, a second attempt or a node of an epoch that is over has written is a file that nothing names, swept away
-in time.
+Where a node reaches the directory, it stages an output's rows in a folder of their own there and reports where; the
+driver gives them their name and their manifest (`adopt`). So rows need not pass through the driver, and what a failed
+job, a second attempt or a node of an epoch that is over has written is a file that nothing names, swept away in time.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.durable_files import sync_folder
 from holdfast.errors import one_line
 from holdfast.ids import Epoch, PartitionId
-from holdfast.runtime.io.durable_files import sync_folder
-from holdfast.runtime.io.sinks import OutputKey
+from holdfast.runtime.io.sinks import OutputKey, StagedRows
 from holdfast.runtime.state.store import StaleEpoch
 
 _STAGED = ".staged"
@@ -33,26 +32,23 @@ _STAGED = ".staged"
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
-    """Rows of an output that a node has written, and that nothing names yet."""
+class ParquetStager:
+    """See Stager: writes into a folder of one start of a driver, which made it.
 
-    path: str
-    cycle: int
-    rows: int
-
-
-def stage(folder: str, cycle: int, rows: pa.Table) -> Staged | str:
-    """Write rows where a sink's driver said; or say why they cannot be written there, from here.
-
-    The folder is of one driver, which made it: where it is not seen, the directory is not shared.
+    Where the folder is not seen, the directory is not shared with this node.
     """
-    path = f"{folder}/{cycle}-{uuid4().hex}{_STAGED}"
-    try:
-        _write_table(path, rows)
-    except Exception as error:
-        # Whatever it is, the driver can still take the rows; where it cannot write them either, it names the output.
-        return one_line(f"{type(error).__name__}: {error}")
-    return Staged(path, cycle, rows.num_rows)
+
+    folder: str
+
+    def stage(self, cycle: int, rows: pa.Table) -> StagedRows | str:
+        """See Stager."""
+        path = f"{self.folder}/{cycle}-{uuid4().hex}{_STAGED}"
+        try:
+            _write_table(path, rows)
+        except Exception as error:
+            # The driver can still take the rows; where it cannot write them either, it names the output.
+            return one_line(f"{type(error).__name__}: {error}")
+        return StagedRows(path, cycle, rows.num_rows)
 
 
 class ParquetSink:
@@ -81,10 +77,10 @@ class ParquetSink:
 
         return self._name(key, write, rows.num_rows, epoch)
 
-    def adopt(self, key: OutputKey, staged: Staged, epoch: Epoch) -> bool:
+    def adopt(self, key: OutputKey, staged: StagedRows, epoch: Epoch) -> bool:
         """As `publish`, of rows that a node has written."""
         self._cycle = max(self._cycle, staged.cycle)
-        return self._name(key, lambda: staged.path, staged.rows, epoch)
+        return self._name(key, lambda: staged.place, staged.rows, epoch)
 
     def _name(self, key: OutputKey, write: Callable[[], str], rows: int, epoch: Epoch) -> bool:
         """Let a file count that `write` returns; it is not asked where this output is here already.
@@ -96,7 +92,7 @@ class ParquetSink:
         if query not in self._made:
             os.makedirs(manifests, exist_ok=True)
             self._made.add(query)
-        self._check_epoch(f"{folder}/_holdfast/epoch", key, epoch)
+        self._check_claim(f"{folder}/_holdfast/claim", key, epoch)
         place = f"{manifests}/{key.batch}.json"
         held = _read_json(place)
         if held is not None and held["revision"] >= key.revision:
@@ -113,28 +109,31 @@ class ParquetSink:
             with contextlib.suppress(OSError):
                 os.unlink(beside)
             raise
-        written = {"query": str(query), "batch": key.batch, "revision": key.revision, "epoch": epoch}
+        written = {"query": str(query), "batch": key.batch, "revision": key.revision, "claim": epoch.claim}
         self._write_json(place, {**written, "file": name, "rows": rows})
         self._unsynced.add(query)
         return True
 
     # -- rows that nodes write ---------------------------------------------------------------------------------------
 
-    def stage_for(self, start: str) -> str:
-        """Make the folder in which the nodes of this start of a driver write rows; return it."""
+    def stager(self, start: str) -> ParquetStager | None:
+        """See StagingSink. Where a subclass has a `publish` of its own, rows pass through the driver to it."""
+        if type(self).publish is not ParquetSink.publish:
+            return None
         self._staging, self._cycle = str(self._staged_in() / start), -1
         os.makedirs(self._staging, exist_ok=True)
-        return self._staging
+        return ParquetStager(self._staging)
 
-    def sweep(self) -> None:
-        """Remove what earlier drivers' nodes have written and nothing names; they must be over."""
+    def sweep_staged(self) -> None:
+        """See StagingSink."""
         for other in self._staged_in().glob("*"):
             if str(other) != self._staging:
                 shutil.rmtree(other, ignore_errors=True)
 
-    def end_staging(self, folder: str) -> None:
-        """Remove what nodes have written into a folder and nothing names: no more will come."""
-        shutil.rmtree(folder, ignore_errors=True)
+    def end_staging(self) -> None:
+        """See StagingSink."""
+        if self._staging is not None:
+            shutil.rmtree(self._staging, ignore_errors=True)
 
     def _staged_in(self) -> Path:
         return self._directory.absolute() / "_holdfast" / "staged"
@@ -172,16 +171,17 @@ class ParquetSink:
         tables = [pq.read_table(self._directory / file, use_threads=False) for _, _, file in sorted(found)]
         return pa.concat_tables(tables).combine_chunks() if tables else None
 
-    def _check_epoch(self, path: str, key: OutputKey, epoch: Epoch) -> None:
+    def _check_claim(self, path: str, key: OutputKey, epoch: Epoch) -> None:
+        """Refuse a driver that another one has followed, also one of another process."""
         seen = _read_json(path)
-        if seen is not None and epoch < seen["epoch"]:
+        if seen is not None and epoch.claim < seen["claim"]:
             raise StaleEpoch(
-                f"epoch {epoch} is over: the sink has seen {seen['epoch']}",
+                f"claim {epoch.claim} is over: the sink has seen claim {seen['claim']}",
                 where=str(key),
-                remedy="nothing was written",
+                remedy="nothing was written; another driver runs this application: end this one",
             )
-        if seen is None or epoch > seen["epoch"]:
-            self._write_json(path, {"epoch": epoch})
+        if seen is None or epoch.claim > seen["claim"]:
+            self._write_json(path, {"claim": epoch.claim})
 
     def _write_json(self, path: str, value: dict[str, Any]) -> None:
         folder, _, name = path.rpartition("/")

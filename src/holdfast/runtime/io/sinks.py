@@ -7,14 +7,14 @@
 | TransactionalSink | once, where `write` stores the key together with the rows |
 | FunctionSink (any function) | at least once: the key tells the function when it has seen a batch |
 
-A later revision of a batch takes the place of an earlier one. A write of an epoch that is over is refused.
+A later revision of a batch replaces an earlier one. A driver whose claim is over is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -34,26 +34,69 @@ class OutputKey:
         return f"{self.query}, batch {self.batch}, revision {self.revision}"
 
 
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """Rows of an output that a node has written where its sink adopts them; nothing names them yet."""
+
+    place: str
+    cycle: int
+    rows: int
+
+
+class Stager(Protocol):
+    """The part of a sink that runs on nodes: it writes rows there, so that they need not pass through the driver.
+
+    It is sent to the nodes as it is, so it holds plain values only.
+    """
+
+    def stage(self, cycle: int, rows: pa.Table) -> StagedRows | str:
+        """Write a batch's rows where the sink will look for them; or say why that cannot be done from this node."""
+        ...
+
+
 class Sink(Protocol):
-    """Takes outputs to the outside."""
+    """Takes outputs to the outside. It is called on the driver."""
 
     def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
         """Take a batch's rows; say whether they are new (False: this output was here already)."""
         ...
 
 
+@runtime_checkable
+class StagingSink(Protocol):
+    """A sink whose rows nodes can write themselves; the driver only lets them count."""
+
+    def stager(self, start: str) -> Stager | None:
+        """Return what nodes write with during this start of a driver; None: rows pass through the driver."""
+        ...
+
+    def adopt(self, key: OutputKey, staged: StagedRows, epoch: Epoch) -> bool:
+        """As `publish`, of rows that a node has staged; FileNotFoundError where they are gone."""
+        ...
+
+    def sweep_staged(self) -> None:
+        """Remove what nodes of earlier drivers have staged and nothing names; those drivers must be over."""
+        ...
+
+    def end_staging(self) -> None:
+        """Remove what nodes have staged for this driver and nothing names: no more will come."""
+        ...
+
+
 class _Fence:
-    """The highest epoch a sink has seen."""
+    """The highest claim a sink has seen."""
 
     def __init__(self) -> None:
-        self._epoch = Epoch(0)
+        self._claim = 0
 
     def check(self, key: OutputKey, epoch: Epoch) -> None:
-        if epoch < self._epoch:
+        if epoch.claim < self._claim:
             raise StaleEpoch(
-                f"epoch {epoch} is over: the sink has seen {self._epoch}", where=str(key), remedy="nothing was written"
+                f"claim {epoch.claim} is over: the sink has seen claim {self._claim}",
+                where=str(key),
+                remedy="nothing was written; another driver runs this application: end this one",
             )
-        self._epoch = epoch
+        self._claim = epoch.claim
 
 
 class MemorySink:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast import durable_files
 from holdfast.erasure.checksums import crc32
 from holdfast.errors import BadInput, CheckFailed
-from holdfast.runtime.io import durable_files
 from holdfast.runtime.program import SourceProgram
 from holdfast.runtime.schemas import conform
 from holdfast.runtime.tables import decode_rows, encode_rows

@@ -19,10 +19,10 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from holdfast.durable_files import link_durably
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.blocks import OUTSIDE, Block, Edge, Header
-from holdfast.runtime.io.durable_files import link_durably
 from holdfast.runtime.io.source_pieces import Piece, cut_rows, piece_of, read_pieces, write_piece
 from holdfast.runtime.program import Program, SourceProgram
 from holdfast.runtime.schemas import conform
@@ -173,7 +173,7 @@ class DirectoryLog:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._attempts = (f"{uuid4().hex[:12]}-{number:x}" for number in itertools.count())
         identity = {"holdfast-source-log": _VERSION, "source": source.id, "query": query}
-        if not link_durably(self.directory, "identity", json.dumps(identity).encode(), next(self._attempts)):
+        if not link_durably(self.directory / "identity", json.dumps(identity).encode()):
             self._check_identity(json.loads((self.directory / "identity").read_bytes()), identity)
         self._manifests: dict[BatchId, Manifest] = {}
         numbers = [BatchId(int(path.stem)) for path in self.directory.glob("[0-9]*.manifest")]
@@ -225,9 +225,7 @@ class DirectoryLog:
                 counts[section.partition] += section.rows
         full = tuple(piece for piece in pieces if piece.rows)
         manifest = Manifest(self._source.id, self._query, batch, mark, tuple(counts), full)
-        if not link_durably(
-            self.directory, f"{batch}.manifest", json.dumps(asdict(manifest)).encode(), next(self._attempts)
-        ):
+        if not link_durably(self.directory / f"{batch}.manifest", json.dumps(asdict(manifest)).encode()):
             return self._need(batch)
         self._manifests[batch] = manifest
         return manifest

@@ -2,7 +2,7 @@
 
     DIR/O3-0/pointer             which version the partition goes on from, and the epoch
     DIR/O3-0/12.3.commit         batch 12 completed in epoch 3: the record that makes the rest count
-    DIR/O3-0/12.3.4f1-7.runs     what batch 12 added to the state, by attempt 4f1-7
+    DIR/O3-0/12.3.4f1-7.segments     what batch 12 added to the state, by attempt 4f1-7
     DIR/O3-0/12.3.4f1-7.blocks   what batch 12 sent
 
 Files are written under a name of the attempt's own; the commit is linked to its name at once, and only if there is
@@ -32,13 +32,13 @@ from holdfast.runtime.state.store import Addition, Sent, by_receiver, check_epoc
 from holdfast.runtime.state.versions import (
     Commit,
     FileName,
-    Line,
     Pointer,
+    VersionChain,
     VersionId,
+    chain_of,
     decode_commit,
     decode_pointer,
     encode_record,
-    line_of,
 )
 
 DEFAULT_CACHE_BYTES = 256 * 2**20
@@ -69,7 +69,7 @@ class DirectoryStore:
 
     # -- the contract: see VersionStore ----------------------------------------------------------------------------
 
-    def line(self, partition: PartitionId) -> Line | None:
+    def chain(self, partition: PartitionId) -> VersionChain | None:
         """See VersionStore."""
         pointer = self._pointer(partition)
         if pointer is None:
@@ -79,7 +79,7 @@ class DirectoryStore:
             commit = self._commit(path)
             if commit is not None:
                 commits[commit.id] = commit
-        return line_of(pointer, commits)
+        return chain_of(pointer, commits)
 
     def begin(self, partition: PartitionId, epoch: Epoch) -> None:
         """See VersionStore."""
@@ -88,7 +88,7 @@ class DirectoryStore:
         with _locked(folder):
             held = self._pointer(partition)
             check_epoch(partition, epoch, held)
-            pointer = next_pointer(self.line(partition), held, epoch)
+            pointer = next_pointer(self.chain(partition), held, epoch)
             if pointer is not None:
                 self._write(folder / _POINTER, encode_record(pointer))
 
@@ -112,14 +112,14 @@ class DirectoryStore:
         if earlier is not None:
             return earlier
         attempt = self._attempt(folder, commit.id)
-        runs_name, blocks_name = FileName(f"{attempt}.runs"), FileName(f"{attempt}.blocks")
+        runs_name, blocks_name = FileName(f"{attempt}.segments"), FileName(f"{attempt}.blocks")
         kept = with_file(commit, runs_name, blocks_name if added.blocks else None)
         written, sent_bytes = [], 0
-        runs = [run for table in added.runs.values() for run in table]
+        segments = [run for table in added.segments.values() for run in table]
         try:
-            if runs:
+            if segments:
                 written.append(folder / runs_name)
-                _write_new(folder / runs_name, encode_segments(added.runs))
+                _write_new(folder / runs_name, encode_segments(added.segments))
             if added.blocks:
                 written.append(folder / blocks_name)
                 data = encode_blocks(added.blocks)
@@ -138,8 +138,8 @@ class DirectoryStore:
                 raise CheckFailed(f"the commit {final.name} of {partition} cannot be read", remedy="restore it")
             return winner
         self._commits[final] = kept
-        if runs:
-            self._cache.put((partition, runs_name), runs, sum(run.nbytes for run in runs))
+        if segments:
+            self._cache.put((partition, runs_name), segments, sum(run.nbytes for run in segments))
         if added.blocks:
             self._cache.put((partition, blocks_name), by_receiver(added.blocks), sent_bytes)
         return kept
@@ -148,11 +148,11 @@ class DirectoryStore:
         """See VersionStore."""
         files: dict[FileName, Sequence[pa.Table]] = {}
         for name in commit.files:
-            runs = self._runs(commit.partition, name)
-            if runs is None:
+            segments = self._segments(commit.partition, name)
+            if segments is None:
                 return None
-            files[name] = runs
-        return {name: tuple(files[ref.file][ref.number] for ref in refs) for name, refs in commit.runs.items()}
+            files[name] = segments
+        return {name: tuple(files[ref.file][ref.number] for ref in refs) for name, refs in commit.segments.items()}
 
     def sent(self, commit: Commit) -> Sent | None:
         """See VersionStore."""
@@ -179,19 +179,19 @@ class DirectoryStore:
                 self._forget(folder, partition, states, blocks_from)
 
     def _forget(self, folder: Path, partition: PartitionId, states: set[VersionId], blocks_from: BatchId) -> None:
-        line = self.line(partition)
-        if line is None or not line.commits:
+        chain = self.chain(partition)
+        if chain is None or not chain.commits:
             return
-        pointer, kept, with_state = reach(line, blocks_from, states)
-        by_id = {commit.id: commit for commit in line.commits.values()}
+        pointer, kept, with_state = reach(chain, blocks_from, states)
+        by_id = {commit.id: commit for commit in chain.commits.values()}
         needed: set[str] = {_POINTER} | {_commit_name(one) for one in kept}
         needed |= {name for one in with_state for name in by_id[one].files}
         needed |= {name for one in kept if one.batch >= blocks_from and (name := by_id[one].blocks) is not None}
-        if pointer != line.pointer:
+        if pointer != chain.pointer:
             self._write(folder / _POINTER, encode_record(pointer))
         for path in folder.iterdir():
             # What belongs to a later batch may be an attempt that is still being made.
-            if path.name not in needed and _batch_of(path.name) <= line.frontier:
+            if path.name not in needed and _batch_of(path.name) <= chain.frontier:
                 path.unlink(missing_ok=True)
                 self._cache.forget((partition, FileName(path.name)))
                 self._commits.pop(path, None)
@@ -213,10 +213,10 @@ class DirectoryStore:
         """See VersionStore."""
         folder = self._folder(commit.partition)
         live: dict[FileName, int] = {}
-        for refs in commit.runs.values():
+        for refs in commit.segments.values():
             for ref in refs:
-                runs = self._runs(commit.partition, ref.file)
-                live[ref.file] = live.get(ref.file, 0) + (0 if runs is None else runs[ref.number].nbytes)
+                segments = self._segments(commit.partition, ref.file)
+                live[ref.file] = live.get(ref.file, 0) + (0 if segments is None else segments[ref.number].nbytes)
         thin = set()
         for name, needed in live.items():
             try:
@@ -269,24 +269,24 @@ class DirectoryStore:
         self._commits[path] = commit
         return commit
 
-    def _runs(self, partition: PartitionId, name: FileName) -> Sequence[pa.Table] | None:
+    def _segments(self, partition: PartitionId, name: FileName) -> Sequence[pa.Table] | None:
         cached: Sequence[pa.Table] | None = self._cache.get((partition, name))
         if cached is not None:
             return cached
         data = _mapped(self._folder(partition) / name)
         try:
-            runs = None if data is None else decode_segments(data)
+            segments = None if data is None else decode_segments(data)
         except CheckFailed:
             return None
-        if runs is not None:
-            self._cache.put((partition, name), runs, sum(run.nbytes for run in runs))
-        return runs
+        if segments is not None:
+            self._cache.put((partition, name), segments, sum(run.nbytes for run in segments))
+        return segments
 
     def _attempt(self, folder: Path, version: VersionId) -> str:
         """Name the files of an attempt; a process of another time may have had this one's number."""
         while True:
             name = f"{version.batch}.{version.epoch}.{os.getpid():x}-{next(self._attempts):x}"
-            if not any((folder / f"{name}.{kind}").exists() for kind in ("runs", "blocks")):
+            if not any((folder / f"{name}.{kind}").exists() for kind in ("segments", "blocks")):
                 return name
 
     def _write(self, path: Path, data: bytes) -> None:

@@ -13,15 +13,15 @@ from holdfast.ids import Epoch
 from holdfast.runtime.blocks import Block
 from holdfast.runtime.state.snapshots import Snapshot, assemble
 from holdfast.runtime.state.store import FRESH, Addition, VersionStore, check_epoch
-from holdfast.runtime.state.versions import GONE, Commit, FileName, Line, Pointer, SegmentRef, VersionId
+from holdfast.runtime.state.versions import GONE, Commit, FileName, Pointer, SegmentRef, VersionChain, VersionId
 
 
-def install(store: VersionStore, snapshots: Sequence[Snapshot], epoch: Epoch) -> Line:
+def install(store: VersionStore, snapshots: Sequence[Snapshot], epoch: Epoch) -> VersionChain:
     """Write a base and the changes since as one version, in an epoch; what was there of the partition goes."""
     snapshot = snapshots[-1]
     partition, batch = snapshot.commit.partition, snapshot.commit.id.batch
     state = assemble(snapshots)
-    there = store.line(partition)
+    there = store.chain(partition)
     check_epoch(partition, epoch, None if there is None else there.pointer)
     store.drop(partition)
     store.point(partition, Pointer(epoch, None))
@@ -34,13 +34,13 @@ def install(store: VersionStore, snapshots: Sequence[Snapshot], epoch: Epoch) ->
     blocks = [block for block in snapshot.outbox if block.header.batch == batch]
     # Without its outbox a snapshot does not know what the batch sent, which is not the same as barriers alone.
     sent = None if blocks else FileName(GONE)
-    commit = replace(snapshot.commit, id=VersionId(batch, epoch), parent=parent, runs=refs, blocks=sent)
-    runs = {name: list(state[name]) for name in sorted(state)}
-    store.commit(commit, Addition(runs, [block for block in blocks if block.row_count]))
+    commit = replace(snapshot.commit, id=VersionId(batch, epoch), parent=parent, segments=refs, blocks=sent)
+    segments = {name: list(state[name]) for name in sorted(state)}
+    store.commit(commit, Addition(segments, [block for block in blocks if block.row_count]))
     store.point(partition, Pointer(epoch, commit.id))
-    line = store.line(partition)
-    assert line is not None, "it was written just now"
-    return line
+    chain = store.chain(partition)
+    assert chain is not None, "it was written just now"
+    return chain
 
 
 def _install_outbox(store: VersionStore, snapshot: Snapshot, outbox: Sequence[Block], epoch: Epoch) -> VersionId | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from holdfast.runtime.io.durable_files import replace_durably
+from holdfast.durable_files import replace_durably
 from holdfast.runtime.state.snapshot_store import Answered, SaveAnswer
 
 

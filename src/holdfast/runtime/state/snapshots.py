@@ -1,8 +1,8 @@
 """Snapshots: a partition's state at a batch as bytes, for the store. A base, or the changes since another version.
 
-Runs anywhere. A snapshot holds a commit's record and those of its runs that an earlier snapshot does not have; the runs
-are known by where they were written. During a recovery it holds the outbox as well, so that a second failure costs only
-the partition itself. States are Arrow, never pickles.
+Runs anywhere. A snapshot holds a commit's record and those of its segments that an earlier snapshot does not have; the
+segments are known by where they were written. During a recovery it holds the outbox as well, so that a second failure
+costs only the partition itself. States are Arrow, never pickles.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Snapshot:
     commit: Commit
     since: VersionId | None
     """The version whose snapshot must be there too; None: this one is whole."""
-    runs: Mapping[SegmentRef, pa.Table]
+    segments: Mapping[SegmentRef, pa.Table]
     outbox: Sequence[Block] = ()
     """Blocks that consumers may still ask for."""
 
@@ -39,19 +39,19 @@ def take_snapshot(
     commit: Commit, state: Mapping[str, tuple[pa.Table, ...]], since: Commit | None, outbox: Sequence[Block] = ()
 ) -> Snapshot:
     """Make a snapshot of a version: of all of it, or of what an earlier one does not have."""
-    held = set() if since is None else {ref for refs in since.runs.values() for ref in refs}
-    runs = {
-        ref: run
-        for name, refs in commit.runs.items()
-        for ref, run in zip(refs, state[name], strict=True)
+    held = set() if since is None else {ref for refs in since.segments.values() for ref in refs}
+    segments = {
+        ref: segment
+        for name, refs in commit.segments.items()
+        for ref, segment in zip(refs, state[name], strict=True)
         if ref not in held
     }
-    return Snapshot(commit, None if since is None else since.id, runs, tuple(outbox))
+    return Snapshot(commit, None if since is None else since.id, segments, tuple(outbox))
 
 
 def assemble(snapshots: Sequence[Snapshot]) -> dict[str, tuple[pa.Table, ...]]:
     """Put a state together from a base and the changes since, oldest first."""
-    runs: dict[SegmentRef, pa.Table] = {}
+    segments: dict[SegmentRef, pa.Table] = {}
     for number, snapshot in enumerate(snapshots):
         before = snapshots[number - 1].commit.id if number else None
         if snapshot.since != before:
@@ -60,25 +60,25 @@ def assemble(snapshots: Sequence[Snapshot]) -> dict[str, tuple[pa.Table, ...]]:
                 "one before",
                 remedy="give the base and every change after it, oldest first",
             )
-        runs.update(snapshot.runs)
-    return {name: tuple(runs[ref] for ref in refs) for name, refs in snapshots[-1].commit.runs.items()}
+        segments.update(snapshot.segments)
+    return {name: tuple(segments[ref] for ref in refs) for name, refs in snapshots[-1].commit.segments.items()}
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """Write a snapshot down."""
     record = encode_record(snapshot.commit)
     since = b"" if snapshot.since is None else b"%d %d" % (snapshot.since.batch, snapshot.since.epoch)
-    names = "\n".join(f"{ref.number} {ref.file}" for ref in snapshot.runs).encode()
+    names = "\n".join(f"{ref.number} {ref.file}" for ref in snapshot.segments).encode()
     head = b"%d %d %d\n" % (len(record), len(since), len(names)) + record + since + names
-    # Each run is a table of its own here: runs of one state table come in any order and number.
-    runs = encode_segments({str(number): [run] for number, run in enumerate(snapshot.runs.values())})
+    # Each segment is a table of its own here: segments of one state table come in any order and number.
+    segments = encode_segments({str(number): [segment] for number, segment in enumerate(snapshot.segments.values())})
     blocks = encode_blocks(snapshot.outbox)
-    parts = (head, bytes(-(_SIZES.size + len(head)) % 64), runs, bytes(-len(runs) % 64), blocks)
-    return _SIZES.pack(_MAGIC, len(head), len(runs), len(blocks)) + b"".join(parts)
+    parts = (head, bytes(-(_SIZES.size + len(head)) % 64), segments, bytes(-len(segments) % 64), blocks)
+    return _SIZES.pack(_MAGIC, len(head), len(segments), len(blocks)) + b"".join(parts)
 
 
 def decode_snapshot(data: pa.Buffer | bytes) -> Snapshot:
-    """Read a snapshot without copying its runs; what is torn or changed is refused."""
+    """Read a snapshot without copying its segments; what is torn or changed is refused."""
     buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
     if buffer.size < _SIZES.size:
         raise _torn()
@@ -96,18 +96,18 @@ def decode_snapshot(data: pa.Buffer | bytes) -> Snapshot:
     since_text = rest[record_size : record_size + since_size]
     names = rest[record_size + since_size :].decode()
     refs = []
-    for line in names.splitlines():
-        number, _, file = line.partition(" ")
+    for chain in names.splitlines():
+        number, _, file = chain.partition(" ")
         refs.append(SegmentRef(FileName(file), int(number)))
-    runs = decode_segments(buffer.slice(runs_at, runs_size))
-    if len(runs) != len(refs):
+    segments = decode_segments(buffer.slice(runs_at, runs_size))
+    if len(segments) != len(refs):
         raise _torn()
     since = None
     if since_text:
         batch, epoch = since_text.split()
         since = VersionId(BatchId(int(batch)), Epoch(int(epoch)))
     outbox = decode_blocks(buffer.slice(blocks_at, blocks_size)) if blocks_size else []
-    return Snapshot(commit, since, dict(zip(refs, runs, strict=True)), tuple(outbox))
+    return Snapshot(commit, since, dict(zip(refs, segments, strict=True)), tuple(outbox))
 
 
 def _torn() -> CheckFailed:

@@ -1,6 +1,6 @@
 """Where a node keeps its partitions' versions and outboxes: in memory, or in a directory. Runs on a node.
 
-Both keep to one contract (tests run one suite on both):
+Both keep to one contract (tests segment one suite on both):
 
 - a commit happens whole or not at all; of two attempts at one version the first wins, and the second gets the first's
   commit: retries and attempts at the same time are harmless;
@@ -20,9 +20,9 @@ import pyarrow as pa
 from holdfast.errors import CheckFailed, HoldfastError
 from holdfast.ids import BatchId, Epoch, PartitionId
 from holdfast.runtime.blocks import Block
-from holdfast.runtime.state.versions import Commit, FileName, Line, Pointer, SegmentRef, VersionId, line_of
+from holdfast.runtime.state.versions import Commit, FileName, Pointer, SegmentRef, VersionChain, VersionId, chain_of
 
-NewRuns = Mapping[str, Sequence[pa.Table]]
+NewSegments = Mapping[str, Sequence[pa.Table]]
 Sent = Mapping[PartitionId, Sequence[Block]]
 """The blocks with rows that a batch gave, by receiver."""
 
@@ -33,9 +33,9 @@ class StaleEpoch(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """What a commit adds beside itself: new runs (of the file FRESH in its lists), and output blocks with rows."""
+    """What a commit adds beside itself: new segments (of the file FRESH in its lists), and output blocks with rows."""
 
-    runs: NewRuns = field(default_factory=dict)
+    segments: NewSegments = field(default_factory=dict)
     blocks: Sequence[Block] = ()
 
 
@@ -46,8 +46,8 @@ FRESH = FileName("")
 class VersionStore(Protocol):
     """What a partition host needs of the place where versions are."""
 
-    def line(self, partition: PartitionId) -> Line | None:
-        """Return the partition's line; None where it is not here, or what it points at is lost."""
+    def chain(self, partition: PartitionId) -> VersionChain | None:
+        """Return the partition's chain; None where it is not here, or what it points at is lost."""
         ...
 
     def begin(self, partition: PartitionId, epoch: Epoch) -> None:
@@ -63,7 +63,7 @@ class VersionStore(Protocol):
         ...
 
     def load(self, commit: Commit) -> dict[str, tuple[pa.Table, ...]] | None:
-        """Return the runs of a version's state; None where some are lost. Unchanged runs are the same objects."""
+        """Return the segments of a version's state; None where some are lost. Unchanged ones are the same objects."""
         ...
 
     def sent(self, commit: Commit) -> Sent | None:
@@ -79,7 +79,7 @@ class VersionStore(Protocol):
         ...
 
     def rewrite(self, commit: Commit) -> set[FileName]:
-        """Name files of which so little is still needed that their runs should be written again."""
+        """Name files of which so little is still needed that their segments should be written again."""
         ...
 
     def alone(self, partition: PartitionId) -> AbstractContextManager[None]:
@@ -108,37 +108,39 @@ def check_epoch(partition: PartitionId, epoch: Epoch, pointer: Pointer | None) -
         )
 
 
-def with_file(commit: Commit, runs: FileName, blocks: FileName | None) -> Commit:
+def with_file(commit: Commit, segments: FileName, blocks: FileName | None) -> Commit:
     """Put the names of the files a commit adds into its lists."""
     named = {
-        name: tuple(SegmentRef(runs, ref.number) if ref.file == FRESH else ref for ref in refs)
-        for name, refs in commit.runs.items()
+        name: tuple(SegmentRef(segments, ref.number) if ref.file == FRESH else ref for ref in refs)
+        for name, refs in commit.segments.items()
     }
-    return replace(commit, runs=named, blocks=blocks or commit.blocks)
+    return replace(commit, segments=named, blocks=blocks or commit.blocks)
 
 
-def reach(line: Line, blocks_from: BatchId, states: set[VersionId]) -> tuple[Pointer, set[VersionId], set[VersionId]]:
-    """Say what to keep of a line: where it then begins, the commits, and those among them whose state is kept."""
-    last = line.last
-    with_state = {one.id for one in line.commits.values() if one.id in states or one is last}
-    kept = {one.id for one in line.commits.values() if one.id in with_state or one.id.batch >= blocks_from}
+def reach(
+    chain: VersionChain, blocks_from: BatchId, states: set[VersionId]
+) -> tuple[Pointer, set[VersionId], set[VersionId]]:
+    """Say what to keep of a chain: where it then begins, the commits, and those among them whose state is kept."""
+    last = chain.last
+    with_state = {one.id for one in chain.commits.values() if one.id in states or one is last}
+    kept = {one.id for one in chain.commits.values() if one.id in with_state or one.id.batch >= blocks_from}
     # Commits are found by their parents, so those between the earliest kept and the last stay too, without their state.
-    earliest = min((one.batch for one in kept), default=line.frontier)
-    kept |= {one.id for one in line.commits.values() if one.id.batch >= earliest}
-    at = line.pointer.at
+    earliest = min((one.batch for one in kept), default=chain.frontier)
+    kept |= {one.id for one in chain.commits.values() if one.id.batch >= earliest}
+    at = chain.pointer.at
     if at not in kept:
         # Its commits all lie after the old beginning, so they are of the pointer's own epoch.
         at = min(kept)
-    return Pointer(line.pointer.epoch, at), kept, with_state
+    return Pointer(chain.pointer.epoch, at), kept, with_state
 
 
-def next_pointer(line: Line | None, pointer: Pointer | None, epoch: Epoch) -> Pointer | None:
+def next_pointer(chain: VersionChain | None, pointer: Pointer | None, epoch: Epoch) -> Pointer | None:
     """Say what a partition's pointer becomes when an epoch begins; None: it stays."""
     if pointer is None:
         return Pointer(epoch, None)
-    if pointer.epoch >= epoch or line is None:
+    if pointer.epoch >= epoch or chain is None:
         return None
-    return Pointer(epoch, None if line.last is None else line.last.id)
+    return Pointer(epoch, None if chain.last is None else chain.last.id)
 
 
 class MemoryStore:
@@ -147,20 +149,20 @@ class MemoryStore:
     def __init__(self) -> None:
         self._pointers: dict[PartitionId, Pointer] = {}
         self._commits: dict[PartitionId, dict[VersionId, Commit]] = {}
-        self._runs: dict[PartitionId, dict[FileName, list[pa.Table]]] = {}
+        self._segments: dict[PartitionId, dict[FileName, list[pa.Table]]] = {}
         self._blocks: dict[PartitionId, dict[FileName, Sent]] = {}
         self._counter = 0
 
-    def line(self, partition: PartitionId) -> Line | None:
+    def chain(self, partition: PartitionId) -> VersionChain | None:
         """See VersionStore."""
         pointer = self._pointers.get(partition)
-        return None if pointer is None else line_of(pointer, self._commits.get(partition, {}))
+        return None if pointer is None else chain_of(pointer, self._commits.get(partition, {}))
 
     def begin(self, partition: PartitionId, epoch: Epoch) -> None:
         """See VersionStore."""
         held = self._pointers.get(partition)
         check_epoch(partition, epoch, held)
-        pointer = next_pointer(self.line(partition), held, epoch)
+        pointer = next_pointer(self.chain(partition), held, epoch)
         if pointer is not None:
             self._pointers[partition] = pointer
 
@@ -180,10 +182,10 @@ class MemoryStore:
             return commits[commit.id]
         self._counter += 1
         name = FileName(f"{commit.id.batch}.{commit.id.epoch}.{self._counter}")
-        runs = [run for table in added.runs.values() for run in table]
+        segments = [segment for table in added.segments.values() for segment in table]
         kept = with_file(commit, name, name if added.blocks else None)
-        if runs:
-            self._runs.setdefault(partition, {})[name] = runs
+        if segments:
+            self._segments.setdefault(partition, {})[name] = segments
         if added.blocks:
             self._blocks.setdefault(partition, {})[name] = by_receiver(added.blocks)
         commits[commit.id] = kept
@@ -191,10 +193,10 @@ class MemoryStore:
 
     def load(self, commit: Commit) -> dict[str, tuple[pa.Table, ...]] | None:
         """See VersionStore."""
-        files = self._runs.get(commit.partition, {})
+        files = self._segments.get(commit.partition, {})
         if not all(name in files for name in commit.files):
             return None
-        return {name: tuple(files[ref.file][ref.number] for ref in refs) for name, refs in commit.runs.items()}
+        return {name: tuple(files[ref.file][ref.number] for ref in refs) for name, refs in commit.segments.items()}
 
     def sent(self, commit: Commit) -> Sent | None:
         """See VersionStore."""
@@ -202,23 +204,23 @@ class MemoryStore:
 
     def forget(self, partition: PartitionId, states: set[VersionId], blocks_from: BatchId) -> None:
         """See VersionStore."""
-        line = self.line(partition)
-        if line is None or not line.commits:
+        chain = self.chain(partition)
+        if chain is None or not chain.commits:
             return
-        pointer, kept, with_state = reach(line, blocks_from, states)
+        pointer, kept, with_state = reach(chain, blocks_from, states)
         self._pointers[partition] = pointer
         commits = self._commits[partition]
         files = {name for one in with_state for name in commits[one].files}
         blocks = {commits[one].blocks for one in kept if one.batch >= blocks_from}
         self._commits[partition] = {one: commit for one, commit in commits.items() if one in kept}
-        for of, needed in ((self._runs, files), (self._blocks, blocks)):
+        for of, needed in ((self._segments, files), (self._blocks, blocks)):
             held = of.get(partition, {})
             for name in [name for name in held if name not in needed]:
                 del held[name]
 
     def drop(self, partition: PartitionId) -> None:
         """See VersionStore."""
-        for of in (self._pointers, self._commits, self._runs, self._blocks):
+        for of in (self._pointers, self._commits, self._segments, self._blocks):
             of.pop(partition, None)
 
     def rewrite(self, commit: Commit) -> set[FileName]:

@@ -1,12 +1,12 @@
-"""Versions of a partition's state: one per batch and epoch, each a list of runs that never change. Runs anywhere.
+"""Versions of a partition's state: one per batch and epoch, each a list of segments that never change. Runs anywhere.
 
-A *commit* is the record that a partition has completed a batch: which runs make its state, where its output is, the
-watermark. It is written last and at once, so what it names is there; what no commit names never happened. Most runs of
-a commit were written by earlier ones: a commit is a base and changes without either being copied.
+A *commit* is the record that a partition has completed a batch: which segments make its state, where its output is, the
+watermark. It is written last and at once, so what it names is there; what no commit names never happened. Most segments
+of a commit were written by earlier ones: a commit is a base and changes without either being copied.
 
 A *pointer* says which commit a partition goes on from, and in which epoch. The pointer, the commits before it by their
-parents and those after it in its epoch are the partition's *line*. Going back to an earlier batch is writing a pointer;
-commits of an abandoned line, and those an old epoch still writes, are not on the line.
+parents and those after it in its epoch are the partition's *chain*. Going back to an earlier batch is writing a
+pointer; commits of an abandoned chain, and those an old epoch still writes, are not on the chain.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GONE = "@gone"
 """The state table of a version whose output is kept but whose state is not: loading it finds nothing."""
 
 FileName = NewType("FileName", str)
-"""A file of runs or blocks, within its partition."""
+"""A file of segments or blocks, within its partition."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -55,21 +55,21 @@ class Commit:
     id: VersionId
     parent: VersionId | None
     watermark: Watermark
-    runs: Mapping[str, tuple[SegmentRef, ...]]
+    segments: Mapping[str, tuple[SegmentRef, ...]]
     blocks: FileName | None = None
     """Its output blocks that have rows; None: barriers alone."""
     late_rows: int = 0
-    """Rows kept aside so far, over all batches of the line."""
+    """Rows kept aside so far, over all batches of the chain."""
     rows_in: int = 0
     rows_out: int = 0
-    """Rows taken and given so far, over all batches of the line."""
+    """Rows taken and given so far, over all batches of the chain."""
     state_bytes: int = 0
     tentative: bool = False
 
     @property
     def files(self) -> set[FileName]:
         """The files its state is in."""
-        return {ref.file for refs in self.runs.values() for ref in refs}
+        return {ref.file for refs in self.segments.values() for ref in refs}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Pointer:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class VersionChain:
     """The commits that count for a partition, by batch."""
 
     pointer: Pointer
@@ -98,8 +98,8 @@ class Line:
         return self.commits.get(self.frontier)
 
 
-def line_of(pointer: Pointer, commits: Mapping[VersionId, Commit]) -> Line | None:
-    """Find the line; None where the version pointed at is not there."""
+def chain_of(pointer: Pointer, commits: Mapping[VersionId, Commit]) -> VersionChain | None:
+    """Find the chain; None where the version pointed at is not there."""
     found: dict[BatchId, Commit] = {}
     at = pointer.at
     if at is not None and at not in commits:
@@ -113,11 +113,11 @@ def line_of(pointer: Pointer, commits: Mapping[VersionId, Commit]) -> Line | Non
             break
         at = commit.id
         found[at.batch] = commit
-    return Line(pointer, found)
+    return VersionChain(pointer, found)
 
 
 def encode_record(record: Commit | Pointer) -> bytes:
-    """Write a record as one line of JSON with its CRC-32 before it."""
+    """Write a record as one chain of JSON with its CRC-32 before it."""
     text = json.dumps(_plain(record), separators=(",", ":"), ensure_ascii=False, sort_keys=True).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
@@ -130,7 +130,7 @@ def decode_commit(data: bytes) -> Commit:
         _version(fields["id"]),
         None if fields["parent"] is None else _version(fields["parent"]),
         fields["watermark"],
-        {name: tuple(SegmentRef(FileName(f), n) for f, n in refs) for name, refs in fields["runs"].items()},
+        {name: tuple(SegmentRef(FileName(f), n) for f, n in refs) for name, refs in fields["segments"].items()},
         fields["blocks"],
         fields["late_rows"],
         fields["rows_in"],
@@ -154,7 +154,7 @@ def _plain(record: Commit | Pointer) -> dict[str, Any]:
         "id": _pair(record.id),
         "parent": _pair(record.parent),
         "watermark": record.watermark,
-        "runs": {name: [[ref.file, ref.number] for ref in refs] for name, refs in record.runs.items()},
+        "segments": {name: [[ref.file, ref.number] for ref in refs] for name, refs in record.segments.items()},
         "blocks": record.blocks,
         "late_rows": record.late_rows,
         "rows_in": record.rows_in,

@@ -1,8 +1,8 @@
-"""The partition host: it runs the partitions that are placed on a node, and knows nothing of who moves their blocks.
+"""The partition host: it runs the partitions that are placed on a node. It does not move their blocks.
 
 Runs on a node, in a Spark task, in one process for tests, or under the simulator. For each partition it takes the next
 batch whose barriers are all in (incremental recovery, Alg. 1), runs the operator, commits state and output at once, and
-hands over what consumers have not completed. What it keeps in memory is a cache: inboxes, and what was heard of
+hands over what consumers have not completed. What it keeps in memory is a cache: inboxes, and what was acknowledged of
 consumers, which the next cycle brings again. It answers with values: an operator that raises, a state that is not
 there, an epoch that is over are answers, and the partition stands where it stood.
 """
@@ -14,14 +14,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
-from holdfast.runtime.answers import Done, Failed, Measures, Missing, Ready, Refused
 from holdfast.runtime.blocks import LATE, SINK, Block, Edge
+from holdfast.runtime.messages import Done, Failed, Measures, Missing, Ready, Refused
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.restore import install
 from holdfast.runtime.state.snapshots import Snapshot, take_snapshot
 from holdfast.runtime.state.store import StaleEpoch, VersionStore
-from holdfast.runtime.state.versions import NO_BATCH, FileName, Line, Pointer, VersionId
-from holdfast.runtime.worker.hosted import Placed
+from holdfast.runtime.state.versions import NO_BATCH, FileName, Pointer, VersionChain, VersionId
+from holdfast.runtime.worker.hosted import HostedPartition
 from holdfast.runtime.worker.inbox import Delivery, Inbox
 from holdfast.runtime.worker.step import Batch, barrier, process
 
@@ -47,7 +47,7 @@ class PartitionHost:
         self._program, self._store, self._clock = program, store, clock
         self.node, self.epoch = node, epoch
         self._versions = versions
-        self._placed: dict[PartitionId, Placed] = {}
+        self._placed: dict[PartitionId, HostedPartition] = {}
         self._edges = {
             (partition, PartitionId(route.edge.target, target)): route.edge
             for partition in program.partitions
@@ -59,38 +59,38 @@ class PartitionHost:
 
     def take(self, partition: PartitionId, frontier: BatchId) -> Ready | Missing | Refused:
         """Place a partition, which has completed this batch at least; or say why it cannot be: see the answers."""
-        line = self._store.line(partition)
-        if line is not None and line.pointer.epoch > self.epoch:
+        chain = self._store.chain(partition)
+        if chain is not None and chain.pointer.epoch > self.epoch:
             return self._refused(partition)
-        if (NO_BATCH if line is None else line.frontier) < frontier:
+        if (NO_BATCH if chain is None else chain.frontier) < frontier:
             return Missing(partition, frontier)
         try:
             self._store.begin(partition, self.epoch)
         except StaleEpoch:
             return self._refused(partition)
-        line = self._usable(partition, NO_BATCH)
-        if line is None:
+        chain = self._usable(partition, NO_BATCH)
+        if chain is None:
             return Missing(partition, frontier)
-        self._place(partition, line)
-        return Ready(partition, line.frontier)
+        self._place(partition, chain)
+        return Ready(partition, chain.frontier)
 
     def _refused(self, partition: PartitionId) -> Refused:
-        line = self._store.line(partition)
-        return Refused(partition, self.epoch, self.epoch if line is None else line.pointer.epoch)
+        chain = self._store.chain(partition)
+        return Refused(partition, self.epoch, self.epoch if chain is None else chain.pointer.epoch)
 
-    def _usable(self, partition: PartitionId, beyond: BatchId) -> Line | None:
-        """Return a partition's line with its last state there.
+    def _usable(self, partition: PartitionId, beyond: BatchId) -> VersionChain | None:
+        """Return a partition's chain with its last state there.
 
-        Another attempt may complete batches and drop old versions between two looks: while the line moves on, what
+        Another attempt may complete batches and drop old versions between two looks: while the chain moves on, what
         was not found is not lost.
         """
         while True:
-            line = self._store.line(partition)
-            if line is None or line.last is None or self._store.load(line.last) is not None:
-                return line
-            if line.frontier <= beyond:
+            chain = self._store.chain(partition)
+            if chain is None or chain.last is None or self._store.load(chain.last) is not None:
+                return chain
+            if chain.frontier <= beyond:
                 return None
-            beyond = line.frontier
+            beyond = chain.frontier
 
     def enter(self, epoch: Epoch) -> None:
         """Begin an epoch: every partition goes on from its frontier, and the writes of earlier epochs are refused."""
@@ -98,7 +98,7 @@ class PartitionHost:
             raise StaleEpoch(f"epoch {epoch} is over: this host is in {self.epoch}", remedy="take a new epoch")
         if epoch > self.epoch:
             for placed in self._placed.values():
-                # What was sent in an earlier epoch may be of a line that is abandoned; it is sent again.
+                # What was sent in an earlier epoch may be of a chain that is abandoned; it is sent again.
                 placed.inbox.clear()
                 placed.handed.clear()
         self.epoch = epoch
@@ -130,7 +130,7 @@ class PartitionHost:
         return self._need(partition).pointer.epoch
 
     def version(self, partition: PartitionId, batch: BatchId) -> VersionId | None:
-        """The version of a partition's state at a batch, if it is on its line."""
+        """The version of a partition's state at a batch, if it is on its chain."""
         commit = self._need(partition).commits.get(batch)
         return None if commit is None else commit.id
 
@@ -200,7 +200,7 @@ class PartitionHost:
         for placed in self._placed.values():
             self._trim(placed)
 
-    def _step(self, placed: Placed, blocks: Sequence[Block]) -> Done | Failed | Missing | Refused | None:
+    def _step(self, placed: HostedPartition, blocks: Sequence[Block]) -> Done | Failed | Missing | Refused | None:
         """Process one batch; None: another attempt has done it, and the partition now stands where that one stands."""
         partition, batch = placed.partition, BatchId(placed.frontier + 1)
         started = self._clock()
@@ -208,19 +208,19 @@ class PartitionHost:
         try:
             state = {} if before is None else self._store.load(before)
             if state is None:
-                line = self._usable(partition, placed.frontier)
-                if line is None or line.frontier <= placed.frontier:
+                chain = self._usable(partition, placed.frontier)
+                if chain is None or chain.frontier <= placed.frontier:
                     return Missing(partition, placed.frontier)
-                self._place(partition, line)
+                self._place(partition, chain)
                 return None
             if placed.pointer.epoch < self.epoch:
                 # The first write in an epoch: another worker may have gone on with the partition in an earlier one.
-                line = self._store.line(partition)
-                if line is None or line.frontier < placed.frontier:
+                chain = self._store.chain(partition)
+                if chain is None or chain.frontier < placed.frontier:
                     return Missing(partition, placed.frontier)
                 self._store.begin(partition, self.epoch)
-                if line.last != before:
-                    self._place(partition, line)
+                if chain.last != before:
+                    self._place(partition, chain)
                     return None
                 placed.pointer = Pointer(self.epoch, None if before is None else before.id)
             rewritten: set[FileName] = set()
@@ -243,7 +243,7 @@ class PartitionHost:
             late_rows=kept.late_rows - (0 if before is None else before.late_rows),
             seconds=self._clock() - started,
             state_bytes=kept.state_bytes,
-            written_bytes=sum(run.nbytes for runs in added.runs.values() for run in runs),
+            written_bytes=sum(run.nbytes for segments in added.segments.values() for run in segments),
         )
         return Done(partition, batch, kept.watermark, measures, kept.tentative)
 
@@ -258,7 +258,7 @@ class PartitionHost:
         found: list[Block] = []
         for partition in self.partitions:
             placed = self._placed[partition]
-            for consumer, at in placed.heard.items():
+            for consumer, at in placed.acknowledged.items():
                 if consumer in self._placed or at is None:
                     continue
                 through = placed.frontier
@@ -305,16 +305,16 @@ class PartitionHost:
         """
         found = []
         for partition, placed in self._placed.items():
-            nears = ((self._placed.get(consumer), heard) for consumer, heard in placed.heard.items())
-            stands = [heard if near is None else near.frontier for near, heard in nears]
+            nears = ((self._placed.get(consumer), last) for consumer, last in placed.acknowledged.items())
+            stands = [last if near is None else near.frontier for near, last in nears]
             behind = min((at for at in stands if at is not None), default=placed.frontier)
             if behind < placed.frontier and self.kept_from(partition) > behind + 1:
                 found.append((partition, behind))
         return found
 
-    def hear(self, sender: PartitionId, consumer: PartitionId, frontier: BatchId | None) -> None:
-        """Hear exactly where a consumer stands, also when it went back; None: it is lost, and gets nothing now."""
-        self._need(sender).heard[consumer] = frontier
+    def acknowledge(self, sender: PartitionId, consumer: PartitionId, frontier: BatchId | None) -> None:
+        """Take over the last batch that a consumer has completed, also when it rolled back; None: it is lost."""
+        self._need(sender).acknowledged[consumer] = frontier
 
     def keep(self, partition: PartitionId, first: BatchId, states: Collection[BatchId] = ()) -> None:
         """Keep a partition's output from a batch on, and its states at these batches until they are safe."""
@@ -331,7 +331,7 @@ class PartitionHost:
         since: VersionId | None = None,
         outbox_from: BatchId | None = None,
     ) -> Snapshot | Missing:
-        """Return a partition's state at a batch: the changes since a version that is on its line, else all of it.
+        """Return a partition's state at a batch: the changes since a version that is on its chain, else all of it.
 
         It holds the output from a batch on too, where one is named.
         """
@@ -341,13 +341,13 @@ class PartitionHost:
         if commit is None or state is None:
             return Missing(partition, batch)
         if commit.tentative:
-            raise CheckFailed(f"{partition} at batch {batch} is tentative", remedy="checkpoint its clean line")
+            raise CheckFailed(f"{partition} at batch {batch} is tentative", remedy="checkpoint its clean chain")
         earlier = None if since is None else placed.commits.get(since.batch)
         if earlier is not None and earlier.id != since:
             earlier = None
         outbox: list[Block] = []
         if outbox_from is not None:
-            for consumer in placed.heard:
+            for consumer in placed.acknowledged:
                 kept = self.replay(partition, consumer, BatchId(outbox_from - 1), batch)
                 if kept is None:
                     raise CheckFailed(
@@ -370,28 +370,29 @@ class PartitionHost:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _need(self, partition: PartitionId) -> Placed:
+    def _need(self, partition: PartitionId) -> HostedPartition:
         placed = self._placed.get(partition)
         if placed is None:
             raise BadInput(f"{partition} is not on node {self.node}", remedy="place it there first")
         return placed
 
-    def _place(self, partition: PartitionId, line: Line) -> None:
+    def _place(self, partition: PartitionId, chain: VersionChain) -> None:
         placed = self._placed.get(partition)
         if placed is None:
-            heard: dict[PartitionId, BatchId | None] = dict.fromkeys(self._program.consumers(partition), NO_BATCH)
-            placed = Placed(partition, Inbox(self._program.streams(partition)), line.pointer, dict(line.commits), heard)
+            none: dict[PartitionId, BatchId | None] = dict.fromkeys(self._program.consumers(partition), NO_BATCH)
+            inbox = Inbox(self._program.streams(partition))
+            placed = HostedPartition(partition, inbox, chain.pointer, dict(chain.commits), none)
             self._placed[partition] = placed
             # Its inbox is empty: what was handed to it before, it needs again.
             for sender in self._placed.values():
                 sender.handed.pop(partition, None)
         else:
-            placed.stand(line)
+            placed.stand(chain)
         placed.inbox.done(placed.frontier)
 
-    def _hand_over(self, placed: Placed) -> None:
+    def _hand_over(self, placed: HostedPartition) -> None:
         """Give consumers on this host what they have not got yet."""
-        for consumer in placed.heard:
+        for consumer in placed.acknowledged:
             near = self._placed.get(consumer)
             if near is None:
                 continue
@@ -402,16 +403,16 @@ class PartitionHost:
                 near.inbox.put(block, near.frontier)
                 placed.handed[consumer] = block.header.batch
 
-    def _trim(self, placed: Placed) -> None:
+    def _trim(self, placed: HostedPartition) -> None:
         """Drop what nobody needs."""
         placed.trimmed_at = placed.frontier
-        now = self._store.line(placed.partition)
+        now = self._store.chain(placed.partition)
         if now is None or now.pointer.epoch > self.epoch:
             return  # an attempt of an epoch that is over: what is kept is not its business
         recent = sorted(placed.commits)[-self._versions :]
         states = {placed.commits[batch].id for batch in recent}
         states |= {commit.id for batch, commit in placed.commits.items() if batch in placed.pinned}
         self._store.forget(placed.partition, states, placed.keep_from)
-        line = self._store.line(placed.partition)
-        if line is not None:
-            placed.stand(line)
+        chain = self._store.chain(placed.partition)
+        if chain is not None:
+            placed.stand(chain)

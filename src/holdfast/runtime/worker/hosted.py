@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdfast.ids import BatchId, PartitionId
-from holdfast.runtime.state.versions import NO_BATCH, Commit, Line, Pointer
+from holdfast.runtime.state.versions import NO_BATCH, Commit, Pointer, VersionChain
 from holdfast.runtime.worker.inbox import Inbox
 
 _FIRST = BatchId(0)
 
 
 @dataclass(slots=True)
-class Placed:
+class HostedPartition:
     """A partition that is on this host."""
 
     partition: PartitionId
     inbox: Inbox
     pointer: Pointer
     commits: dict[BatchId, Commit]
-    heard: dict[PartitionId, BatchId | None]
+    acknowledged: dict[PartitionId, BatchId | None]
     """What each consumer has completed, as the driver's log says; None: it is lost, and gets nothing now."""
     handed: dict[PartitionId, BatchId] = field(default_factory=dict)
     """The last batch handed to each consumer on this host."""
@@ -35,10 +35,10 @@ class Placed:
     def __post_init__(self) -> None:
         self.frontier = max(self.commits, default=NO_BATCH)
 
-    def stand(self, line: Line) -> None:
+    def stand(self, chain: VersionChain) -> None:
         """Take over what the files say."""
-        self.pointer, self.commits = line.pointer, dict(line.commits)
-        self.frontier = line.frontier
+        self.pointer, self.commits = chain.pointer, dict(chain.commits)
+        self.frontier = chain.frontier
 
     def add(self, commit: Commit) -> None:
         """Complete the next batch."""

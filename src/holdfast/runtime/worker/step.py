@@ -56,7 +56,7 @@ def process(operator: OperatorProgram, given: Batch, rewritten: set[FileName]) -
         late_rows += table.num_rows
         edge = Edge(operator.inputs[side].edge.source, LATE)
         sent.append(Block(_header(given, edge, given.partition.index, now, tentative), table))
-    refs, fresh = _runs(given, stepped.state, rewritten)
+    refs, fresh = _segments(given, stepped.state, rewritten)
     commit = Commit(
         given.partition,
         VersionId(given.batch, given.epoch),
@@ -66,7 +66,7 @@ def process(operator: OperatorProgram, given: Batch, rewritten: set[FileName]) -
         late_rows=late_rows + (0 if before is None else before.late_rows),
         rows_in=sum(block.row_count for block in blocks) + (0 if before is None else before.rows_in),
         rows_out=(0 if output is None else output.num_rows) + (0 if before is None else before.rows_out),
-        state_bytes=sum(run.nbytes for runs in stepped.state.values() for run in runs),
+        state_bytes=sum(segment.nbytes for segments in stepped.state.values() for segment in segments),
         tentative=tentative,
     )
     return commit, Addition(fresh, sent)
@@ -117,25 +117,25 @@ def _header(given: Batch, edge: Edge, target: int, watermark: Watermark, tentati
     return Header(edge, given.partition, receiver, given.batch, given.epoch, watermark, tentative)
 
 
-def _runs(
+def _segments(
     given: Batch, state: State, rewritten: set[FileName]
 ) -> tuple[dict[str, tuple[SegmentRef, ...]], dict[str, list[pa.Table]]]:
-    """Tell runs that are where they were from new ones; those of files to be rewritten count as new."""
+    """Tell segments that are where they were from new ones; those of files to be rewritten count as new."""
     known: dict[int, SegmentRef] = {}
     if given.before is not None:
-        for name, runs in given.state.items():
-            known.update({id(run): ref for run, ref in zip(runs, given.before.runs[name], strict=True)})
+        for name, segments in given.state.items():
+            known.update({id(segment): ref for segment, ref in zip(segments, given.before.segments[name], strict=True)})
     refs: dict[str, tuple[SegmentRef, ...]] = {}
     fresh: dict[str, list[pa.Table]] = {}
     number = 0
     for name in sorted(state):
         found = []
-        for run in state[name]:
-            ref = known.get(id(run))
+        for segment in state[name]:
+            ref = known.get(id(segment))
             if ref is None or ref.file in rewritten:
                 ref = SegmentRef(FRESH, number)
                 number += 1
-                fresh.setdefault(name, []).append(run)
+                fresh.setdefault(name, []).append(segment)
             found.append(ref)
         refs[name] = tuple(found)
     return refs, fresh

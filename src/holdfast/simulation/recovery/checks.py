@@ -1,7 +1,7 @@
 """What must hold in every simulated recovery: checked after every step, and at the end. Runs anywhere.
 
-The checkers share nothing with the machine: rooms are added up anew, outputs compared with those of a run that had no
-machine at all, stamps of operators that are not deterministic followed link by link.
+The checkers share nothing with the state: rooms are added up anew, outputs compared with those of a run that had no
+state at all, stamps of operators that are not deterministic followed link by link.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import snapshot_name
-from holdfast.recovery.machine import Machine
+from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.states import LIVE_STATES, TRANSITIONS, Cause, PartitionState
 from holdfast.runtime.io.sinks import OutputKey
 from holdfast.runtime.program import Program
 from holdfast.simulation.recovery.applications import LateRows, Outputs, mix
-from holdfast.simulation.recovery.stores import FragileStore, SlowVault
+from holdfast.simulation.recovery.stores import FragileStore, SlowSnapshotStore
 
 PATIENCE = 3
 """Clean cycles in a row in which a live query may bring nothing before it counts as waiting for dead ones."""
@@ -37,7 +37,7 @@ class StepChecks:
     """What must hold at every moment."""
 
     def __init__(
-        self, program: Program, snapshot_store: SlowVault, complain: Callable[[Violation], None], run: str
+        self, program: Program, snapshot_store: SlowSnapshotStore, complain: Callable[[Violation], None], run: str
     ) -> None:
         self._program, self._snapshot_store, self._complain, self._run = program, snapshot_store, complain, run
         self._cost = {p: float(program.topology.cost[program.topology.index(p)]) for p in program.partitions}
@@ -59,29 +59,29 @@ class StepChecks:
             named = PartitionId.parse(partition)
             self._complain(Violation(f"{partition} went from {before} to {after}, being {cause}", (named,)))
 
-    def after_step(self, machine: Machine, clean: bool, logged: BatchId) -> None:
-        """Look at the machine between two steps."""
-        self._bounds(machine)
-        if machine.checkpoints.global_batch != self._global:
-            self._snapshots(machine)
-            self._global = machine.checkpoints.global_batch
-        self._no_waiting(machine, clean, logged)
+    def after_step(self, state: ClusterState, clean: bool, logged: BatchId) -> None:
+        """Look at the state between two steps."""
+        self._bounds(state)
+        if state.checkpoints.global_batch != self._global:
+            self._snapshots(state)
+            self._global = state.checkpoints.global_batch
+        self._no_waiting(state, clean, logged)
 
-    def _bounds(self, machine: Machine) -> None:
+    def _bounds(self, state: ClusterState) -> None:
         load: dict[NodeId, float] = {}
-        for p, node in machine.placement.items():
+        for p, node in state.placement.items():
             load[node] = load.get(node, 0.0) + self._cost[p]
-            if node not in machine.nodes:
+            if node not in state.nodes:
                 self._complain(Violation(f"{p} is on {node}, which is not there", (p,)))
         for node, used in load.items():
-            capacity = machine.nodes.get(node, 0.0)
-            if used > machine.settings.bound * capacity + 1e-9:
-                here = tuple(p for p, at in machine.placement.items() if at == node)
+            capacity = state.nodes.get(node, 0.0)
+            if used > state.settings.bound * capacity + 1e-9:
+                here = tuple(p for p, at in state.placement.items() if at == node)
                 self._complain(Violation(f"{node} is planned at {used:g} of {capacity:g}, above its bound", here))
 
-    def _snapshots(self, machine: Machine) -> None:
+    def _snapshots(self, state: ClusterState) -> None:
         """A global checkpoint says that everything is safe: see that it is."""
-        checkpoints = machine.checkpoints
+        checkpoints = state.checkpoints
         for batch in {checkpoints.global_batch, checkpoints.durable_batch} - {BatchId(-1)}:
             for p in self._program.partitions:
                 snapshot = checkpoints.at(p, batch)
@@ -91,8 +91,8 @@ class StepChecks:
                         Violation(f"checkpoint {batch} is global, and {p} has no whole snapshot of it", (p,))
                     )
                     continue
-                start = machine.partitions[p].start
-                if not machine.graph.deterministic(p) and start.batch < batch and snapshot.epoch < start.epoch:
+                start = state.partitions[p].start
+                if not state.graph.deterministic(p) and start.batch < batch and snapshot.epoch < start.epoch:
                     what = f"checkpoint {batch} is global, and snapshot {snapshot.id} of {p} is of an earlier execution"
                     self._complain(Violation(what, (p,)))
                 for one in chain:
@@ -101,26 +101,26 @@ class StepChecks:
                             Violation(f"checkpoint {batch} is global, and snapshot {one.id} of {p} is not safe", (p,))
                         )
 
-    def _no_waiting(self, machine: Machine, clean: bool, logged: BatchId) -> None:
+    def _no_waiting(self, state: ClusterState, clean: bool, logged: BatchId) -> None:
         """A query whose partitions are all live goes on, whatever has become of the others."""
-        if machine.epoch != self._epoch or not clean:
-            self._epoch = machine.epoch
+        if state.epoch != self._epoch or not clean:
+            self._epoch = state.epoch
             self._standstill.clear()
         for query in self._program.outputs:
             # Where the source had to go back, its queries wait until it has caught up: that is going on, too.
-            now = sum(machine.partitions[p].frontier for p in machine.graph.members(query)), machine.published[query]
+            now = sum(state.partitions[p].frontier for p in state.graph.members(query)), state.published[query]
             whole = all(
-                machine.partitions[p].state in LIVE_STATES and machine.partitions[p].state is not PartitionState.PAUSED
-                for p in machine.graph.members(query)
+                state.partitions[p].state in LIVE_STATES and state.partitions[p].state is not PartitionState.PAUSED
+                for p in state.graph.members(query)
             )
-            if not whole or machine.partitions[query].frontier >= logged or now != self._stood.get(query):
+            if not whole or state.partitions[query].frontier >= logged or now != self._stood.get(query):
                 self._standstill[query] = 0
             else:
                 self._standstill[query] = self._standstill.get(query, 0) + 1
                 if self._standstill[query] > PATIENCE:
-                    at = machine.partitions[query].frontier
-                    what = f"{query} is live and stands at batch {at} of {logged}; {len(machine.lost)} are lost"
-                    self._complain(Violation(what, machine.graph.members(query)))
+                    at = state.partitions[query].frontier
+                    what = f"{query} is live and stands at batch {at} of {logged}; {len(state.lost)} are lost"
+                    self._complain(Violation(what, state.graph.members(query)))
             self._stood[query] = now
 
 
@@ -208,17 +208,17 @@ def late_problems(
     return found
 
 
-def retention_problems(program: Program, machine: Machine, stores: Mapping[NodeId, FragileStore]) -> list[Violation]:
+def retention_problems(program: Program, state: ClusterState, stores: Mapping[NodeId, FragileStore]) -> list[Violation]:
     """See that outboxes have shrunk to what consumers have not passed, once recovery is over."""
     found = []
     for p in program.partitions:
-        node = machine.partitions[p].node
+        node = state.partitions[p].node
         if node is None:
             continue
-        consumers = machine.graph.consumers(p)
-        passed = [machine.partitions[one].frontier for one in consumers]
-        if p in machine.published:
-            passed.append(machine.published[p])
+        consumers = state.graph.consumers(p)
+        passed = [state.partitions[one].frontier for one in consumers]
+        if p in state.published:
+            passed.append(state.published[p])
         if not passed:
             continue
         kept = [batch for batch in stores[node].outbox_batches(p) if batch <= min(passed)]

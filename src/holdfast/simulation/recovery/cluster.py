@@ -1,8 +1,9 @@
 """A cluster in one process, on a clock of its own, where everything goes wrong at any point. Runs anywhere.
 
-It is a backend of the coordinator like any other: the same nodes, hosts and cycles as on Spark. Between any two levels
+It is a backend of the coordinator like any other: the same workers and hosts as on Spark. Between any two levels
 of any two nodes, nodes can die (alone, in groups), freeze, thaw and go on writing, come back under their name; blocks
-and reports get lost, are copied, come late; tasks run twice or after their cycle was given up; files vanish.
+and reports get lost, are copied, arrive late, also after the next epoch has begun; tasks run twice or after their cycle
+was given up; files vanish.
 """
 
 from __future__ import annotations
@@ -11,17 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.ids import NodeId, OperatorId, PartitionId
-from holdfast.recovery.events import Event, NodesArrived, NodesLost, NodesSilent
-from holdfast.runtime.backend import Broken
+from holdfast.recovery.events import NodesArrived, NodesLost, NodesSilent
 from holdfast.runtime.blocks import Block
 from holdfast.runtime.io.sources import SourceLog
-from holdfast.runtime.messages import Cycle, NodeReport
+from holdfast.runtime.messages import CycleEnded, DesiredState, NodeReport, Report
 from holdfast.runtime.program import Program
-from holdfast.runtime.worker.worker import SMALL_SNAPSHOT, Node
+from holdfast.runtime.worker.worker import SMALL_SNAPSHOT, NodeWorker
 from holdfast.simulation.recovery.faults import Fault, Mischief
-from holdfast.simulation.recovery.stores import Complain, FragileStore, SlowVault
+from holdfast.simulation.recovery.stores import Complain, FragileStore, SlowSnapshotStore
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 class FakeClock:
@@ -57,7 +57,7 @@ class Member:
     capacity: float
     store: FragileStore
     clock: _NodeClock
-    worker: Node
+    worker: NodeWorker
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class _Task:
     """A level of a cycle that has not been run when it should have been."""
 
     member: Member
-    cycle: Cycle
+    desired: DesiredState
     level: int
     blocks: list[Block]
 
@@ -84,22 +84,24 @@ class SimulatedCluster:
         self,
         program: Program,
         logs: Mapping[OperatorId, SourceLog],
-        snapshot_store: SlowVault,
+        snapshot_store: SlowSnapshotStore,
         mischief: Mischief,
         clock: FakeClock,
-        tell: Tell,
+        log: Log,
         touch: Callable[[str], None],
         complain: Complain,
     ) -> None:
         self._program, self._logs, self._snapshot_store = program, logs, snapshot_store
         self._mischief, self._draw, self.clock = mischief, mischief.draw, clock
-        self._tell, self._touch, self._complain = tell, touch, complain
+        self._log, self._touch, self._complain = log, touch, complain
         self.small_snapshot = SMALL_SNAPSHOT
         self.members: dict[NodeId, Member] = {}
         self.clean = True
         """Whether nothing has gone wrong in the last cycle."""
-        self._due: list[tuple[float, Event]] = []
-        """What the driver will hear of, and when."""
+        self._due: list[tuple[float, NodesArrived | NodesLost | NodesSilent]] = []
+        """What becomes of nodes, and when the driver is told."""
+        self._reports: list[tuple[float, list[Report]]] = []
+        """What workers have reported, and when it reaches the driver."""
         self._coming: list[tuple[float, NodeId, float]] = []
         self._frozen: dict[NodeId, _Frozen] = {}
         self._silent: list[_Frozen] = []
@@ -139,8 +141,8 @@ class SimulatedCluster:
         clock = _NodeClock(self.clock)
         return Member(name, capacity, store, clock, self._worker(name, store, clock))
 
-    def _worker(self, name: NodeId, store: FragileStore, clock: _NodeClock) -> Node:
-        return Node(
+    def _worker(self, name: NodeId, store: FragileStore, clock: _NodeClock) -> NodeWorker:
+        return NodeWorker(
             self._program,
             store,
             self._snapshot_store,
@@ -156,36 +158,45 @@ class SimulatedCluster:
         for name in names:
             del self.members[name]
             self._frozen.pop(name, None)
-        self._tell(f"killed: {', '.join(names)}")
+        self._log(f"killed: {', '.join(names)}")
         self._due.append((self.clock.now + self._draw.choice((0.0, 0.0, 5.0, 20.0)), NodesLost(tuple(names))))
 
     def _freeze(self, name: NodeId) -> None:
-        self._tell(f"frozen: {name}")
+        self._log(f"frozen: {name}")
         self._frozen[name] = _Frozen(self.members[name])
         self._due.append((self.clock.now + self._draw.uniform(2, 20), NodesSilent((name,))))
 
     def on_the_way(self) -> bool:
-        """Whether nodes are still to come, or to be found silent."""
-        return bool(self._coming or self._due or self._frozen)
+        """Whether nodes are still to come or to be found silent, or reports to arrive."""
+        return bool(self._coming or self._due or self._frozen or self._reports)
 
     # -- the coordinator's backend ------------------------------------------------------------------------------------
 
-    def events(self) -> Sequence[Event]:
+    def reports(self, timeout: float) -> Sequence[Report]:
         """See Backend."""
+        found = self._arrived_reports()
+        if not found and timeout:
+            self.clock.now += max(timeout, 1.0)
+            found = self._arrived_reports()
+        return found
+
+    def _arrived_reports(self) -> list[Report]:
         now = self.clock.now
         for _, name, capacity in [one for one in self._coming if one[0] <= now]:
             self.join({name: self.new_store()}, capacity)
-            self._tell(f"arrived: {name}")
+            self._log(f"arrived: {name}")
             if self._mischief.strikes(Fault.ARRIVAL_KILLED):
                 self.kill([name])
         self._coming = [one for one in self._coming if one[0] > now]
         self._thaw()
-        found = [event for at, event in self._due if at <= now]
+        nodes = [event for at, event in self._due if at <= now]
         self._due = [one for one in self._due if one[0] > now]
-        for event in found:
+        for event in nodes:
             if isinstance(event, NodesSilent):
                 self._silence(event.nodes[0])
-        return found
+        workers = [report for at, reports in self._reports if at <= now for report in reports]
+        self._reports = [one for one in self._reports if one[0] > now]
+        return [*workers, *nodes] if self._draw.random() < 0.5 else [*nodes, *workers]
 
     def request_nodes(self, count: int) -> str | None:
         """See Backend: they come one by one, two to six minutes later."""
@@ -199,102 +210,100 @@ class SimulatedCluster:
     capacity = 1.0
     """Of nodes that are asked for."""
 
-    def wait(self, seconds: float) -> None:
-        """See Backend."""
-        self.clock.now += max(seconds, 1.0)
-
-    def run(self, cycle: Cycle) -> Sequence[NodeReport] | Broken:
-        """See Backend: levels follow each other until nothing moves between nodes."""
-        self._touch("beginning a cycle")
+    def reconcile(self, desired: DesiredState) -> None:
+        """See Backend: levels follow each other until no block moves between nodes; reports may take their time."""
+        self._touch("handing out a desired state")
         self.clean = True
         self.clock.now += self._draw.uniform(5, 25)
         before = sum(self._mischief.injected.values())
         reports: list[NodeReport] = []
-        broken = self._levels(cycle, reports)
+        problem = self._levels(desired, reports)
         self._touch("ending a cycle")
-        if broken is None and self._mischief.strikes(Fault.CYCLE_BROKEN):
-            broken = "the job was cancelled after its last stage"
-        if broken is not None or sum(self._mischief.injected.values()) != before:
+        if problem is None and self._mischief.strikes(Fault.CYCLE_BROKEN):
+            problem = "the job was cancelled after its last stage"
+        if problem is not None or sum(self._mischief.injected.values()) != before:
             self.clean = False
-        return reports if broken is None else Broken(broken)
+        arrives = self.clock.now
+        if self._mischief.strikes(Fault.REPORTS_LATE):
+            self.clean = False
+            arrives += self._draw.uniform(5, 200)
+        # What a cycle that did not end has done is found out by the next: its reports may come, or not.
+        come = [] if problem is not None and self._draw.random() < 0.7 else reports
+        self._reports.append((arrives, [*come, CycleEnded(desired.number, desired.epoch, problem)]))
 
     # -- a cycle -------------------------------------------------------------------------------------------------------
 
-    def _levels(self, cycle: Cycle, reports: list[NodeReport]) -> str | None:
+    def _levels(self, desired: DesiredState, reports: list[NodeReport]) -> str | None:
         waiting: dict[NodeId, list[Block]] = {}
-        sent: set[object] = set()
-        busy = sorted({task.node for task in cycle.tasks.values()})
+        busy = sorted({one.node for one in desired.assignments.values()})
         level = 0
-        broken: str | None = None
-        while busy and broken is None:
+        problem: str | None = None
+        while busy and problem is None:
             coming: dict[NodeId, list[Block]] = {}
             for name in busy:
                 self._faults()
-                blocks = self._disturb(cycle, name, waiting.get(name, []))
-                report = self._task(cycle, level, name, blocks)
+                blocks = self._disturb(desired, name, waiting.get(name, []))
+                report = self._task(desired, level, name, blocks)
                 if report is None:
-                    broken = f"{name} does not answer"
+                    problem = f"{name} does not answer"
                     if self._draw.random() < 0.5:
                         break  # the others may have done the level, or not
                     continue
-                self._stands_where_known(cycle, report)
+                self._stands_where_known(desired, report)
                 if self._mischief.strikes(Fault.REPORT_LOST):
                     if self._draw.random() < 0.5:
                         continue
                 else:
                     reports.append(report)
-                for block in report.blocks:
-                    task = cycle.tasks.get(block.header.receiver)
-                    if task is not None and block.header.sequence not in sent:
-                        sent.add(block.header.sequence)
-                        if self._mischief.strikes(Fault.BLOCK_DROPPED):
-                            continue
-                        coming.setdefault(task.node, []).append(block)
+                for target, sent in report.sent.items():
+                    for block in sent:
+                        if not self._mischief.strikes(Fault.BLOCK_DROPPED):
+                            coming.setdefault(target, []).append(block)
             if self._mischief.strikes(Fault.CYCLE_BROKEN):
-                broken = "the job was cancelled"
+                problem = "the job was cancelled"
             waiting, level, busy = coming, level + 1, sorted(coming)
-        if broken is not None:
-            self._leave_behind(cycle, level, busy, waiting)
-        return broken
+        if problem is not None:
+            self._leave_behind(desired, level, busy, waiting)
+        return problem
 
-    def _stands_where_known(self, cycle: Cycle, report: NodeReport) -> None:
-        """A node has what the driver was told of, or says that it is missing."""
+    def _stands_where_known(self, desired: DesiredState, report: NodeReport) -> None:
+        """A node has what it has reported, or reports that it is missing."""
         for p, frontier in report.frontiers.items():
-            if frontier < cycle.tasks[p].frontier:
-                known = cycle.tasks[p].frontier
+            known = desired.assignments[p].frontier
+            if frontier < known:
                 self._complain(f"{p} goes on from batch {frontier} on {report.node}, and the driver knows of {known}")
 
     def _leave_behind(
-        self, cycle: Cycle, level: int, busy: Sequence[NodeId], waiting: Mapping[NodeId, list[Block]]
+        self, desired: DesiredState, level: int, busy: Sequence[NodeId], waiting: Mapping[NodeId, list[Block]]
     ) -> None:
         """Tasks of a cycle that was given up may still run."""
         for name in busy:
             if name in self.members and self._mischief.would(Fault.STRAGGLER):
-                self._late.append(_Task(self.members[name], cycle, level, waiting.get(name, [])))
+                self._late.append(_Task(self.members[name], desired, level, waiting.get(name, [])))
 
-    def _task(self, cycle: Cycle, level: int, name: NodeId, blocks: list[Block]) -> NodeReport | None:
+    def _task(self, desired: DesiredState, level: int, name: NodeId, blocks: list[Block]) -> NodeReport | None:
         """Run one level on one node; None: the node does not answer."""
         member = self.members.get(name)
         if member is None:
             return None
         if name in self._frozen:
-            self._frozen[name].tasks.append(_Task(member, cycle, level, blocks))
+            self._frozen[name].tasks.append(_Task(member, desired, level, blocks))
             return None
         self._run_late()
         if self._mischief.strikes(Fault.WORKER_RECYCLED):
             member.worker = self._worker(name, member.store, member.clock)
         member.clock.slow = self._mischief.strikes(Fault.NODE_SLOW)
-        report = member.worker.level(cycle, level, blocks)
+        report = member.worker.reconcile(desired, level, blocks)
         if self._mischief.strikes(Fault.LEVEL_REPEATED):
             other = member.worker
             if self._draw.random() < 0.5:
                 other = self._worker(name, member.store, member.clock)
-            again = other.level(cycle, level, self._shuffled(blocks))
+            again = other.reconcile(desired, level, self._shuffled(blocks))
             if self._draw.random() < 0.5:
                 report = again
         return report
 
-    def _disturb(self, cycle: Cycle, name: NodeId, blocks: list[Block]) -> list[Block]:
+    def _disturb(self, desired: DesiredState, name: NodeId, blocks: list[Block]) -> list[Block]:
         """Copy blocks, mix them up, add some of earlier cycles."""
         found = list(blocks)
         if found and self._mischief.strikes(Fault.BLOCK_DUPLICATED):
@@ -303,7 +312,7 @@ class SimulatedCluster:
             here = [
                 block
                 for block in self._old_blocks
-                if (task := cycle.tasks.get(block.header.receiver)) is not None and task.node == name
+                if (one := desired.assignments.get(block.header.receiver)) is not None and one.node == name
             ]
             if here:
                 self._mischief.injected[Fault.OLD_BLOCKS] += 1
@@ -349,7 +358,7 @@ class SimulatedCluster:
                 if victims:
                     victim = draw.choice(victims)
                     if lose(member.store, victim):
-                        self._tell(f"{fault}: {victim} on {member.name}")
+                        self._log(f"{fault}: {victim} on {member.name}")
                         mischief.injected[fault] += 1
 
     def _silence(self, name: NodeId) -> None:
@@ -368,7 +377,7 @@ class SimulatedCluster:
             member = frozen.member
             if self._mischief.would(Fault.NODE_CAME_BACK) and member.name not in self.members:
                 self._mischief.injected[Fault.NODE_CAME_BACK] += 1
-                self._tell(f"came back: {member.name}")
+                self._log(f"came back: {member.name}")
                 if self._draw.random() < 0.5:
                     member.worker = self._worker(member.name, member.store, member.clock)
                 self.members[member.name] = member
@@ -387,17 +396,17 @@ class SimulatedCluster:
                 if self.members.get(task.member.name) is not task.member or task.member.name in self._frozen:
                     continue
                 self._mischief.injected[Fault.STRAGGLER] += 1
-                self._tell(f"late: level {task.level} of cycle {task.cycle.number} on {task.member.name}")
+                self._log(f"late: level {task.level} of cycle {task.desired.number} on {task.member.name}")
                 worker = task.member.worker
                 if self._draw.random() < 0.5:
                     worker = self._worker(task.member.name, task.member.store, task.member.clock)
                 self._run_over(worker, task)
 
-    def _run_over(self, worker: Node, task: _Task) -> None:
+    def _run_over(self, worker: NodeWorker, task: _Task) -> None:
         """Run a task of a cycle that is over."""
         before, self._snapshot_store.over = self._snapshot_store.over, True
         try:
-            worker.level(task.cycle, task.level, task.blocks)
+            worker.reconcile(task.desired, task.level, task.blocks)
         finally:
             self._snapshot_store.over = before
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.examples import hashtags
 from holdfast.ids import NodeId, OperatorId, PartitionId
-from holdfast.recovery.layout import spread_evenly
+from holdfast.recovery.assignment import spread_evenly
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.simulation.recovery.times import STRATEGY_OF, RecoveryTimes, TimeConstants, best_case, simulate_times
 from holdfast.topology import Topology

@@ -22,6 +22,7 @@ class Fault(StrEnum):
     BLOCK_DUPLICATED = "block delivered twice"
     BLOCKS_REORDERED = "blocks out of order"
     OLD_BLOCKS = "blocks of an earlier cycle delivered"
+    REPORTS_LATE = "reports late"
     REPORT_LOST = "report lost"
     CYCLE_BROKEN = "cycle broken half-way"
     LEVEL_REPEATED = "level run twice"
@@ -31,8 +32,8 @@ class Fault(StrEnum):
     SAVE_LATE = "save finished late"
     SAVE_REFUSED = "save refused: its epoch was over"
     FETCH_LATE = "snapshot came late"
-    IMAGE_LOST = "snapshot lost: too few fragments"
-    IMAGE_DAMAGED = "snapshot damaged"
+    SNAPSHOT_LOST = "snapshot lost: too few fragments"
+    SNAPSHOT_DAMAGED = "snapshot damaged"
     STATE_MISSING = "state files missing"
     PARTITION_MISSING = "all files of a partition missing"
     OUTBOX_MISSING = "outbox file missing"
@@ -55,6 +56,7 @@ USUAL: dict[Fault, float] = {
     Fault.BLOCKS_REORDERED: 0.2,
     Fault.OLD_BLOCKS: 0.15,
     Fault.REPORT_LOST: 0.02,
+    Fault.REPORTS_LATE: 0.04,
     Fault.CYCLE_BROKEN: 0.015,
     Fault.LEVEL_REPEATED: 0.04,
     Fault.STRAGGLER: 0.3,
@@ -62,8 +64,8 @@ USUAL: dict[Fault, float] = {
     Fault.SAVE_FAILED: 0.04,
     Fault.SAVE_LATE: 0.12,
     Fault.FETCH_LATE: 0.4,
-    Fault.IMAGE_LOST: 0.3,
-    Fault.IMAGE_DAMAGED: 0.1,
+    Fault.SNAPSHOT_LOST: 0.3,
+    Fault.SNAPSHOT_DAMAGED: 0.1,
     Fault.STATE_MISSING: 0.004,
     Fault.PARTITION_MISSING: 0.003,
     Fault.OUTBOX_MISSING: 0.004,

@@ -1,8 +1,8 @@
 """One simulated recovery, from one seed: an application, a cluster, a storm, and the calm after it. Runs anywhere.
 
-The machine, the coordinator, nodes and hosts are those of real runs. While the storm lasts, batches are logged, and
-nodes, messages, files, snapshots and drivers are lost at any point. Then nothing goes wrong any more, nodes arrive
-until there are enough, and everything must end: outputs as without failures, recovery over, outboxes trimmed.
+The recovery machine, the coordinator, workers and hosts are those of real runs. While the storm lasts, batches are
+logged, and nodes, messages, files, snapshots and drivers are lost at any point. Then nothing goes wrong any more, nodes
+arrive until there are enough, and everything must end: outputs as without failures, recovery over, outboxes trimmed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from holdfast.simulation.recovery.checks import (
 )
 from holdfast.simulation.recovery.cluster import FakeClock, SimulatedCluster
 from holdfast.simulation.recovery.faults import Fault, Mischief, draw_mischief
-from holdfast.simulation.recovery.stores import FragileStore, SlowVault, WatchedProgress, WatchedSink
+from holdfast.simulation.recovery.stores import FragileStore, SlowSnapshotStore, WatchedProgress, WatchedSink
 
 MOST_STEPS = 400
 """Steps that a storm, or the calm after it, may take."""
@@ -156,7 +156,7 @@ class _Run:
         self.clock = FakeClock()
         self.journal: list[str] | None = [] if record else None
         self.epochs = self.rollbacks = 0
-        self.snapshot_store = SlowVault(self.mischief, self.clock, self._complain)
+        self.snapshot_store = SlowSnapshotStore(self.mischief, self.clock, self._complain)
         self.progress = WatchedProgress(self._touch, self._complain)
         """The handle of the driver that counts."""
         self.logs = {name: MemoryLog(source, self.program.name) for name, source in self.program.sources.items()}
@@ -218,8 +218,8 @@ class _Run:
                     recovery=self.scene.settings,
                     pace=self.scene.pace,
                     clock=self.clock,
-                    observe=self._observe,
-                    tell=self._nothing,
+                    emit=self._observe,
+                    log=self._nothing,
                 )
                 return
             except DriverDied:
@@ -236,7 +236,7 @@ class _Run:
         self._start(stores)
 
     def _count_driver(self) -> None:
-        self.epochs = int(self.driver.machine.epoch)
+        self.epochs += self.driver.state.epoch.number
         self.rollbacks += self.driver.rollbacks
 
     def _late_sink(self, operator: OperatorId, feed: OperatorId) -> WatchedSink:
@@ -262,7 +262,7 @@ class _Run:
         fields = seen.fields
         if seen.kind == "state":
             self.checks.turned(fields["partition"], fields["before"], fields["cause"], fields["after"])
-        elif seen.kind == "planned" and fields["problems"]:
+        elif seen.kind == "plan-rejected":
             self._complain(f"a plan is not valid: {fields['problems'][0]}")
         if self.journal is not None:
             told = ", ".join(f"{name} {value}" for name, value in fields.items() if value not in (None, [], {}))
@@ -299,13 +299,13 @@ class _Run:
     def _step(self) -> bool:
         """Let the driver do one step, and look; say whether it ran a cycle."""
         try:
-            ran = self.driver.step()
+            ran = self.driver.step(self.draw.uniform(1, 30))
         except DriverDied:
             self._restart(old_goes_on=False)
             return True
         if not ran:
             self.clock.now += self.draw.uniform(5, 40)
-        self.checks.after_step(self.driver.machine, ran and self.cluster.clean, self.driver.status.logged)
+        self.checks.after_step(self.driver.state, ran and self.cluster.clean, self.driver.status.logged)
         return ran
 
     def _let_old_go_on(self) -> None:
@@ -333,7 +333,7 @@ class _Run:
         self.driver.checkpoint()
         self._look()
         self._come_to_rest("after the last checkpoint")
-        if self.driver.machine.recovering or self.driver.machine.buffering:
+        if self.driver.state.recovering or self.driver.state.buffering:
             self._complain("everything is back and safe, and recovery does not end")
 
     def _come_to_rest(self, when: str) -> None:
@@ -342,21 +342,21 @@ class _Run:
             before = _standing(self.driver)
             ran = self._step()
             steps += 1
-            machine = self.driver.machine
+            state = self.driver.state
             moved = _standing(self.driver) != before
             stuck = 0 if moved or self.cluster.on_the_way() else stuck + 1
-            if stuck >= 3 and machine.lost and not self.cluster.on_the_way():
-                if len(machine.nodes) > self.scene.nodes + 2 * len(self.program.partitions):
-                    lost = tuple(machine.lost)
+            if stuck >= 3 and state.lost and not self.cluster.on_the_way():
+                if len(state.nodes) > self.scene.nodes + 2 * len(self.program.partitions):
+                    lost = tuple(state.lost)
                     self._found(Violation(f"{when}: {lost[0]} finds no node, though there are enough", lost))
                 self.cluster.join({self.cluster.new_name("x"): self.cluster.new_store()}, self.scene.capacity)
                 stuck = 0
             elif stuck > 12 or steps > MOST_STEPS:
-                behind = tuple(p for p, one in machine.partitions.items() if one.frontier < self.driver.status.logged)
+                behind = tuple(p for p, one in state.partitions.items() if one.frontier < self.driver.status.logged)
                 self._found(Violation(f"{when}: nothing moves any more (ran {ran})", behind or self.program.outputs))
 
     def _look(self) -> None:
-        self.checks.after_step(self.driver.machine, False, self.driver.status.logged)
+        self.checks.after_step(self.driver.state, False, self.driver.status.logged)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -370,19 +370,19 @@ class _Run:
         for violation in late_problems(late, late_of(recipe, seed, count)):
             self._found(violation)
         self._look_into_files()
-        if self.driver.machine.buffering:
+        if self.driver.state.buffering:
             return  # the last batch is safe already, so no later checkpoint ends what was found only now
         stores = {name: member.store for name, member in self.cluster.members.items()}
-        for violation in retention_problems(self.program, self.driver.machine, stores):
+        for violation in retention_problems(self.program, self.driver.state, stores):
             self._found(violation)
 
     def _look_into_files(self) -> None:
         """Let workers be new: they drop what can be dropped, and find out now if files have vanished in the storm."""
         for _ in range(3):
-            epoch = self.driver.machine.epoch
+            epoch = self.driver.state.epoch
             self.cluster.recycle()
-            self.driver.cycle()
-            if self.driver.machine.epoch == epoch:
+            self.driver.probe()
+            if self.driver.state.epoch == epoch:
                 return
             self._come_to_rest("after files were found missing")
         self._complain("files are missing again and again, though nothing goes wrong any more")
@@ -390,9 +390,9 @@ class _Run:
     def outcome(self, violation: Violation | None) -> Outcome:
         """Say what came of it."""
         self._count_driver()
-        machine = self.driver.machine
+        state = self.driver.state
         partitions = () if violation is None else violation.partitions
-        stories = tuple(f"{p}: {machine.partitions[p].story}" for p in partitions)
+        stories = tuple(f"{p}: {state.partitions[p].history}" for p in partitions)
         return Outcome(
             self.seed,
             self.scene.recipe,
@@ -410,10 +410,10 @@ class _Run:
 
 
 def _standing(driver: Coordinator) -> object:
-    machine = driver.machine
+    state = driver.state
     return (
-        machine.epoch,
-        machine.checkpoints.global_batch,
-        [(one.frontier, one.state) for one in machine.partitions.values()],
-        list(machine.published.values()),
+        state.epoch,
+        state.checkpoints.global_batch,
+        [(one.frontier, one.state) for one in state.partitions.values()],
+        list(state.published.values()),
     )

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.ids import BatchId, Epoch, PartitionId
-from holdfast.runtime.coordinator.progress import MemoryProgress, ProgressShelf
+from holdfast.runtime.coordinator.progress import MemoryProgress, ProgressRecord
 from holdfast.runtime.io.sinks import MemorySink, OutputKey
 from holdfast.runtime.state.snapshot_store import Answered, SaveAnswer
 from holdfast.runtime.state.store import Addition, MemoryStore
@@ -66,7 +66,7 @@ class FragileStore(MemoryStore):
 
     def lose_state(self, partition: PartitionId) -> bool:
         """Lose the state files of a partition; its commits and outbox stay."""
-        return bool(self._runs.pop(partition, None))
+        return bool(self._segments.pop(partition, None))
 
     def lose_outbox(self, partition: PartitionId) -> bool:
         """Lose the outbox files of a partition."""
@@ -93,7 +93,7 @@ class _Held:
 _OVER = "its epoch is over"
 
 
-class SlowVault:
+class SlowSnapshotStore:
     """Snapshots that take time to save and to fetch, and that can be lost where they are not durable.
 
     Losing is decided when a snapshot is first fetched: fragments go with the nodes that held them, and a recovery is
@@ -145,9 +145,9 @@ class SlowVault:
             return
         if held.comes_at is None:
             if not held.durable and held.lost is None:
-                if self._mischief.strikes(Fault.IMAGE_LOST):
+                if self._mischief.strikes(Fault.SNAPSHOT_LOST):
                     held.lost = "3 of 4 fragments are gone"
-                elif self._mischief.strikes(Fault.IMAGE_DAMAGED):
+                elif self._mischief.strikes(Fault.SNAPSHOT_DAMAGED):
                     held.data = held.data.slice(0, held.data.size - 1)
             late = self._mischief.draw.uniform(5, 60) if self._mischief.strikes(Fault.FETCH_LATE) else 0.0
             held.comes_at = self._clock() + late
@@ -186,8 +186,8 @@ class SlowVault:
 class WatchedProgress(MemoryProgress):
     """Progress that a driver may die before or after writing; what the next one reads has been through JSON."""
 
-    def __init__(self, touch: Callable[[str], None], complain: Complain, shelf: ProgressShelf | None = None) -> None:
-        super().__init__("run", shelf)
+    def __init__(self, touch: Callable[[str], None], complain: Complain, record: ProgressRecord | None = None) -> None:
+        super().__init__("run", record)
         self._touch, self._complain = touch, complain
         self._over = False
 
@@ -196,14 +196,13 @@ class WatchedProgress(MemoryProgress):
         self._touch("before writing progress")
         super().write(epoch, json.loads(json.dumps(machine)), measures)
         if self._over:
-            self._complain(f"a driver that another one has followed wrote progress, in epoch {epoch}")
+            self._complain(f"a driver that another one has followed wrote progress, under claim {epoch.claim}")
         self._touch("after writing progress")
 
     def for_next_driver(self) -> WatchedProgress:
-        """Let a new driver read what is written; from its first write on the one before is refused."""
-        following = WatchedProgress(self._touch, self._complain, self._shelf)
+        """Let a new driver take the next claim; from now on the one before is refused."""
         self._over = True
-        return following
+        return WatchedProgress(self._touch, self._complain, self._record)
 
 
 class WatchedSink:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, fields
 
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, NodeId, PartitionId
+from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import Changed, Effect, Place
-from holdfast.recovery.events import CycleDone, Event, NodesArrived, NodesLost
+from holdfast.recovery.events import Event, NodesArrived, NodesLost, PartitionsReported
 from holdfast.recovery.graph import PartitionGraph
-from holdfast.recovery.machine import Machine
+from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.states import LIVE_STATES, PLACED_STATES, PartitionState
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.topology import Topology
@@ -116,8 +117,8 @@ class _Simulation:
         constants: TimeConstants,
     ) -> None:
         self.topology, self.constants, self.settings = topology, constants, settings
-        self.machine = Machine(PartitionGraph(topology), settings)
-        self.graph = self.machine.graph
+        self.machine = RecoveryMachine(ClusterState(PartitionGraph(topology), settings))
+        self.graph = self.machine.state.graph
         numbers = {p: topology.index(p) for p in self.graph.order}
         self.cost = {p: float(topology.cost[number]) for p, number in numbers.items()}
         self.restore = {
@@ -137,19 +138,19 @@ class _Simulation:
     def _begin(self, placement: Mapping[PartitionId, NodeId]) -> None:
         """Bring the machine to where everything runs, some batches past its checkpoint."""
         machine = self.machine
-        machine.wanted = dict(placement)
+        machine.state.wanted = dict(placement)
         machine.handle(NodesArrived(self.capacity))
         age = BatchId(self.constants.checkpoint_age - 1)
-        frontiers = dict.fromkeys(machine.partitions, age)
+        frontiers = dict.fromkeys(machine.state.partitions, age)
         outputs = dict.fromkeys(self.graph.outputs, age)
-        machine.handle(CycleDone(machine.epoch, age, frontiers, frozenset(frontiers), outputs))
-        machine.keep_from()
-        if lost := machine.lost:
+        machine.handle(PartitionsReported(machine.state.epoch, age, frontiers, frozenset(frontiers), outputs))
+        machine.state.keep_from()
+        if lost := machine.state.lost:
             raise BadInput(
                 f"{lost[0]} has no room before the failure", field="capacity", remedy="give nodes more capacity"
             )
         for p, node in placement.items():
-            machine.partitions[p].node = node
+            machine.state.partitions[p].node = node
         self.out_before = age
 
     def _logged(self) -> BatchId:
@@ -159,7 +160,7 @@ class _Simulation:
         machine, constants = self.machine, self.constants
         hit = set(self.failed)
         members = {query: self.graph.members(query) for query in self.graph.outputs}
-        lost = {query for query, mine in members.items() if any(machine.partitions[p].node in hit for p in mine)}
+        lost = {query for query, mine in members.items() if any(machine.state.partitions[p].node in hit for p in mine)}
         back: dict[PartitionId, float] = {}
         level: dict[PartitionId, float] = {}
         self.now = constants.detect_seconds
@@ -169,14 +170,14 @@ class _Simulation:
             self._cycle()
             logged = self._logged()
             for query in self.graph.outputs:
-                mine = machine.partitions[query]
+                mine = machine.state.partitions[query]
                 if query not in back and mine.state in LIVE_STATES and mine.frontier > self.out_before:
                     back[query] = self.now
                 if query in back and query not in level and mine.frontier >= logged - max(1, self.settings.level_lag):
                     level[query] = self.now
             if len(level) == len(self.graph.outputs):
                 break
-            if not self.arrivals and machine.lost and not self._can_move():
+            if not self.arrivals and machine.state.lost and not self._can_move():
                 break
         times = tuple(
             QueryTimes(query, self.priority[query], query in lost, back.get(query), level.get(query))
@@ -190,8 +191,8 @@ class _Simulation:
         return any(
             one.state is PartitionState.RESTORING
             or one.frontier
-            < min((self.machine.partitions[s].frontier for s in self.graph.senders(p)), default=logged - 2)
-            for p, one in self.machine.partitions.items()
+            < min((self.machine.state.partitions[s].frontier for s in self.graph.senders(p)), default=logged - 2)
+            for p, one in self.machine.state.partitions.items()
             if one.state in PLACED_STATES
         )
 
@@ -222,28 +223,32 @@ class _Simulation:
     def _cycle(self) -> None:
         """Run one cycle: restored partitions come in, everybody takes what senders have, time passes."""
         machine, constants = self.machine, self.constants
-        machine.keep_from()
+        machine.state.keep_from()
         logged = self._logged()
         frontiers: dict[PartitionId, BatchId] = {}
         work: dict[NodeId, float] = {}
         for p in self.graph.order:
-            mine = machine.partitions[p]
+            mine = machine.state.partitions[p]
             if mine.node is None or mine.state is PartitionState.PAUSED:
                 continue
             if mine.state is PartitionState.RESTORING and self.ready[p] > self.now:
                 continue
             senders = self.graph.senders(p)
-            reach = min((frontiers.get(s, machine.partitions[s].frontier) for s in senders), default=logged)
+            reach = min((frontiers.get(s, machine.state.partitions[s].frontier) for s in senders), default=logged)
             done = max(0, min(reach, mine.frontier + constants.most_batches) - mine.frontier)
             frontiers[p] = BatchId(mine.frontier + done)
             work[mine.node] = work.get(mine.node, 0.0) + done * self.cost[p]
         busiest = max((used / self._size(node) for node, used in work.items()), default=0.0)
         self.now += constants.cycle_seconds + constants.work_seconds * busiest
         outputs = {p: frontiers[p] for p in self.graph.outputs if p in frontiers}
-        self._follow(machine.handle(CycleDone(machine.epoch, self._logged(), frontiers, frozenset(frontiers), outputs)))
+        self._follow(
+            machine.handle(
+                PartitionsReported(machine.state.epoch, self._logged(), frontiers, frozenset(frontiers), outputs)
+            )
+        )
 
     def _size(self, node: NodeId) -> float:
-        return max(1e-9, self.machine.nodes.get(node, 1.0))
+        return max(1e-9, self.machine.state.nodes.get(node, 1.0))
 
 
 def best_case(arrivals: Sequence[tuple[float, NodeId, float]]) -> list[tuple[float, NodeId, float]]:

@@ -1,1 +1,1 @@
-"""The agent beside a node's executor: its peer, and the spool through which tasks hand it snapshots."""
+"""The agent process of a node: its peer, and the spool folder through which tasks save and fetch snapshots."""

@@ -2,11 +2,11 @@
 
     python -m holdfast.store.agent.agent SPOOL
 
-It reads SPOOL/settings.json (`AgentSettings`, written by whoever starts it), takes SPOOL/agent.lock so that a spool has
-one agent, listens, says where in SPOOL/agent.json, and serves the orders in the spool until it is told to stop. How it
-enters the ring is in the settings, or comes in SPOOL/ring.json once all agents are known (`enter_ring`): so they can be
-started all at once, on ports the system chooses. Killed and started again, it takes up its fragments, its place and
-the orders that were waiting.
+The agent reads SPOOL/settings.json (`AgentSettings`), locks SPOOL/agent.lock so that a spool has one agent, listens,
+writes its address to SPOOL/agent.json, and serves the orders in the spool until SPOOL/stop exists. The peers through
+which it joins the ring are in the settings, or in SPOOL/ring.json once all agents are known (`enter_ring`): all agents
+can therefore start at once, on ports that the system chooses. An agent that is killed and started again continues with
+its fragments, its place on the ring and the pending orders.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from holdfast.errors import BadInput, HoldfastError
 from holdfast.store.agent.agent_files import AgentSettings, process_began, read_note, read_settings, write_note
 from holdfast.store.agent.durable_folder import DurableFolder
 from holdfast.store.agent.spool import make_folders
-from holdfast.store.agent.spool_service import DeskSettings, ImageStore, SpoolService
+from holdfast.store.agent.spool_service import FragmentStore, SpoolService, SpoolServiceSettings
 from holdfast.store.client.scatter import scatter
 from holdfast.store.peer.limits import Limits
 from holdfast.store.peer.peer import RING, Entrance, Peer, PeerSettings
@@ -47,9 +47,9 @@ from holdfast.store.wire.messages import Frame
 
 log = logging.getLogger("holdfast.store.agent")
 MEET_SECONDS = 3
-"""How often an agent looks for peers that the driver knows and it does not."""
+"""Seconds between two attempts to contact peers of SPOOL/ring.json that are unknown to this agent."""
 FIRST_SECONDS = 5.0
-"""How long the ring's first peer, started again, looks for the others before it begins anew."""
+"""Seconds for which the ring's first peer, after a restart, tries the others before it starts a new ring."""
 
 
 class NodeAgent:
@@ -62,14 +62,14 @@ class NodeAgent:
         self._peer: Peer | None = None
         durable = None if settings.durable is None else DurableFolder(Path(settings.durable))
         uses_ring = settings.peer or bool(settings.peers)
-        self._desk = SpoolService(
-            spool, self._open_store if uses_ring else None, durable, DeskSettings(settle=settings.settle)
+        self._service = SpoolService(
+            spool, self._open_store if uses_ring else None, durable, SpoolServiceSettings(settle=settings.settle)
         )
         self._contact: str | None = None
         self._faults: dict[str, Any] | None = None
 
     async def run(self) -> None:
-        """Serve until told to stop."""
+        """Serve until the agent is stopped."""
         settings = self._settings
         life = asyncio.create_task(self._end_in_time())
         notes = asyncio.create_task(self._remember_ring())
@@ -81,7 +81,7 @@ class NodeAgent:
         finally:
             life.cancel()
             notes.cancel()
-            await asyncio.get_running_loop().run_in_executor(None, self._desk.stop)
+            await asyncio.get_running_loop().run_in_executor(None, self._service.stop)
 
     async def _run_peer(self) -> None:
         settings = self._settings
@@ -102,7 +102,7 @@ class NodeAgent:
                 raise
             # The port it had before has been taken meanwhile.
             if self._peer is not None:
-                self._peer.shelf.close()
+                self._peer.files.close()
             self._peer = Peer(replace(wanted, port=settings.port))
             await self._peer.run(self._ready, self._entrance)
 
@@ -113,31 +113,31 @@ class NodeAgent:
         port = await listener.open(settings.host, settings.port)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
-        self._desk.start()
+        self._service.start()
         self._listens(str(Address(settings.host, port)))
         await self._stop.wait()
         await listener.close()
 
     async def _entrance(self, contact: Contact) -> Entrance:
-        """Say where this agent listens, then wait to hear how to enter the ring."""
+        """Publish this agent's address, then wait for the peers through which it joins the ring."""
         self._listens(contact.address)
         settings, join = self._settings, self._settings.peers
         if settings.wait_for_ring:
-            while (told := read_note(self._spool / "ring.json")) is None:
+            while (entrance := read_note(self._spool / "ring.json")) is None:
                 await asyncio.sleep(0.02)
-            join = tuple(told["join"])
+            join = tuple(entrance["join"])
         first = contact.address in join[:1] or not join
         known = tuple(str(one) for one in (read_note(self._spool / "known.json") or {}).get("peers", ()))
         others = [one for one in dict.fromkeys((*known, *join)) if one != contact.address]
         if first and not known:
             return Entrance()
-        # One that was there before must not begin a second ring only because the others are slow to answer.
-        patience = min(FIRST_SECONDS, settings.join_seconds) if first else settings.join_seconds
-        ready = await self._ready_among(others, patience)
+        # A restarted agent must not start a second ring only because the others respond slowly.
+        timeout = min(FIRST_SECONDS, settings.join_seconds) if first else settings.join_seconds
+        ready = await self._ready_among(others, timeout)
         return Entrance(tuple(ready or others), settings.join_seconds if ready else 1.0, or_begin=first)
 
     async def _ready_among(self, peers: list[str], seconds: float) -> list[str]:
-        """Wait until one of these is part of the ring; entering through others that only try to would go in circles."""
+        """Wait until one of these has joined the ring; peers that are still joining cannot admit another."""
         loop = asyncio.get_running_loop()
         pool = ConnectionPool(key_from_file(self._settings.secret_file), connect_seconds=1.0, answer_seconds=1.0)
 
@@ -154,10 +154,10 @@ class NodeAgent:
         return found
 
     def _ready(self, contact: Contact, others: int) -> None:
-        log.info("ready %s with %d others", contact.address, others)
-        self._desk.start()
+        log.info("agent %s joined the ring; it knows %d other peers", contact.address, others)
+        self._service.start()
         if (self._spool / "executor").exists():
-            # It may outlive the folder it was imported from: what it will need is imported now.
+            # The agent may outlive the folder it was imported from: modules that it needs later are imported now.
             threading.Thread(target=import_module, args=("holdfast.store.client.client",), daemon=True).start()
         write_note(self._spool / "agent.json", {**self._about(contact.address), "ready": True})
 
@@ -169,14 +169,14 @@ class NodeAgent:
         return {"address": address, "pid": os.getpid(), "began": time.time()}
 
     def _earlier_port(self) -> int:
-        """Return the port of an earlier life on this spool: neighbours know it."""
+        """Return the port of the previous agent on this spool: neighbours have it in their tables."""
         before = read_note(self._spool / "agent.json")
         return 0 if before is None else Address.parse(before["address"]).port
 
     async def _remember_ring(self) -> None:
-        """Write down who is on the ring, for the next life; meet those whom the driver knows and this one does not.
+        """Write the ring's members to disk for a restart; contact peers of SPOOL/ring.json that are unknown here.
 
-        A node that was frozen while all its neighbours were replaced thaws alone: nobody on the ring knows of it.
+        A node that was frozen while all its neighbours were replaced is in no other peer's tables when it resumes.
         """
         written: list[str] = []
         for second in count(1):
@@ -190,7 +190,7 @@ class NodeAgent:
                 self._peer.meet((read_note(self._spool / "ring.json") or {}).get("join", ()))
 
     async def _end_in_time(self) -> None:
-        """End when told to by a file, or when the executor has been gone for as long as agents linger."""
+        """Stop when SPOOL/stop exists, or when the executor exited more than `linger` seconds ago."""
         gone_since: float | None = None
         while True:
             await asyncio.sleep(0.5)
@@ -200,14 +200,14 @@ class NodeAgent:
             gone_since = None if alive else gone_since or time.monotonic()
             overdue = gone_since is not None and time.monotonic() - gone_since >= self._settings.linger
             if overdue or (self._spool / "stop").exists():
-                log.info("ending: %s", "the executor is gone" if overdue else "told to stop")
+                log.info("stopping: %s", "the executor has exited" if overdue else "the stop file exists")
                 self._stop.set()
                 if self._peer is not None:
                     self._peer.stop()
                 return
 
     def _take_faults(self) -> None:
-        """Lose messages as a drill asks for."""
+        """Drop messages as SPOOL/faults.json asks for (drills)."""
         asked = read_note(self._spool / "faults.json")
         if self._peer is None or asked is None or asked == self._faults:
             return
@@ -215,7 +215,7 @@ class NodeAgent:
         draws, share = random.Random(asked["seed"]), float(asked["lose"])
         self._peer.listener.lose = lambda: draws.random() < share
 
-    def _open_store(self) -> ImageStore:
+    def _open_store(self) -> FragmentStore:
         # The client brings the code and its libraries: loaded by the first order, so that agents start fast.
         from holdfast.erasure.layout import Coding
         from holdfast.store.client.client import ClientSettings, PeerStore
@@ -239,7 +239,7 @@ class NodeAgent:
 
 async def _only_ping(protocol: FrameProtocol, frame: Frame) -> Answer:
     if frame.header.get("do") != "ping":
-        raise BadRequest("this agent keeps no fragments", remedy="ask a peer of the ring")
+        raise BadRequest("this agent stores no fragments", remedy="send the request to a peer of the ring")
     return Answer({"ready": False})
 
 
@@ -249,7 +249,7 @@ def main(arguments: Sequence[str]) -> int:
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
     if len(arguments) != 1:
-        sys.stderr.write("holdfast: an agent is started with its spool's folder\n")
+        sys.stderr.write("holdfast: usage: python -m holdfast.store.agent.agent SPOOL\n")
         return 2
     spool = Path(arguments[0])
     make_folders(spool)
@@ -267,7 +267,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _locked(lock: IO[str], tries: int = 10) -> bool:
-    """Take the spool's lock; again where someone may only have looked whether it is taken."""
+    """Take the spool's lock; try again, because a process that only tests the lock holds it for a moment."""
     for left in range(tries, 0, -1):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

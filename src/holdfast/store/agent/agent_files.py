@@ -1,32 +1,31 @@
-"""What is said to an agent, and by it, in files of its spool: settings, the ring, whom it lives with, when to stop.
+"""The files through which an agent is configured, watched and stopped, in its spool. Runs on the driver and on nodes.
 
-Runs wherever an agent is started, watched or told something; each file is written at once or not at all.
+Each file is replaced atomically.
 
-| file | written by | says |
+| file | written by | contents |
 |---|---|---|
-| `settings.json` | who starts the agent | `AgentSettings` |
-| `ring.json` | the driver | the peers through which it enters the ring, and those it should know |
-| `executor` | the executor's task | the process that the agent lives with |
-| `stop` | who ends the run | end now |
-| `faults.json` | drills | messages to lose |
-| `agent.json` | the agent | where it listens, its process, whether it is ready |
+| `settings.json` | the process that starts the agent | `AgentSettings` |
+| `ring.json` | the driver | addresses of peers: the agent joins the ring through them |
+| `executor` | the executor's task | the process after whose exit the agent stops |
+| `stop` | the process that ends the run | the agent stops at once |
+| `faults.json` | drills | the share of messages that the agent drops |
+| `agent.json` | the agent | its address, its process, whether it has joined the ring |
 """
 
 from __future__ import annotations
 
 import json
-import os
-import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from holdfast.durable_files import replace_atomically
 from holdfast.errors import BadInput
 from holdfast.store.agent.spool import make_folders
 
 SURVIVE = 0.5
-"""Share of the peers that may be lost at once, where nothing else is asked for."""
+"""Default share of the peers that may be lost at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,39 +33,43 @@ class AgentSettings:
     """How an agent runs: plain values and file names, no secret. Written to SPOOL/settings.json."""
 
     host: str = "127.0.0.1"
-    """Where it listens; others than loopback need a secret."""
+    """The address it listens on; any but loopback needs a secret."""
     port: int = 0
     peer: bool = True
-    """Keep fragments for others. Without it, the agent only does its node's work."""
+    """Store fragments for other nodes. False: the agent only serves the tasks of its node."""
     wait_for_ring: bool = False
-    """Enter the ring as SPOOL/ring.json says, once it is there."""
+    """Wait for SPOOL/ring.json and join the ring through the peers in it."""
     peers: tuple[str, ...] = ()
-    """Peers of the ring: to join, or to use where no fragments are kept here. None, and no peer here: no ring."""
+    """Peers to join through, or to use when this agent stores no fragments. Empty, and `peer` False: no ring."""
     join_seconds: float = 60.0
     secret_file: str | None = None
     domain: str | None = None
     durable: str | None = None
-    """The durable folder: a path every node reaches. Tasks may name another one for their run."""
+    """The durable folder: a path that every node can write to. The tasks of a run may name another one."""
     data_fragments: int | None = None
     parity_fragments: int | None = None
     survive: float = SURVIVE
     """Share of the peers whose loss a save must survive, where fragments are not given."""
     fewest_peers: int = 1
     settle: float = 5.0
-    """A snapshot is lost when for so many seconds not enough fragments were found: the ring may be mending."""
+    """Seconds without enough fragments after which a snapshot counts as lost; the ring may be repairing before."""
     keep_alive: float = 1.0
-    """How often neighbours on the ring hear from this peer, seconds."""
+    """Seconds between two keep-alives to each neighbour on the ring."""
     memory_mb: int = 32
-    """The peer's memory tier."""
+    """Memory for fragments in MB."""
     linger: float = 600.0
-    """How long it outlives the process that SPOOL/executor names (`live_with`), seconds; none named, it stays."""
+    """Seconds for which the agent outlives the process in SPOOL/executor (`live_with`); without one it stays."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         if (self.data_fragments is None) != (self.parity_fragments is None):
-            raise BadInput("data and parity fragments come together", remedy="give both, or neither")
+            raise BadInput("only one of data and parity is set", remedy="set both, or neither")
         if not 0 <= self.survive < 1:
-            raise BadInput(f"{self.survive:g} of the peers", field="survive", remedy="give a share from 0 to below 1")
+            raise BadInput(
+                f"{self.survive:g} is not a share of the peers",
+                field="survive",
+                remedy="give a number from 0 to below 1",
+            )
 
 
 def write_settings(spool: Path, settings: AgentSettings) -> None:
@@ -76,37 +79,39 @@ def write_settings(spool: Path, settings: AgentSettings) -> None:
 
 
 def read_settings(spool: Path) -> AgentSettings:
-    """Read what an agent was told."""
+    """Read an agent's settings."""
     path = spool / "settings.json"
     try:
         plain = json.loads(path.read_bytes())
         strange = set(plain) - {field.name for field in fields(AgentSettings)}
         if strange:
-            raise BadInput(f"there is no setting {min(strange)!r}", where=str(path))
+            raise BadInput(f"unknown setting {min(strange)!r}", where=str(path))
         return AgentSettings(**{**plain, "peers": tuple(plain.get("peers", ()))})
     except (OSError, ValueError, TypeError) as error:
-        raise BadInput(f"cannot be read: {error}", where=str(path), remedy="start the agent again") from None
+        raise BadInput(
+            f"the agent's settings cannot be read: {error}", where=str(path), remedy="start the agent again"
+        ) from None
 
 
 def enter_ring(spool: Path, join: Sequence[str]) -> None:
-    """Tell a waiting agent how to enter: through these peers; none, or only itself, means that it is the first.
+    """Let a waiting agent join the ring through these peers; none, or only itself: it starts the ring.
 
-    Told again, an agent that has entered meets those that it does not know.
+    An agent that has joined contacts peers of the list that are unknown to it.
     """
-    told = {"join": list(join)}
-    if read_note(spool / "ring.json") != told:
-        write_note(spool / "ring.json", told)
+    entrance = {"join": list(join)}
+    if read_note(spool / "ring.json") != entrance:
+        write_note(spool / "ring.json", entrance)
 
 
 def live_with(spool: Path, process: int) -> None:
-    """Let the agent of a spool end some time after this process has; the last one named counts."""
+    """Let the agent of a spool stop some time after this process exits; the last call counts."""
     executor = {"pid": process, "began": process_began(process)}
     if read_note(spool / "executor") != executor:
         write_note(spool / "executor", executor)
 
 
 def stop_agent(spool: Path) -> None:
-    """Let the agent of a spool end now: its run is over."""
+    """Stop the agent of a spool: its run is over."""
     (spool / "stop").touch()
 
 
@@ -120,23 +125,21 @@ def process_began(process: int) -> int | None:
 
 
 def lose_messages(spool: Path, share: float, seed: int = 1) -> None:
-    """For drills: let an agent lose this share of the messages that come to it, from a seed; 0 ends it.
+    """For drills: let an agent drop this share of the messages it receives, drawn from a seed; 0 ends it.
 
-    A lost note is gone; with a lost request its connection is cut.
+    A dropped one-way message is gone; a dropped request closes its connection.
     """
     write_note(spool / "faults.json", {"lose": share, "seed": seed})
 
 
 def agent_ready(spool: Path) -> bool:
-    """Say whether the agent of a spool has said that it is part of the ring (or needs none)."""
+    """Return whether the agent of a spool has joined the ring (or needs none)."""
     return bool((read_note(spool / "agent.json") or {}).get("ready"))
 
 
 def write_note(path: Path, plain: dict[str, Any]) -> None:
     """Write plain values to a file of the spool, at once or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
-    part.write_text(json.dumps(plain))
-    part.rename(path)
+    replace_atomically(path, json.dumps(plain).encode())
 
 
 def read_note(path: Path) -> Any:

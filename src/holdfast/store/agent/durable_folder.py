@@ -1,7 +1,7 @@
-"""Snapshots on storage that outlives every node: a folder all nodes reach, named by the user. Runs in agents.
+"""Copies of snapshots in the durable folder: storage that outlives every node and that all nodes reach. Runs in agents.
 
-    FOLDER/RUN/KEY.snapshot            a snapshot's file, as the task wrote it
-    FOLDER/RUN/.epoch-12            the highest epoch that wrote here: lower ones may neither write nor remove
+    FOLDER/RUN/KEY.snapshot            the snapshot file that the task wrote
+    FOLDER/RUN/.epoch-12               the highest epoch that wrote here: lower ones may neither write nor remove
 
 A snapshot is written beside its place, synced, renamed, and the folder synced: it is there whole or not at all.
 """
@@ -13,16 +13,16 @@ import shutil
 import time
 from pathlib import Path
 
+from holdfast.durable_files import replacing_durably
 from holdfast.erasure.fragment import StateId
 from holdfast.ids import Epoch
-from holdfast.store.agent.snapshot_files import check_image
+from holdfast.store.agent.snapshot_files import check_snapshot
 from holdfast.store.agent.snapshot_names import state_of
 from holdfast.store.peer.disk import Disk
-from holdfast.store.peer.publishing import published
 from holdfast.store.wire.failures import Corrupt, NoRoom, StaleEpoch
 
 ABANDONED_SECONDS = 3600.0
-"""A file that was being written for so long belongs to an agent that is gone."""
+"""Seconds after which a partly written file belongs to an agent that has exited."""
 _EPOCH = ".epoch-"
 
 
@@ -30,7 +30,7 @@ class DurableFolder:
     """Copies of snapshots in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Use this folder; it is made when the first snapshot comes."""
+        """Use this folder; the first save creates it."""
         self.folder = folder
         self._disk = Disk()
 
@@ -42,13 +42,13 @@ class DurableFolder:
             self._enter(state_of(name), epoch)
             if target.exists():
                 return
-            with published(target) as file, snapshot.open("rb") as source:
+            with replacing_durably(target) as file, snapshot.open("rb") as source:
                 shutil.copyfileobj(source, file, 1 << 20)
         except OSError as error:
             raise NoRoom(
                 f"cannot write the durable copy: {error.strerror or error}",
                 where=str(self.folder),
-                remedy="see that every node can write there and that there is room",
+                remedy="make the folder writable on every node and free disk space",
             ) from None
 
     def fetch(self, name: str, target: Path) -> bool:
@@ -60,14 +60,14 @@ class DurableFolder:
         with source, target.open("wb") as file:
             shutil.copyfileobj(source, file, 1 << 20)
         try:
-            check_image(target, name)
+            check_snapshot(target, name)
         except Corrupt as corrupt:
             target.unlink()
             raise Corrupt(f"the durable copy is damaged: {corrupt.what}", where=str(self._place(name))) from None
         return True
 
     def forget(self, name: str, epoch: Epoch | None) -> None:
-        """Remove a snapshot; fine when it is not there. No epoch: whoever asks has never written here."""
+        """Remove a snapshot if it exists. No epoch: the caller has never written here, and fences nothing."""
         place = self._place(name)
         if place.exists():
             if epoch is not None:
@@ -75,11 +75,11 @@ class DurableFolder:
             place.unlink(missing_ok=True)
 
     def has(self, name: str) -> bool:
-        """Say whether there is a copy."""
+        """Return whether there is a copy."""
         return self._place(name).exists()
 
     def tidy(self) -> None:
-        """Remove what agents that are gone left half-written."""
+        """Remove partly written files of agents that have exited."""
         for part in self.folder.glob("*/.*.part"):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - part.stat().st_mtime > ABANDONED_SECONDS:
@@ -90,11 +90,11 @@ class DurableFolder:
         return self.folder / state.namespace / f"{state.name}.snapshot"
 
     def _enter(self, state: StateId, epoch: Epoch) -> None:
-        """Fence lower epochs, or be refused as one. Marks are only added, so that no two agents lose one."""
+        """Fence lower epochs; `StaleEpoch` if this one is fenced. One file per epoch: agents cannot race."""
         within = self.folder / state.namespace
         marks = [int(path.name.removeprefix(_EPOCH)) for path in within.glob(f"{_EPOCH}*")]
         if epoch < max(marks, default=0):
-            raise StaleEpoch(f"epoch {epoch} of {state.namespace!r} is over: epoch {max(marks)} has begun")
+            raise StaleEpoch(f"epoch {epoch} of {state.namespace!r} is fenced: epoch {max(marks)} has started")
         if epoch not in marks:
             (within / f"{_EPOCH}{epoch}").touch()
             for lower in marks:

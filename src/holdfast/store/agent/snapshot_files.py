@@ -1,8 +1,8 @@
-"""A snapshot as a file: who it is, then its bytes, aligned, under a checksum. Runs anywhere.
+"""The snapshot file: name and epoch of a snapshot, then its bytes, aligned, with a checksum. Runs anywhere.
 
-One file from end to end: the task that makes a snapshot writes it; the agent codes it as it is; the durable folder
-holds a copy of it; the task that takes the snapshot over maps it. So the checksum that the first computed is what the
-last one's agent compares.
+The same bytes travel end to end: the task that takes a snapshot writes the file; the agent encodes the file; the
+durable folder holds a copy of the file; the task that restores the snapshot maps it. The checksum that the first task
+computed is therefore the one that the last agent compares.
 
     magic, lengths, CRC-32 of the bytes     fixed
     name, epoch, durable                    JSON, with its own CRC-32
@@ -39,8 +39,8 @@ _PIECE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class ImageHead:
-    """What a snapshot's file says about it."""
+class SnapshotHead:
+    """The header of a snapshot file."""
 
     name: str
     epoch: Epoch
@@ -57,11 +57,11 @@ class ImageHead:
         return self.start + self.bytes
 
 
-def write_image(folder: Path, name: str, data: bytes | pa.Buffer, *, epoch: int, durable: bool) -> Path:
+def write_snapshot(folder: Path, name: str, data: bytes | pa.Buffer, *, epoch: int, durable: bool) -> Path:
     """Write a snapshot into a new file of this folder and return it; the caller publishes it by a rename.
 
-    Not synced: it need not outlive the machine, and whoever reads it compares the checksum. After an error (the disk is
-    full, say) nothing is left behind.
+    Not synced: the file need not survive a power cut, and readers compare the checksum. After an error (for example a
+    full disk) no file is left behind.
     """
     view = memoryview(data).cast("B")
     about = json.dumps({"name": name, "epoch": epoch, "durable": durable}).encode()
@@ -83,23 +83,23 @@ def write_image(folder: Path, name: str, data: bytes | pa.Buffer, *, epoch: int,
     return path
 
 
-def read_head(path: Path) -> ImageHead:
-    """Read what a file says of itself; `Corrupt` where it is not a snapshot's file, or is cut off."""
+def read_head(path: Path) -> SnapshotHead:
+    """Read the header; `Corrupt` where it is not a snapshot file, or is truncated."""
     with path.open("rb") as file:
         head = _parse(path, file.read(_HEAD.size + _LONGEST_JSON))
         size = os.fstat(file.fileno()).st_size
     if size != head.file_bytes:
-        raise Corrupt(f"{size} bytes where {head.file_bytes} should be", where=str(path))
+        raise Corrupt(f"the file has {size} bytes; its header states {head.file_bytes}", where=str(path))
     return head
 
 
-def check_image(path: Path, name: str) -> ImageHead:
-    """Read a whole file and compare its checksum; `Corrupt` where it is not this snapshot, unharmed."""
+def check_snapshot(path: Path, name: str) -> SnapshotHead:
+    """Read a whole file and compare its checksum; `Corrupt` where it is damaged or another snapshot."""
     head = read_head(path)
     if head.name != name:
-        raise Corrupt(f"holds {head.name}, not {name}", where=str(path))
+        raise Corrupt(f"the file holds snapshot {head.name}, not {name}", where=str(path))
     if _checksum(mapped(path)[head.start :]) != head.checksum:
-        raise Corrupt(f"{name} fails its checksum", where=str(path))
+        raise Corrupt(f"the checksum of snapshot {name} does not match", where=str(path))
     return head
 
 
@@ -119,19 +119,19 @@ def mapped_data(path: Path) -> pa.Buffer:
     return whole.slice(head.start, head.bytes)
 
 
-def _parse(path: Path, begin: bytes) -> ImageHead:
+def _parse(path: Path, begin: bytes) -> SnapshotHead:
     try:
         magic, length, about_crc, size, checksum = _HEAD.unpack_from(begin)
         about = begin[_HEAD.size : _HEAD.size + length]
         if magic != MAGIC or length > _LONGEST_JSON or len(about) != length or zlib.crc32(about) != about_crc:
             raise ValueError("not as a snapshot's file begins")
-        said = json.loads(about)
-        name, epoch, durable = str(said["name"]), Epoch(int(said["epoch"])), bool(said["durable"])
+        fields = json.loads(about)
+        name, epoch, durable = str(fields["name"]), Epoch(int(fields["epoch"])), bool(fields["durable"])
         key_of(name)
     except (ValueError, KeyError, TypeError, struct.error) as error:
-        raise Corrupt(f"not a snapshot's file: {error}", where=str(path)) from None
+        raise Corrupt(f"not a snapshot file: {error}", where=str(path)) from None
     start = _HEAD.size + length
-    return ImageHead(name, epoch, durable, size, checksum, start + -start % ALIGNED)
+    return SnapshotHead(name, epoch, durable, size, checksum, start + -start % ALIGNED)
 
 
 def _checksum(view: memoryview) -> int:

@@ -1,4 +1,4 @@
-"""What a snapshot is called: `traffic-1a2b3c/O3-0/120.7`, that is run, partition, batch and epoch. Runs anywhere.
+"""Names of snapshots: `traffic-1a2b3c/O3-0/120.7`, that is run, partition, batch and epoch. Runs anywhere.
 
 A name is saved once and never changes its contents, so every snapshot is a state of its own in the fragment store, with
 one version: the run is the namespace, where epochs fence, and the rest is the name. Files are called by the same key.
@@ -24,7 +24,7 @@ def key_of(name: str) -> str:
     good = len(parts) > 1 and all(_PART.fullmatch(part) and _BETWEEN not in part for part in parts)
     if not good or len(parts[0]) > LONGEST_RUN or len(name) - len(parts[0]) > LONGEST_REST:
         raise BadInput(
-            f"{one_line(name, 100)!r} cannot name a snapshot",
+            f"{one_line(name, 100)!r} is not a valid snapshot name",
             remedy="write it like run/O3-0/120.7: letters, digits, _ - . [ ], parts not beginning or ending with a dot",
         )
     return _BETWEEN.join(parts)

@@ -1,17 +1,17 @@
-"""Where a task leaves snapshots to be saved and finds those it asked for: files, no sockets, no secret. Runs in tasks.
+"""The spool: the folder through which tasks save and fetch snapshots without a socket or a secret. Runs in tasks.
 
-A task must not wait for the network. It writes a snapshot beside it, goes on, and looks for the answer in a later
-cycle; the node's agent (node_agent.py) does the rest in the background. Both sides see whole files only: everything is
-written elsewhere and renamed. Several processes may use one spool; every call may be repeated.
+A task must not wait for the network. It writes a snapshot into the spool, continues, and reads the answer in a later
+cycle; the node's agent (`agent`, `spool_service`) saves and fetches in the background. Both sides see whole files
+only: every file is written under `parts` and renamed. Several processes may use one spool; every call is idempotent.
 
     SPOOL/orders/KEY.save, KEY.durable              snapshots to save
-    SPOOL/orders/KEY.fetch, *.forget                what else tasks ask for
-    SPOOL/answers/KEY.saved, KEY.lost               what came of it
-    SPOOL/snapshots/KEY                                snapshots that were fetched
-    SPOOL/durable/RUN                               where durable copies of a run go, if not where the agent was told
-    SPOOL/parts/                                    being written
-    SPOOL/heartbeat                                 touched by the agent while it works
-    SPOOL/agent.json                                where the agent listens, and its process
+    SPOOL/orders/KEY.fetch, *.forget                snapshots to fetch and to delete
+    SPOOL/answers/KEY.saved, KEY.lost               results
+    SPOOL/snapshots/KEY                             snapshots that were fetched
+    SPOOL/durable/RUN                               the durable folder of a run, if it is not the agent's
+    SPOOL/parts/                                    files being written
+    SPOOL/heartbeat                                 touched by the agent while it runs
+    SPOOL/agent.json                                the agent's address and process
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.store.agent.snapshot_files import mapped_data, write_image
+from holdfast.store.agent.snapshot_files import mapped_data, write_snapshot
 from holdfast.store.agent.snapshot_names import key_of
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.failures import Corrupt
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.store.agent.spool")
 SPOOL_VARIABLE = "HOLDFAST_SPOOL"
-"""In the environment of tasks: their node's spool."""
+"""Environment variable of tasks: the spool folder of their node."""
 SILENCE_SECONDS = 10.0
-"""An agent whose heartbeat is older than this does not answer."""
+"""Age of the heartbeat, in seconds, from which the agent counts as not responding."""
 AGAIN_SECONDS = 5.0
-"""A snapshot that was lost may be asked for again after this: peers may have come back."""
+"""Seconds after which a lost snapshot may be requested again: peers may have returned."""
 FOLDERS = ("orders", "answers", "snapshots", "durable", "parts")
 
 
 @dataclass(frozen=True, slots=True)
 class SaveAnswer:
-    """What came of a save: it is safe, or why it is not yet (it is tried again, unless `final`)."""
+    """The result of a save: done, or the problem because of which it is tried again (unless `final`)."""
 
     bytes: int = 0
     seconds: float = 0.0
@@ -58,9 +58,9 @@ class SaveAnswer:
     """A copy is in the durable folder."""
     problem: str | None = None
     final: bool = False
-    """It will not be tried again: a newer epoch has taken over; which may ask for the same snapshot, and is heard."""
+    """The save is not tried again: its epoch is fenced. A newer epoch may save the same snapshot."""
     epoch: int = 0
-    """The epoch it was asked for in, where it is final."""
+    """The fenced epoch, where the answer is final."""
 
     @property
     def ok(self) -> bool:
@@ -80,7 +80,7 @@ class Spool:
     ) -> None:
         """Use this folder of the node; the agent and the tasks name the same one.
 
-        `durable_folder`: where durable copies of what is named here go; None: where the agent was told to at its start.
+        `durable_folder`: the folder for durable copies of these snapshots; None: the folder in the agent's settings.
         """
         self.folder = Path(folder)
         self.durable_folder = None if durable_folder is None else Path(durable_folder)
@@ -95,10 +95,10 @@ class Spool:
     # Saving
 
     def save(self, name: str, data: bytes | pa.Buffer, *, epoch: int, durable: bool) -> None:
-        """Begin to save an immutable snapshot under this name; a full disk becomes a problem that `saved` tells."""
+        """Start to save an immutable snapshot under this name; `saved` returns problems, a full disk included."""
         key = key_of(name)
         order = self._order(key, "durable" if durable else "save")
-        # The agent answers before it removes the order, so one of the two is there once a save was asked for.
+        # The agent writes the answer before it removes the order: one of the two exists from the first call on.
         if order.exists() or self._order(key, "durable").exists():
             return
         answer = self._answer(key)
@@ -109,12 +109,12 @@ class Spool:
         self._problems.pop(key, None)
         try:
             self._prepare(name)
-            write_image(self.folder / "parts", name, data, epoch=epoch, durable=durable).rename(order)
+            write_snapshot(self.folder / "parts", name, data, epoch=epoch, durable=durable).rename(order)
         except OSError as error:
             self._problems[key] = SaveAnswer(problem=f"cannot spool {name}: {error.strerror or error}")
 
     def saved(self, name: str) -> SaveAnswer | None:
-        """Tell what came of a save; None: not yet."""
+        """Return the result of a save; None: it is not done yet."""
         key = key_of(name)
         pending = any(self._order(key, kind).exists() for kind in ("durable", "save"))
         answer = self._answer(key)
@@ -128,7 +128,7 @@ class Spool:
     # Fetching
 
     def fetch(self, name: str) -> None:
-        """Begin to bring a snapshot to this node."""
+        """Start to fetch a snapshot to this node."""
         key = key_of(name)
         snapshot, order, lost = self._snapshot(key), self._order(key, "fetch"), self._lost(key)
         with contextlib.suppress(FileNotFoundError):
@@ -145,10 +145,10 @@ class Spool:
             self._prepare(name)
             publish(self.folder, order, json.dumps({"name": name}).encode())
         except OSError as error:
-            self._unreachable[key] = f"cannot be brought to this node: {error.strerror or error}"
+            self._unreachable[key] = f"{name} cannot be fetched to this node: {error.strerror or error}"
 
     def fetched(self, name: str) -> pa.Buffer | None:
-        """Return a snapshot that has arrived: mapped, and compared with its checksum by the agent that brought it."""
+        """Return a fetched snapshot, mapped; the agent that fetched it has compared its checksum."""
         snapshot = self._snapshot(key_of(name))
         try:
             os.utime(snapshot)
@@ -156,11 +156,11 @@ class Spool:
         except FileNotFoundError:
             return None
         except Corrupt:
-            snapshot.unlink(missing_ok=True)  # cut off by a crash of the machine: fetch brings it anew
+            snapshot.unlink(missing_ok=True)  # truncated by a crash of the machine: the next fetch replaces it
             return None
 
     def lost(self, name: str) -> str | None:
-        """Say why a snapshot cannot be brought back; None: it is here, on its way, or was not asked for."""
+        """Return why a snapshot cannot be fetched; None: it is here, being fetched, or was not requested."""
         key = key_of(name)
         try:
             return self._lost(key).read_text()
@@ -170,42 +170,43 @@ class Spool:
     # Forgetting
 
     def forget(self, names: Sequence[str], *, epoch: int | None = None) -> None:
-        """Drop snapshots nobody needs any more: fragments, durable copies, and what this node has of them.
+        """Delete snapshots that are no longer needed: fragments, durable copies and local files.
 
-        `epoch` is the epoch that says so (None: the highest that saved through this spool); an epoch that is over may
-        not forget what a newer one may need.
+        `epoch` is the caller's epoch (None: the highest that saved through this spool); a fenced epoch may not delete
+        what a newer one may need.
         """
         for name in names:
             key_of(name)
         self._to_forget += [(list(names), epoch)] if names else []
         while self._to_forget:
-            names_now, said_in = self._to_forget[0]
+            names_now, epoch_of_order = self._to_forget[0]
             order = self.folder / "orders" / f"{secrets.token_hex(8)}.forget"
             try:
                 for run in {name.partition("/")[0] for name in names_now}:
                     self._prepare(run)
-                publish(self.folder, order, json.dumps({"names": names_now, "epoch": said_in}).encode())
+                publish(self.folder, order, json.dumps({"names": names_now, "epoch": epoch_of_order}).encode())
             except OSError as error:
-                log.warning("snapshots stay longer: %s", error)  # they are named again with the next ones
+                # The names stay in the list: the next call writes them.
+                log.warning("snapshots are deleted later, the order could not be written: %s", error)
                 return
             self._to_forget.pop(0)
 
     # The agent
 
     def _prepare(self, name: str) -> None:
-        """Make the folders, and tell the agent where durable copies of this run go."""
+        """Create the folders, and publish the durable folder of this run to the agent."""
         make_folders(self.folder)
         run = name.partition("/")[0]
         if self.durable_folder is not None and read_durable(self.folder, run) != self.durable_folder:
             publish(self.folder, self.folder / "durable" / run, str(self.durable_folder).encode())
 
     def silence(self) -> str | None:
-        """Say that no agent answers on this node; None where one does."""
+        """Return a sentence if no agent runs on this node; None where one does."""
         try:
             age = time.time() - (self.folder / "heartbeat").stat().st_mtime
         except FileNotFoundError:
             return "no agent has started on this node"
-        return f"this node's agent has not answered for {age:.0f} s" if age > self.silence_seconds else None
+        return f"this node's agent has not responded for {age:.0f} s" if age > self.silence_seconds else None
 
     def _answer(self, key: str) -> SaveAnswer | None:
         return read_answer(self.folder, key)
@@ -229,14 +230,14 @@ def agent_address(folder: Path | str) -> Address | None:
 
 
 def make_folders(spool: Path) -> None:
-    """Make a spool's folders; fine when they are there."""
+    """Create a spool's folders if they do not exist."""
     if not (spool / FOLDERS[-1]).is_dir():
         for name in FOLDERS:
             (spool / name).mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
 def publish(spool: Path, path: Path, contents: bytes) -> None:
-    """Write a small file of the spool at once: whole or not at all."""
+    """Write a small file of the spool atomically."""
     part = spool / "parts" / f"{os.getpid()}-{secrets.token_hex(6)}.part"
     try:
         part.write_bytes(contents)
@@ -247,7 +248,7 @@ def publish(spool: Path, path: Path, contents: bytes) -> None:
 
 
 def read_durable(spool: Path, run: str) -> Path | None:
-    """Return where durable copies of a run go, if its tasks have said so."""
+    """Return the durable folder that the tasks of a run have named; None: the agent's."""
     try:
         return Path((spool / "durable" / run).read_text())
     except FileNotFoundError:
@@ -255,15 +256,15 @@ def read_durable(spool: Path, run: str) -> Path | None:
 
 
 def read_answer(spool: Path, key: str) -> SaveAnswer | None:
-    """Return what came of a save, if anything has."""
+    """Return the result of a save, if there is one."""
     try:
         return SaveAnswer(**json.loads((spool / "answers" / f"{key}.saved").read_bytes()))
-    except (FileNotFoundError, ValueError, TypeError):  # a torn one, after a crash of the machine, is none
+    except (FileNotFoundError, ValueError, TypeError):  # an answer that a crash of the machine has torn counts as none
         return None
 
 
 def write_answer(spool: Path, key: str, answer: SaveAnswer) -> None:
-    """Say what came of a save."""
+    """Write the result of a save."""
     publish(spool, spool / "answers" / f"{key}.saved", json.dumps(asdict(answer)).encode())
 
 

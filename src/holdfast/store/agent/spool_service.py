@@ -1,9 +1,9 @@
-"""The agent's side of the spool: takes orders, does them in the background, writes answers. Runs in agents, in threads.
+"""The agent's side of the spool: carries out orders in the background and writes answers. Runs in agents, in threads.
 
-Saves are coded and sent from the spooled file, a few at a time, so memory does not grow with what waits; fetches have
-threads of their own, so that a recovery does not wait behind checkpoints. An order's file goes when its answer is
-there: an agent that is killed finds its work again when it starts. Whatever fails is told in one line and tried again,
-except what can never succeed: a write of an epoch that is over.
+Saves are encoded and sent from the spooled file, a few at a time, so memory does not grow with the queue. Fetches have
+threads of their own, so that a recovery does not wait behind checkpoints. An order is removed after its answer was
+written: an agent that is killed resumes its orders when it restarts. A failed order is reported in one line and tried
+again, except a write of a fenced epoch, which can never succeed.
 """
 
 from __future__ import annotations
@@ -26,67 +26,68 @@ from holdfast.erasure.fragment import StateId
 from holdfast.errors import HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch
 from holdfast.store.agent.durable_folder import DurableFolder
-from holdfast.store.agent.snapshot_files import check_image, mapped
+from holdfast.store.agent.snapshot_files import check_snapshot, mapped
 from holdfast.store.agent.snapshot_names import name_of, state_of
 from holdfast.store.agent.spool import SaveAnswer, make_folders, publish, read_answer, read_durable, write_answer
 from holdfast.store.client.states import Contents, LoadedFile, Saved
 from holdfast.store.wire.failures import BadRequest, Corrupt, StaleEpoch, StateMissing
 
-log = logging.getLogger("holdfast.store.desk")
+log = logging.getLogger("holdfast.store.agent.spool_service")
 ONLY_VERSION = BatchId(0)
-"""A snapshot never changes: it is the one version of its state."""
+"""A snapshot is immutable: it is the only version of its state."""
 
 
-class ImageStore(Protocol):
-    """What the desk needs of the fragment store; `PeerStore` has it."""
+class FragmentStore(Protocol):
+    """The operations of the fragment store that the service uses; `PeerStore` implements them."""
 
     def save(self, state: StateId, version: BatchId, epoch: Epoch, contents: Contents) -> Saved:
-        """Save; return when it is safe."""
+        """Save a state; return when it is acknowledged."""
         ...
 
     def load_into(self, state: StateId, path: Path) -> LoadedFile:
-        """Bring a state into a file."""
+        """Load a state into a file."""
         ...
 
     def forget(self, namespace: str, names: Sequence[str], epoch: Epoch) -> list[str]:
-        """Drop states; return the peers that did not answer."""
+        """Delete states; return the peers that did not respond."""
         ...
 
     def standing_epoch(self, namespace: str) -> Epoch:
-        """Return the highest epoch that wrote there."""
+        """Return the highest epoch that wrote to the namespace."""
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class DeskSettings:
-    """How the desk works; seconds."""
+class SpoolServiceSettings:
+    """Settings of the spool service; times in seconds."""
 
     saves_at_once: int = 2
     fetches_at_once: int = 4
     look_every: float = 0.03
     heartbeat_every: float = 0.5
     retry_most: float = 5.0
-    """Longest pause before a failed order is tried again."""
+    """Longest delay before a failed order is tried again."""
     settle: float = 5.0
-    """A snapshot is lost when for so long not enough fragments were found: the ring may be mending."""
+    """Time without enough fragments after which a snapshot counts as lost; the ring may be repairing before."""
     unreachable: float = 30.0
-    """And when for so long no peer could be asked."""
+    """Time without any reachable peer after which a snapshot counts as lost."""
     keep: float = 3600.0
-    """Answers, and files being written, that are older go."""
-    keep_images: float = 600.0
-    """Fetched snapshots that nobody looked at for so long go; they can be fetched again."""
+    """Age at which answers and partly written files are removed."""
+    keep_snapshots: float = 600.0
+    """Time since the last use at which fetched snapshots are removed; they can be fetched again."""
     forget_again: float = 20.0
-    """How often peers that did not hear what to forget are told again."""
+    """Time between two attempts to delete states at peers that did not respond."""
     forget_for: float = 1800.0
+    """Time after which these attempts end."""
 
 
 @dataclass(slots=True)
 class _Trouble:
-    """An order that failed: since when, how often, and when it is tried again."""
+    """An order that failed: since when, how many attempts, and when the next one is due."""
 
     since: float
     tries: int = 0
@@ -99,14 +100,14 @@ class SpoolService:
     def __init__(
         self,
         spool: Path,
-        open_store: Callable[[], ImageStore] | None,
+        open_store: Callable[[], FragmentStore] | None,
         durable: DurableFolder | None,
-        settings: DeskSettings | None = None,
+        settings: SpoolServiceSettings | None = None,
     ) -> None:
         """Serve this spool. The store is opened by the first order that needs it; None: only the durable folder."""
         self._spool, self._open_store, self._durable = spool, open_store, durable
-        self._settings = settings or DeskSettings()
-        self._store: ImageStore | None = None
+        self._settings = settings or SpoolServiceSettings()
+        self._store: FragmentStore | None = None
         self._opening = threading.Lock()
         self._lock = threading.Lock()
         self._busy: set[str] = set()
@@ -116,23 +117,23 @@ class SpoolService:
         self._stopping = threading.Event()
         self._saving = ThreadPoolExecutor(self._settings.saves_at_once, thread_name_prefix="holdfast-save")
         self._fetching = ThreadPoolExecutor(self._settings.fetches_at_once, thread_name_prefix="holdfast-fetch")
-        self._thread = threading.Thread(target=self._run, name="holdfast-desk", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="holdfast-spool", daemon=True)
         make_folders(spool)
 
     def start(self) -> None:
-        """Begin: from now on tasks see that someone is here."""
+        """Start; the heartbeat shows tasks that an agent runs."""
         _touch(self._spool / "heartbeat")
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more orders; those under way stay in the spool, and are done again by the next agent."""
+        """Stop taking orders; those in progress stay in the spool, and the next agent carries them out again."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(5.0)
         for threads in (self._saving, self._fetching):
             threads.shutdown(wait=False, cancel_futures=True)
 
-    # Looking for orders
+    # Reading orders
 
     def _run(self) -> None:
         beat = tidied = 0.0
@@ -149,16 +150,16 @@ class SpoolService:
                     self._tidy()
                 if now - copies_tidied >= self._settings.keep and self._durable is not None:
                     copies_tidied = now
-                    self._saving.submit(self._durable.tidy)  # a folder of others' storage may be slow
+                    self._saving.submit(self._durable.tidy)  # remote storage may be slow
                 changed = (self._spool / "orders").stat().st_mtime_ns
                 due = any(one.due <= now for one in list(self._trouble.values()))
-                # A folder's time has ticks: what comes within the same tick is seen by looking once more.
+                # A folder's modification time is coarse: within one tick of it, the folder is read once more.
                 if changed != seen or self._changed or due or time.time_ns() - changed < 100_000_000:
                     seen, self._changed = changed, False
                     self._look(now)
             except Exception:
-                # The desk must not stop while the process lives: say why, and look again.
-                log.exception("looking for orders failed")
+                # The service must not stop while the process runs: it logs the error and reads the orders again.
+                log.exception("reading the spool's orders failed; it is tried again")
 
     def _look(self, now: float) -> None:
         with os.scandir(self._spool / "orders") as entries:
@@ -180,7 +181,7 @@ class SpoolService:
                 del self._trouble[gone]
 
     def _work(self, work: Callable[[Path, str], float | None], order: str, key: str) -> None:
-        """Do one order; a number says that it is to be done again after so many seconds."""
+        """Carry out one order; `work` returns the seconds after which it is tried again, or None when it is done."""
         again: float | None
         try:
             again = None if self._stopping.is_set() else work(self._spool / "orders" / order, key)
@@ -188,7 +189,7 @@ class SpoolService:
             log.exception("order %s failed", order)
             again = self._settings.retry_most
             if order.endswith((".save", ".durable")):
-                self._say_problem(key, f"{type(error).__name__}: {error}")
+                self._report_problem(key, f"{type(error).__name__}: {error}")
         with self._lock:
             self._busy.discard(key)
             if again is None:
@@ -214,12 +215,12 @@ class SpoolService:
         name = name_of(key)
         try:
             asked = order.stat().st_mtime
-            head = check_image(order, name)
+            head = check_snapshot(order, name)
         except FileNotFoundError:
             return None
         except Corrupt as corrupt:
-            # A machine that crashed may leave a file without its contents: whoever wrote it has gone with it.
-            self._say_problem(key, f"{corrupt.what}; save it again")
+            # A crash of the machine may leave a truncated file; the task that wrote it is gone too.
+            self._report_problem(key, f"{corrupt.what}; save it again")
             order.unlink(missing_ok=True)
             return None
         run = state_of(name).namespace
@@ -231,14 +232,14 @@ class SpoolService:
             if head.durable or self._open_store is None:
                 durable_folder = self._folder_of(run)
                 if durable_folder is None:
-                    raise BadRequest("no durable folder is set", remedy="name a folder that every node reaches")
+                    raise BadRequest("no durable folder is set", remedy="set a folder that every node can write to")
                 durable_folder.save(name, order, head.epoch)
         except (StaleEpoch, BadRequest) as never:
-            self._say_problem(key, str(never), refused=head.epoch)
+            self._report_problem(key, str(never), refused=head.epoch)
             order.unlink(missing_ok=True)
             return None
         except (HoldfastError, OSError) as error:
-            self._say_problem(key, str(error))
+            self._report_problem(key, str(error))
             return self._pause(order)
         before = read_answer(self._spool, key)
         durable = head.durable or self._open_store is None or (before is not None and before.durable)
@@ -247,13 +248,13 @@ class SpoolService:
         order.unlink(missing_ok=True)
         return None
 
-    def _say_problem(self, key: str, problem: str, *, refused: Epoch | None = None) -> None:
-        """Tell what is wrong; `refused`: this epoch need not ask again."""
+    def _report_problem(self, key: str, problem: str, *, refused: Epoch | None = None) -> None:
+        """Write the problem as the answer; `refused`: the fenced epoch, for which the order is not tried again."""
         answer = SaveAnswer(problem=one_line(problem), final=refused is not None, epoch=refused or 0)
         try:
             write_answer(self._spool, key, answer)
-        except OSError as error:  # no room even for a line: the task sees no answer, and the log has it
-            log.warning("%s: %s; and the answer could not be written: %s", name_of(key), problem, error)
+        except OSError as error:  # the disk is full: the task sees no answer, the log has the problem
+            log.warning("%s: %s; the answer could not be written either: %s", name_of(key), problem, error)
 
     # Fetching
 
@@ -264,7 +265,7 @@ class SpoolService:
             return None
         part = self._spool / "parts" / f"{os.getpid()}-{secrets.token_hex(6)}.part"
         why: list[str] = []
-        sure = True
+        certain = True
         for bring in (self._bring_from_spool, self._bring_from_peers, self._bring_from_folder):
             try:
                 if bring(name, key, part):
@@ -278,11 +279,11 @@ class SpoolService:
                 why.append(str(corrupt))
             except (HoldfastError, OSError) as error:
                 why.append(str(error))
-                sure = False
+                certain = False
             finally:
                 part.unlink(missing_ok=True)
         failing = self._failing_for(order)
-        if failing >= (self._settings.settle if sure else self._settings.unreachable):
+        if failing >= (self._settings.settle if certain else self._settings.unreachable):
             folder = self._folder_of(state_of(name).namespace)
             no_copy = "no durable folder" if folder is None else "no durable copy"
             reason = "; ".join([*why, *([] if folder is not None and folder.has(name) else [no_copy])])
@@ -292,11 +293,11 @@ class SpoolService:
         return min(self._pause(order), 1.0)
 
     def _bring_from_spool(self, name: str, key: str, part: Path) -> bool:
-        """Take a snapshot that is still waiting here to be saved."""
+        """Use a snapshot that is still queued here to be saved."""
         for kind in ("durable", "save"):
             with contextlib.suppress(FileNotFoundError):
                 os.link(self._spool / "orders" / f"{key}.{kind}", part)
-                check_image(part, name)
+                check_snapshot(part, name)
                 return True
         return False
 
@@ -304,30 +305,30 @@ class SpoolService:
         if self._open_store is None:
             return False
         self._opened().load_into(state_of(name), part)
-        check_image(part, name)
+        check_snapshot(part, name)
         return True
 
     def _bring_from_folder(self, name: str, key: str, part: Path) -> bool:
         folder = self._folder_of(state_of(name).namespace)
         return folder is not None and folder.fetch(name, part)
 
-    # Forgetting
+    # Deleting
 
     def _forget(self, order: Path, key: str) -> float | None:
         try:
-            said = json.loads(order.read_bytes())
-            names = [str(name) for name in said["names"]]
+            asked = json.loads(order.read_bytes())
+            names = [str(name) for name in asked["names"]]
             states = {name: state_of(name) for name in names}
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, HoldfastError) as error:
-            log.warning("an order to forget cannot be read: %s", error)
+            log.warning("a deletion order cannot be read and is dropped: %s", error)
             order.unlink(missing_ok=True)
             return None
         keys = {f"{state.namespace}..{state.name}" for state in states.values()}
         with self._lock:
             if keys & self._busy:
-                return self._settings.look_every  # a save under way would bring back what is to go
+                return self._settings.look_every  # a save in progress would restore what is being deleted
         for one in keys:
             for path in (
                 *(self._spool / "orders" / f"{one}.{kind}" for kind in ("save", "durable", "fetch")),
@@ -339,13 +340,13 @@ class SpoolService:
         try:
             for run in {state.namespace for state in states.values()}:
                 here = {name: state.name for name, state in states.items() if state.namespace == run}
-                silent += self._forget_run(run, here, said.get("epoch"))
+                silent += self._forget_run(run, here, asked.get("epoch"))
         except StaleEpoch as stale:
-            log.warning("not forgotten: %s", stale)
+            log.warning("snapshots are not deleted: %s", stale)
             order.unlink(missing_ok=True)
             return None
         except (HoldfastError, OSError) as error:
-            log.info("snapshots stay longer: %s", error)
+            log.info("snapshots are deleted later: %s", error)
             silent = ["all"]
         if silent and time.time() - order.stat().st_mtime < self._settings.forget_for:
             return self._settings.forget_again
@@ -353,25 +354,25 @@ class SpoolService:
         return None
 
     def _forget_run(self, run: str, names: dict[str, str], epoch: int | None) -> list[str]:
-        said_in = Epoch(epoch) if epoch is not None else self._epochs.get(run)
+        epoch_of_order = Epoch(epoch) if epoch is not None else self._epochs.get(run)
         silent: list[str] = []
         if self._open_store is not None:
             store = self._opened()
-            said_in = store.standing_epoch(run) if said_in is None else said_in
-            silent = store.forget(run, sorted(names.values()), said_in)
+            epoch_of_order = store.standing_epoch(run) if epoch_of_order is None else epoch_of_order
+            silent = store.forget(run, sorted(names.values()), epoch_of_order)
         if (folder := self._folder_of(run)) is not None:
             for name in names:
-                folder.forget(name, said_in)
+                folder.forget(name, epoch_of_order)
         return silent
 
     # Everything else
 
     def _folder_of(self, run: str) -> DurableFolder | None:
-        """Return where durable copies of a run go: where its tasks say, or where the agent was told at its start."""
+        """Return the durable folder of a run: the one its tasks named, or else the one in the agent's settings."""
         named = read_durable(self._spool, run)
         return self._durable if named is None else DurableFolder(named)
 
-    def _opened(self) -> ImageStore:
+    def _opened(self) -> FragmentStore:
         with self._opening:
             if self._store is None:
                 assert self._open_store is not None
@@ -379,9 +380,13 @@ class SpoolService:
             return self._store
 
     def _tidy(self) -> None:
-        """Remove what nobody looked at for long, and what tasks that are gone left half-written."""
+        """Remove answers, snapshots and partly written files that have not been used for long."""
         now, settings = time.time(), self._settings
-        for folder, keep in (("answers", settings.keep), ("snapshots", settings.keep_images), ("parts", settings.keep)):
+        for folder, keep in (
+            ("answers", settings.keep),
+            ("snapshots", settings.keep_snapshots),
+            ("parts", settings.keep),
+        ):
             for path in (self._spool / folder).iterdir():
                 with contextlib.suppress(FileNotFoundError):
                     if now - path.stat().st_mtime > keep:

@@ -3,9 +3,9 @@
     store = PeerStore(["127.0.0.1:7400"], secret_file="/etc/holdfast/secret")
     store.save(StateId("traffic", "O3[0]"), version, epoch, contents)
 
-A `PeerStore` may be pickled into a Spark task: what travels is addresses and file names, never the secret; the other
-side reads the secret from the file of that name on its own node. See `saving` for when a save is safe, `retrieving` for
-how a read goes about it.
+A `PeerStore` may be pickled into a Spark task: the pickle holds addresses and file names, never the secret; the task
+reads the secret from the file of that name on its own node. `saving` states when a save is acknowledged, `retrieving`
+how a read proceeds.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from holdfast.store.client.retrieving import HEDGE_SECONDS, Retrieval, RetrieveR
 from holdfast.store.client.saving import STALL_SECONDS, save_fragments
 from holdfast.store.client.scatter import Outcome, scatter
 from holdfast.store.client.states import Contents, Loaded, LoadedFile, Part, Saved, Version, chain_to
+from holdfast.store.client.target_files import target_file
 from holdfast.store.client.tuning import CodingTuner, SaveMeasurement, TuningGoals, coding_to_survive
-from holdfast.store.peer.publishing import published
 from holdfast.store.peer.survey import Survey, everyone, locate, survey_state
 from holdfast.store.ring.ids import state_key
 from holdfast.store.ring.messages import Contact
@@ -75,7 +75,7 @@ class PeerStore:
     def __init__(self, settings: ClientSettings) -> None:
         """Read the secret; connect when there is something to do."""
         if not settings.peers:
-            raise BadRequest("no peer is named", remedy="give HOST:PORT of at least one peer")
+            raise BadRequest("no peer address is given", remedy="give HOST:PORT of at least one peer")
         for peer in settings.peers:
             Address.parse(peer)
         self.settings = settings
@@ -228,7 +228,7 @@ class PeerStore:
         def read(survey: Survey, chain: list[StateHeader]) -> LoadedFile:
             lost: list[str] = []
             used, decoding = 0, 0.0
-            with published(path) as file:
+            with target_file(path) as file:
                 for header in chain:
                     stripes, report = self._stripes(survey, header)
                     for stripe in stripes:
@@ -300,9 +300,9 @@ class PeerStore:
 
     @staticmethod
     def _lost(survey: Survey, header: StateHeader, report: RetrieveReport) -> list[str]:
-        """Say which fragments count as lost: damaged, unreachable, stale or simply not there."""
+        """Return which fragments count as lost: damaged, unreachable, stale or simply not there."""
         lost = [f"fragment {one.index} at {one.address}: {one.reason}" for one in report.lost]
-        lost += [f"fragment {index}: nobody has it" for index in survey.encodings[header].missing]
+        lost += [f"fragment {index}: no peer has it" for index in survey.encodings[header].missing]
         if header.follows is not None:
             return lost
         # Peers that missed this base and still hold an older one.
@@ -321,9 +321,9 @@ class PeerStore:
     # Everything else
 
     def release(self, state: StateId, before: BatchId, epoch: Epoch) -> None:
-        """Tell the peers that older versions may go. Peers that miss it keep them a while longer; that is all."""
+        """Let the peers delete older versions. A peer that misses the request keeps them until repair removes them."""
         peers = [one.address for one in self.candidates(state)]
-        self._tell(
+        self._send_to_all(
             peers,
             "release",
             {"namespace": state.namespace, "name": state.name, "before": before, "epoch": epoch},
@@ -335,20 +335,20 @@ class PeerStore:
         silent: set[str] = set()
         for first in range(0, len(names), MOST_FORGOTTEN):
             header = {"namespace": namespace, "names": names[first : first + MOST_FORGOTTEN], "epoch": epoch}
-            outcomes = self._tell(peers, "forget", header)
+            outcomes = self._send_to_all(peers, "forget", header)
             silent |= set(peers) - {one.asked for one in outcomes if one.result is not None}
         return sorted(silent)
 
     def fence(self, namespace: str, epoch: Epoch) -> Epoch:
         """Refuse every write of a lower epoch at all peers that answer; return the highest epoch that stands."""
         peers = [one.address for one in everyone(self._pool, self._contacts())]
-        outcomes = self._tell(peers, "fence", {"namespace": namespace, "epoch": epoch})
+        outcomes = self._send_to_all(peers, "fence", {"namespace": namespace, "epoch": epoch})
         return Epoch(max(int(one.result.header["epoch"]) for one in outcomes if one.result is not None))
 
     def standing_epoch(self, namespace: str) -> Epoch:
         """Return the highest epoch any peer has seen for a namespace: what a writer without a driver uses."""
         peers = [one.address for one in everyone(self._pool, self._contacts())]
-        outcomes = self._tell(peers, "fences", {})
+        outcomes = self._send_to_all(peers, "fences", {})
         return Epoch(
             max(int(one.result.header["fences"].get(namespace, 0)) for one in outcomes if one.result is not None)
         )
@@ -367,7 +367,7 @@ class PeerStore:
         return survey_state(self._pool, state, [one.address for one in self.candidates(state)])
 
     def _survey_ring(self, state: StateId) -> Survey:
-        """Ask everybody."""
+        """Query all peers of the ring."""
         named = [one.address for one in (*self.candidates(state), *self.members())]
         return survey_state(self._pool, state, list(dict.fromkeys((*named, *self.settings.peers))))
 
@@ -388,13 +388,15 @@ class PeerStore:
     def _contacts(self) -> list[str]:
         return list(dict.fromkeys((*self.settings.peers, *self._known)))
 
-    def _tell(self, peers: Sequence[str], operation: str, header: dict[str, Any]) -> list[Outcome[str, Frame]]:
+    def _send_to_all(self, peers: Sequence[str], operation: str, header: dict[str, Any]) -> list[Outcome[str, Frame]]:
         outcomes = scatter(peers, lambda peer: self._pool.request(Address.parse(peer), operation, header), seconds=5.0)
         refused = [one.error for one in outcomes if one.error is not None and not isinstance(one.error, Unreachable)]
         if refused:
             raise refused[0]
         if not any(one.result for one in outcomes):
-            raise Unreachable(f"none of {len(peers)} peers answered", remedy="check that peers run")
+            raise Unreachable(
+                f"none of {len(peers)} peers answered", remedy="check that the peers are running and reachable"
+            )
         return outcomes
 
 

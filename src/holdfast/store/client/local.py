@@ -17,10 +17,10 @@ from holdfast.erasure.fragment import FragmentHeader, StateHeader, StateId
 from holdfast.erasure.layout import Coding
 from holdfast.ids import BatchId, Epoch
 from holdfast.store.client.states import Contents, Loaded, LoadedFile, Part, Saved, Version, chain_to
+from holdfast.store.client.target_files import target_file
 from holdfast.store.peer.disk import Disk
 from holdfast.store.peer.fragment_files import FragmentFiles
 from holdfast.store.peer.limits import Limits
-from holdfast.store.peer.publishing import published
 from holdfast.store.wire.failures import StaleEpoch, StateMissing
 
 ONE = Coding(1, 0)
@@ -61,7 +61,7 @@ class MemoryStore:
     def load_into(self, state: StateId, path: Path, version: BatchId | None = None) -> LoadedFile:
         """Write base and deltas into a file."""
         loaded = self.load(state, version)
-        with published(path) as file:
+        with target_file(path) as file:
             file.writelines(part.contents for part in loaded.parts)
         sizes = tuple(len(part.contents) for part in loaded.parts)
         return LoadedFile(state, loaded.version, path, sizes, loaded.used)
@@ -86,7 +86,7 @@ class MemoryStore:
     def _check(self, namespace: str, epoch: Epoch) -> None:
         standing = self._fences.get(namespace, Epoch(0))
         if epoch < standing:
-            raise StaleEpoch(f"epoch {epoch} of {namespace!r} is over: epoch {standing} has begun")
+            raise StaleEpoch(f"epoch {epoch} of {namespace!r} is fenced: epoch {standing} has started")
 
 
 class FolderStore:
@@ -94,7 +94,7 @@ class FolderStore:
 
     def __init__(self, folder: Path, limits: Limits | None = None, disk: Disk | None = None) -> None:
         """Open the folder; several processes must not open the same one for writing."""
-        self._shelf = FragmentFiles(folder, limits, disk)
+        self._files = FragmentFiles(folder, limits, disk)
 
     def save(
         self, state: StateId, version: BatchId, epoch: Epoch, contents: Contents, *, follows: BatchId | None = None
@@ -102,14 +102,14 @@ class FolderStore:
         """Write one fragment, synced before this returns."""
         began = time.monotonic()
         header = describe(contents, state, version, epoch, ONE, follows=follows)
-        arrival = self._shelf.begin(FragmentHeader(header, 0))
+        writer = self._files.begin(FragmentHeader(header, 0))
         try:
             for (block,) in encode_stripes(header, contents):
-                arrival.add(block.prefix)
-                arrival.add(block.payload)
-            arrival.publish()
+                writer.add(block.prefix)
+                writer.add(block.payload)
+            writer.publish()
         finally:
-            arrival.cancel()
+            writer.cancel()
         return Saved(state, version, epoch, len(contents), ONE, 1, time.monotonic() - began)
 
     def versions(self, state: StateId) -> list[Version]:
@@ -127,7 +127,7 @@ class FolderStore:
         """Read base and deltas into a file, a stripe at a time."""
         began = time.monotonic()
         chain = chain_to(self._headers(state), state, version)
-        with published(path) as file:
+        with target_file(path) as file:
             for header in chain:
                 file.writelines(self._stripes(header))
         sizes = tuple(one.state_bytes for one in chain)
@@ -135,24 +135,24 @@ class FolderStore:
 
     def release(self, state: StateId, before: BatchId, epoch: Epoch) -> None:
         """Remove old versions."""
-        self._shelf.release(state, before, epoch)
+        self._files.release(state, before, epoch)
 
     def fence(self, namespace: str, epoch: Epoch) -> Epoch:
         """Raise the fence, durably."""
-        return self._shelf.fence(namespace, epoch)
+        return self._files.fence(namespace, epoch)
 
     def close(self) -> None:
         """Let another process have the folder."""
-        self._shelf.close()
+        self._files.close()
 
     def _headers(self, state: StateId) -> list[StateHeader]:
-        return [held.state for held in self._shelf.held(state)]
+        return [held.state for held in self._files.held(state)]
 
     def _stripes(self, header: StateHeader) -> Iterator[Contents]:
         """Yield a state's stripes, each verified; the digest is checked behind the last."""
         decoder = StateDecoder(header)
         for stripe in range(header.layout.stripes):
-            yield decoder.stripe({0: self._shelf.read(FragmentHeader(header, 0), stripe, 1)})
+            yield decoder.stripe({0: self._files.read(FragmentHeader(header, 0), stripe, 1)})
         decoder.finish()
 
 

@@ -1,4 +1,4 @@
-"""The whole ring at a glance: peers, states, redundancy left, repair. Runs wherever a client does."""
+"""The status of the whole ring: peers, states, remaining redundancy, repair. Runs wherever a client does."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StateOverview:
 
 @dataclass(frozen=True, slots=True)
 class RingOverview:
-    """Everything the ring says about itself."""
+    """The status of the ring."""
 
     peers: list[dict[str, Any]]
     silent: list[str]

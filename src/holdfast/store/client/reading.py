@@ -1,4 +1,4 @@
-"""A file to be saved, mapped into memory: read as it is coded, however large it is. Runs wherever a client does."""
+"""A file to be saved, mapped into memory and read while it is encoded. Runs wherever a client does."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ def _map(path: Path) -> mmap.mmap | None:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise BadInput(f"cannot read it: {reason}", where=str(path), remedy="name a regular, readable file") from None
+        raise BadInput(
+            f"the state's file cannot be read: {reason}", where=str(path), remedy="name a regular, readable file"
+        ) from None
     mapped.madvise(mmap.MADV_SEQUENTIAL)
     return mapped

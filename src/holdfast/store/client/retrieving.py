@@ -1,16 +1,16 @@
 """Blocks of one state from many peers at once (A-FP4S, Table 2: Retrieve). Runs in clients and in repairing peers.
 
-Every holder of a fragment has a worker that takes the next stretch of stripes which still lacks blocks and asks its
-peer for its block of them. Any m different blocks make a stripe, so nothing is tied to a particular peer:
+Every holder of a fragment has a worker that takes the next stretch of stripes which still lacks blocks and requests its
+peer's blocks of them. Any m different blocks make a stripe, so no stripe depends on a particular peer:
 
 * Holders of data fragments start at once: their blocks need no decoding.
-* Holders of parity start when data fragments are lost, or when it is not over after `hedge_seconds`. Then all n peers
-  share the work, fast ones taking more of it: with peers as the bottleneck a restore takes m / n of the time that m
-  fragments from m peers would.
-* A worker with nothing left to take doubles a request that has been under way three times as long as requests usually
-  take here: one slow or frozen peer does not hold up the state, and a link that is slow for all is not burdened more.
+* Holders of parity start when data fragments are lost, or when the retrieval takes longer than `hedge_seconds`. Then
+  all n peers share the work, fast ones taking more of it: with peers as the bottleneck a restore takes m / n of the
+  time that m fragments from m peers would.
+* An idle worker repeats a request that has been pending three times as long as requests usually take here: one slow or
+  frozen peer does not delay the state, and a link that is slow for all peers gets no extra load.
 
-A block that fails its checksum ends its worker and is reported: that fragment counts as lost. Memory is bounded by a
+A block with a wrong checksum ends its worker and is reported: its fragment counts as lost. Memory is bounded by a
 window of stretches, whatever the size of the state.
 """
 
@@ -64,7 +64,7 @@ class RetrieveReport:
     hedged: int = 0
     bytes: int = 0
     decode_seconds: float = 0.0
-    """Spent by whoever rebuilds the state from the blocks."""
+    """Seconds that the caller spent on rebuilding the state from the blocks."""
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class Retrieval:
         hedge_seconds: float = HEDGE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read from `holders`: fragment index -> addresses of peers that say they have it."""
+        """Read from `holders`: fragment index -> addresses of peers that report it."""
         self.header = header
         self.report = RetrieveReport()
         self._layout = header.layout
@@ -253,13 +253,13 @@ class Retrieval:
         except DamagedFragment as damage:
             raise Corrupt(f"damaged: {damage}") from None
         if len(view) != end - base:
-            raise Corrupt(f"{len(view)} bytes where {end - base} were asked for")
+            raise Corrupt(f"received {len(view)} bytes, requested {end - base}")
 
     def _too_few(self, stretch: _Stretch) -> StateMissing:
         have = sorted(self._working | set(stretch.blocks))
         missing = sorted(set(range(self.header.coding.total)) - set(have))
         return StateMissing(
-            f"{self.header}: {len(have)} good fragments where {self._needed} are needed; missing {missing}"
+            f"{self.header}: {len(have)} undamaged fragments found, {self._needed} needed; missing {missing}"
             + "".join(f"; fragment {one.index} at {one.address}: {one.reason}" for one in self.report.lost[:3]),
             remedy="start peers that hold the missing fragments",
         )

@@ -4,11 +4,11 @@ The state is coded stripe by stripe; every fragment has a sender thread with a s
 stretches however large the state is. A peer that refuses, breaks or makes no progress loses its fragment to a spare
 peer, which gets it in another pass over the state.
 
-**When it is saved.** A fragment counts when its peer has synced it to disk. Saved is said when `required` fragments
-count, by default all n: from then on any n - m of their holders may be lost. A caller may ask for less (m + t fragments
-survive t losses); never for fewer than m. If it is not reached, `NotSaved` names who failed and why; some fragments may
-have stayed behind, and whoever reads sees that version whole (m or more stayed) or not at all. A peer that answers
-`StaleEpoch` ends the save at once: a newer writer has taken over.
+**When a save is acknowledged.** A fragment counts when its peer has synced it to disk. The save is acknowledged when
+`required` fragments count, by default all n: from then on any n - m of their holders may be lost. A caller may require
+fewer (m + t fragments survive t losses), but at least m. If the quorum is not reached, `NotSaved` names the peers that
+failed and why. Some fragments may stay behind; readers then see that version whole (m or more stayed) or not at all. A
+peer that responds with `StaleEpoch` ends the save at once: a newer writer has taken over.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def save_fragments(
     """Save a state's fragments: fragment i to `holders[i]`, and to spares where that fails."""
     total = header.coding.total
     if len(holders) != total:
-        raise BadRequest(f"{len(holders)} peers for {total} fragments")
+        raise BadRequest(f"{len(holders)} peers given for {total} fragments; each fragment needs its own")
     needed = total if required is None else max(required, header.coding.data)
     waiting = list(spares)
     targets = dict(enumerate(holders))

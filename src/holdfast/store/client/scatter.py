@@ -1,7 +1,7 @@
-"""The same question to many peers at once, without waiting for the slowest. Runs wherever a client does.
+"""One request to many peers at once, without waiting for the slowest. Runs wherever a client does.
 
-Threads, not an event loop: a Spark worker calls from any thread, and a thread that waits on a frozen peer costs nothing
-but its stack. Those still waiting when enough is known are left behind; their time limit ends them.
+Threads, not an event loop: a Spark worker calls from any thread, and a thread that waits on a frozen peer costs only
+its stack. Requests that are pending when enough peers have responded are abandoned; their time limit ends them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Given = TypeVar("Given")
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[Asked, Given]):
-    """What one peer answered: a result, or the error it was."""
+    """The result of the request to one peer, or its error."""
 
     asked: Asked
     result: Given | None
@@ -34,9 +34,9 @@ def scatter(
     enough: Callable[[list[Outcome[Asked, Given]]], bool] | None = None,
     seconds: float,
 ) -> list[Outcome[Asked, Given]]:
-    """Ask all; return when all have answered, `seconds` have passed, or `enough` says so after any answer.
+    """Send to all; return when all have responded, `seconds` have passed, or `enough` is true after a response.
 
-    Peers that have not answered are missing from the list.
+    Peers that have not responded are missing from the list.
     """
     outcomes: list[Outcome[Asked, Given]] = []
     changed = threading.Condition()

@@ -28,7 +28,7 @@ class FragmentSender:
         *,
         repairing: bool = False,
     ) -> None:
-        """Begin to send; `repairing` says that this fragment was acknowledged before, whatever epoch it is of."""
+        """Start to send; `repairing`: the fragment was acknowledged before, so fenced epochs are accepted."""
         self.header = header
         self.address = address
         self.error: HoldfastError | None = None
@@ -52,10 +52,10 @@ class FragmentSender:
                     self.give_up(Unreachable(f"no progress for {stall_seconds:g} s", where=self.address))
 
     def finished(self, deadline: float) -> bool:
-        """Wait until the peer has said stored or failed; False when it did neither in time."""
+        """Wait until the peer has stored the fragment or failed; False when it did neither in time."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
-            self.give_up(Unreachable("did not acknowledge in time", where=self.address))
+            self.give_up(Unreachable("the peer did not acknowledge the fragment in time", where=self.address))
         return self.error is None
 
     def give_up(self, error: HoldfastError) -> None:
@@ -78,7 +78,7 @@ class FragmentSender:
     def _send(self, connection: Connection) -> None:
         try:
             connection.send(Kind.REQUEST, self._request, [self.header.pack()])
-            # The peer says at once whether it takes the fragment: nobody sends a gigabyte to hear no.
+            # The peer accepts or refuses the fragment before its contents are sent.
             taken = connection.answer(self._seconds)
         except Unreachable:
             if not connection.reused:

@@ -1,7 +1,7 @@
-"""What a store of states is: the interface that memory, a folder and the ring of peers implement alike. Runs anywhere.
+"""The interface of a state store, implemented in memory, in a folder and by the ring of peers. Runs anywhere.
 
 A state has versions (batches). A version is a base, or a delta that follows an earlier version; reading one gives the
-base and the deltas up to it, in order: read back as one. Every write carries an epoch; once a namespace has seen a
+base and the deltas up to it, in order. Every write carries an epoch; once a namespace has seen a
 higher one, lower ones are refused. Of two writes of the same version the one with the higher epoch counts. `tests/` has
 one conformance suite for every implementation.
 """
@@ -119,7 +119,7 @@ class StateStore(Protocol):
         ...
 
     def load(self, state: StateId, version: BatchId | None = None) -> Loaded:
-        """Read a version (the newest when not told) with the chain it stands on; `StateMissing` if it is not whole."""
+        """Read a version (default: the newest) with the deltas before it; `StateMissing` if it is incomplete."""
         ...
 
     def load_into(self, state: StateId, path: Path, version: BatchId | None = None) -> LoadedFile:
@@ -127,7 +127,7 @@ class StateStore(Protocol):
         ...
 
     def release(self, state: StateId, before: BatchId, epoch: Epoch) -> None:
-        """Say that versions before this one are no longer needed."""
+        """Delete the versions before this one: they are no longer needed."""
         ...
 
     def fence(self, namespace: str, epoch: Epoch) -> Epoch:
@@ -160,6 +160,6 @@ def chain_to(readable: Sequence[StateHeader], state: StateId, version: BatchId |
     asked = "" if version is None else f" at version {version}"
     found = sorted({header.version for header in readable})
     raise StateMissing(
-        f"{state}: no whole state{asked}" + (f"; versions there: {found}" if found else "; nothing is there"),
+        f"{state}: no complete state{asked}" + (f"; stored versions: {found}" if found else "; no version is stored"),
         remedy="check the name with `holdfast store status`",
     )

@@ -1,7 +1,7 @@
 """m and k chosen from what the client measures (A-FP4S, sec. 4.1). Runs wherever a client does.
 
-`planning.fragment_tuner` decides; this module feeds it. There is one tuner per order of magnitude of state size (powers
-of four), because a coding that is right for a gigabyte is wrong for a kilobyte. After each save the tuner hears the
+`planning.fragments.tuner` decides; this module feeds it. There is one tuner per range of state sizes (powers of
+four), because a coding that is right for a gigabyte is wrong for a kilobyte. After each save the tuner gets the
 encode rate, the bandwidth to the peers and how many peers refused; after each load the decode rate and lost fragments.
 The same client therefore moves to more parity when peers begin to fail, and to fewer, larger fragments when the network
 is faster than the code.
@@ -35,7 +35,7 @@ FIRST_RATES = CodeRates(
 
 @dataclass(frozen=True, slots=True)
 class TuningGoals:
-    """What the application wants of its saves."""
+    """The application's goals for its saves."""
 
     reliability: float = 0.9999
     """Least probability that a state survives until it is needed (eq. 3)."""

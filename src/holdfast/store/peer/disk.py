@@ -1,4 +1,4 @@
-"""The few things a shelf asks of a file system, so that tests can make each of them fail. Runs in peers.
+"""The file operations of `FragmentFiles`, one method each, so that tests can make each of them fail. Runs in peers.
 
 Durability rests on three rules: contents are synced before a rename publishes them, the folder is synced after it, and
 nothing that was published is ever written again.
@@ -11,6 +11,8 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+
+from holdfast.durable_files import sync_folder
 
 
 class Disk:
@@ -47,6 +49,19 @@ class Disk:
         """Publish: the target is the old file or the new, never a mixture."""
         os.rename(source, target)
 
+    def replace(self, path: Path, contents: bytes) -> None:
+        """As `durable_files.replace_durably`, through the steps of this class, so that tests can crash between them."""
+        part = path.with_name(path.name + ".part")
+        self.remove(part)
+        handle = self.open_new(part)
+        try:
+            self.append(handle, [contents])
+            self.sync_file(handle)
+        finally:
+            self.close(handle)
+        self.rename(part, path)
+        self.sync_folder(path.parent)
+
     def remove(self, path: Path) -> None:
         """Remove a file; fine when it is not there."""
         path.unlink(missing_ok=True)
@@ -58,11 +73,7 @@ class Disk:
 
     def sync_folder(self, path: Path) -> None:
         """Return when the folder's entries will survive a power cut."""
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_folder(path)
 
     def read(self, path: Path, start: int, length: int) -> bytes:
         """Read a stretch; shorter than asked for where the file ends."""
@@ -83,17 +94,3 @@ class Disk:
     def free(self, path: Path) -> int:
         """Bytes free for this user."""
         return shutil.disk_usage(path).free
-
-
-def write_atomically(disk: Disk, path: Path, contents: bytes) -> None:
-    """Replace a small file: afterwards it holds the old contents or the new, whatever happens."""
-    part = path.with_name(path.name + ".part")
-    disk.remove(part)
-    handle = disk.open_new(part)
-    try:
-        disk.append(handle, [contents])
-        disk.sync_file(handle)
-    finally:
-        disk.close(handle)
-    disk.rename(part, path)
-    disk.sync_folder(path.parent)

@@ -1,15 +1,15 @@
 """A peer's fragments on disk, with a memory tier in front. Runs in peers; also the disk behind `FolderStore`.
 
-    DIR/peer.json                               who this peer is
+    DIR/peer.json                               the peer's name
     DIR/fences.json                             namespace -> lowest epoch that may still write
     DIR/incoming/*.part                         being written; removed at start
     DIR/fragments/ab/abcd…/VERSION-EPOCH-DIGEST-INDEX.fragment
     DIR/quarantine/                             failed a check; never served, counted as lost
 
-A fragment is published by a rename after its contents are on disk, and its folder is synced before the peer says
-stored: a crash leaves it whole or absent. A state's folder is the hash of its names, so no name is ever a path.
-Fragments are never changed. What is read from disk is checked block by block before it is served; a fragment that
-fails goes to quarantine and the caller is told that it is lost.
+A fragment is published by a rename after its contents are on disk, and its folder is synced before the peer
+acknowledges it: a crash leaves it whole or absent. A state's folder is the hash of its names, so no name becomes a
+path. Fragments are never changed. Data read from disk is checked block by block before it is served; a damaged fragment
+is moved to quarantine, and the caller gets an error: the fragment counts as lost.
 
 Thread-safe: one lock guards the index, none is held during I/O.
 """
@@ -33,8 +33,8 @@ from holdfast.erasure.faults import DamagedFragment
 from holdfast.erasure.fragment import LONGEST_HEADER, FragmentHeader, StateId, open_block
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch
-from holdfast.store.peer.arrival import Arrival, Berth
-from holdfast.store.peer.disk import Disk, write_atomically
+from holdfast.store.peer.disk import Disk
+from holdfast.store.peer.fragment_writer import FragmentTarget, FragmentWriter
 from holdfast.store.peer.limits import Limits
 from holdfast.store.peer.memory_tier import MemoryTier
 from holdfast.store.wire.failures import BadRequest, Corrupt, NoRoom, StaleEpoch, StateMissing
@@ -46,7 +46,7 @@ _SUFFIX = ".fragment"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a shelf holds and what happened to it since it was opened."""
+    """What the folder holds, and what happened since it was opened."""
 
     fragments: int
     states: int
@@ -70,7 +70,7 @@ class FragmentFiles:
         self._memory = MemoryTier(self.limits.memory_bytes)
         self._index: dict[StateId, dict[FragmentHeader, Path]] = {}
         self._stored: Counter[str] = Counter()
-        self._arriving: Counter[str] = Counter()
+        self._incoming_bytes: Counter[str] = Counter()
         self._numbers = itertools.count()
         self._quarantined = self._stale = 0
         self._folders = [folder / name for name in ("incoming", "fragments", "quarantine")]
@@ -90,7 +90,7 @@ class FragmentFiles:
             if epoch <= standing:
                 return standing
             fences = {**self._fences, namespace: epoch}
-            write_atomically(self._disk, self.folder / "fences.json", json.dumps(fences).encode())
+            self._disk.replace(self.folder / "fences.json", json.dumps(fences).encode())
             self._fences = fences
             return epoch
 
@@ -105,13 +105,13 @@ class FragmentFiles:
             with self._lock:
                 self._stale += 1
             raise StaleEpoch(
-                f"epoch {epoch} of {namespace!r} is over: epoch {standing} has begun",
-                remedy="stop this writer; a newer one has taken over",
+                f"epoch {epoch} of {namespace!r} is fenced: epoch {standing} has started",
+                remedy="stop this writer; a newer driver has taken over",
             )
 
     # Writing
 
-    def begin(self, header: FragmentHeader, *, repairing: bool = False) -> Arrival:
+    def begin(self, header: FragmentHeader, *, repairing: bool = False) -> FragmentWriter:
         """Start to take a fragment in; its epoch fences lower ones at once.
 
         Repair brings back what was acknowledged in its time: the fence does not stand in its way.
@@ -122,12 +122,12 @@ class FragmentFiles:
         self.fence(state.state.namespace, state.epoch)
         size = state.fragment_length
         if size > self.limits.fragment_bytes:
-            raise BadRequest(f"a fragment of {size} bytes; the limit is {self.limits.fragment_bytes}")
+            raise BadRequest(f"a fragment of {size} bytes exceeds the limit of {self.limits.fragment_bytes} bytes")
         with self._lock:
             if header in self._index.get(state.state, ()):
-                return Arrival(header, None)
+                return FragmentWriter(header, None)
             self._make_room(state.state.namespace, size)
-            self._arriving[state.state.namespace] += size
+            self._incoming_bytes[state.state.namespace] += size
         part = self._incoming / f"{os.getpid()}-{next(self._numbers)}.part"
         place = self.place(header)
 
@@ -135,9 +135,9 @@ class FragmentFiles:
             if not repairing:
                 self.check_epoch(state.state.namespace, state.epoch)
 
-        return Arrival(
+        return FragmentWriter(
             header,
-            Berth(
+            FragmentTarget(
                 disk=self._disk,
                 part=part,
                 place=place,
@@ -149,20 +149,20 @@ class FragmentFiles:
         )
 
     def _make_room(self, namespace: str, size: int) -> None:
-        arriving = self._arriving.total()
+        arriving = self._incoming_bytes.total()
         for used, quota, whose in (
             (self._stored.total() + arriving, self.limits.quota_bytes, "the peer's quota"),
             (
-                self._stored[namespace] + self._arriving[namespace],
+                self._stored[namespace] + self._incoming_bytes[namespace],
                 self.limits.namespace_quota_bytes,
                 f"the quota of {namespace!r}",
             ),
         ):
             if used + size > quota:
-                raise NoRoom(f"{whose} of {quota} bytes is full: {used} used, {size} asked for")
+                raise NoRoom(f"{whose} of {quota} bytes is full: {used} used, {size} requested")
         free = self._disk.free(self.folder)
         if free - arriving - size < self.limits.reserve_bytes:
-            raise NoRoom(f"the disk is full: {free} bytes free, {size} asked for, {self.limits.reserve_bytes} reserved")
+            raise NoRoom(f"the disk is full: {free} bytes free, {size} requested, {self.limits.reserve_bytes} reserved")
 
     def _published(self, header: FragmentHeader, path: Path, contents: bytes | None) -> None:
         with self._lock:
@@ -177,7 +177,7 @@ class FragmentFiles:
 
     def _settle(self, header: FragmentHeader) -> None:
         with self._lock:
-            self._arriving[header.state.state.namespace] -= header.state.fragment_length
+            self._incoming_bytes[header.state.state.namespace] -= header.state.fragment_length
 
     # Reading
 
@@ -197,7 +197,7 @@ class FragmentFiles:
         layout = header.state.layout
         last = min(first + count, layout.stripes)
         if not 0 <= first < last:
-            raise BadRequest(f"blocks {first} to {first + count} of {layout.stripes}")
+            raise BadRequest(f"blocks {first} to {first + count} requested; the fragment has {layout.stripes}")
         start, end = header.state.block_span(first)[0], header.state.block_span(last - 1)[1]
         with self._lock:
             cached = self._memory.get(header)
@@ -228,7 +228,7 @@ class FragmentFiles:
                 check, _ = open_block(header, stripe, self._from_disk(header, path, start, end - start))
                 digest.add(check)
             if digest.value() != header.state.digest:
-                raise DamagedFragment("blocks of other states")
+                raise DamagedFragment("the fragment holds blocks of other states")
         except (Corrupt, StateMissing):
             return False
         except DamagedFragment as damage:
@@ -240,7 +240,7 @@ class FragmentFiles:
         with self._lock:
             path = self._index.get(header.state.state, {}).get(header)
         if path is None:
-            raise StateMissing(f"fragment {header.index} of {header.state} is not here")
+            raise StateMissing(f"fragment {header.index} of {header.state} is not stored on this peer")
         return path
 
     def _from_disk(self, header: FragmentHeader, path: Path, start: int, length: int) -> bytes:
@@ -280,7 +280,7 @@ class FragmentFiles:
             self._disk.remove_empty(path.parent)  # states that are saved once and dropped would leave a folder each
 
     def quarantine(self, header: FragmentHeader, reason: str) -> None:
-        """Take a bad fragment out of service; keep its bytes for whoever wants to know why."""
+        """Move a damaged fragment to quarantine; its bytes are kept for analysis."""
         path = self._forget(header)
         if path is None:
             return
@@ -345,7 +345,9 @@ class FragmentFiles:
             # Fences are written atomically, so this is damage from outside: serving without them could let an old
             # driver overwrite a newer one's state.
             raise Corrupt(
-                "the epochs' file is damaged", where=str(path), remedy="move this peer's folder away and start it empty"
+                "the file of fenced epochs is damaged",
+                where=str(path),
+                remedy="move this peer's folder away and start it empty",
             ) from None
 
     def _recover(self) -> None:
@@ -354,12 +356,14 @@ class FragmentFiles:
         for path in self._fragments.glob("*/*/*"):
             try:
                 if path.suffix != _SUFFIX:
-                    raise DamagedFragment("not a fragment's name")
+                    raise DamagedFragment("the file name is not that of a fragment")
                 header = FragmentHeader.unpack(self._disk.read(path, 0, LONGEST_HEADER))
                 if self.place(header) != path:
-                    raise DamagedFragment("not where its header belongs")
+                    raise DamagedFragment("the file is not in the folder of the state in its header")
                 if path.stat().st_size != header.state.fragment_length:
-                    raise DamagedFragment(f"{path.stat().st_size} bytes, not {header.state.fragment_length}")
+                    raise DamagedFragment(
+                        f"the file has {path.stat().st_size} bytes, not {header.state.fragment_length}"
+                    )
             except (DamagedFragment, OSError) as damage:
                 log.warning("%s is lost: %s", path.name, damage)
                 self._quarantined += 1
@@ -384,13 +388,13 @@ def _own(folder: Path) -> int:
     except OSError:
         os.close(handle)
         raise BadInput(
-            "another process uses this folder", where=str(folder), remedy="stop it, or give each peer a folder"
+            "another process uses this data folder", where=str(folder), remedy="stop it, or give each peer a folder"
         ) from None
     return handle
 
 
 def _identity(header: FragmentHeader) -> str:
-    """Return a name for everything that tells this encoding from others of the same version and epoch."""
+    """Return a name that distinguishes this encoding from others of the same version and epoch."""
     packed = FragmentHeader(header.state, 0).pack()
     return hashlib.blake2b(packed, digest_size=12).hexdigest()
 

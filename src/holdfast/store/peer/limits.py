@@ -1,4 +1,4 @@
-"""What a peer allows, in one place; docs/store.md lists the same numbers (a test compares them). Runs in peers."""
+"""The limits of a peer, in one place; docs/store.md lists the same numbers (a test compares them). Runs in peers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Limits:
     """Bounds on what others can make a peer do. Sizes in bytes, times in seconds."""
 
     connections: int = 512
-    """Trusted connections at once; one more is told to come back later."""
+    """Authenticated connections at once; one more is refused as busy."""
     strangers: int = 256
     """Connections still in the handshake; one more pushes the oldest of them out."""
     greeting_seconds: float = 5.0

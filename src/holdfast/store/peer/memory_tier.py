@@ -18,7 +18,7 @@ class MemoryTier:
         self._fragments: OrderedDict[FragmentHeader, bytes] = OrderedDict()
 
     def takes(self, size: int) -> bool:
-        """Say whether a fragment of this size is kept: no single one may push out most of the others."""
+        """Return whether a fragment of this size is kept: no single one may push out most of the others."""
         return size <= self.capacity // 4
 
     def put(self, header: FragmentHeader, fragment: bytes) -> None:

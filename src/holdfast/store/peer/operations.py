@@ -1,4 +1,4 @@
-"""What a peer does when asked: one method per operation, named in a table. Runs in peers, on their event loop.
+"""The requests that a peer serves: one method per operation, named in a table. Runs in peers, on their event loop.
 
 Disk work runs in threads; the loop only moves bytes. Operations (all over authenticated connections):
 
@@ -33,8 +33,8 @@ from holdfast.erasure.faults import FragmentFault
 from holdfast.erasure.fragment import FragmentHeader, StateId
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch
-from holdfast.store.peer.arrival import Arrival
 from holdfast.store.peer.fragment_files import FragmentFiles
+from holdfast.store.peer.fragment_writer import FragmentWriter
 from holdfast.store.ring.encoding import contact_to_plain
 from holdfast.store.ring.ids import SIZE, clockwise, state_key
 from holdfast.store.ring.membership import Membership
@@ -48,7 +48,7 @@ MOST_HEADERS = 20_000
 """Fragment headers in one answer to `inventory`."""
 
 
-class Chores(Protocol):
+class PeerServices(Protocol):
     """What a peer does beside keeping fragments: restores, repair, and telling about itself."""
 
     def restore(self, state: StateId, version: BatchId | None, file: str) -> str:
@@ -56,7 +56,7 @@ class Chores(Protocol):
         ...
 
     def restored(self, ticket: str) -> dict[str, Any]:
-        """Tell how a restore stands."""
+        """Return the status of a restore."""
         ...
 
     def repair(self, *, scrub: bool) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class Chores(Protocol):
         ...
 
     def status(self) -> dict[str, Any]:
-        """Tell about this peer."""
+        """Return the peer's status."""
         ...
 
 
@@ -72,9 +72,9 @@ class Operations:
     """Serves requests."""
 
     def __init__(
-        self, shelf: FragmentFiles, membership: Membership, chores: Chores, threads: ThreadPoolExecutor
+        self, files: FragmentFiles, membership: Membership, services: PeerServices, threads: ThreadPoolExecutor
     ) -> None:
-        self._shelf, self._membership, self._chores, self._threads = shelf, membership, chores, threads
+        self._files, self._membership, self._services, self._threads = files, membership, services, threads
         self._table: dict[str, Callable[[FrameProtocol, Frame], Awaitable[Answer]]] = {
             "put": self._put,
             "read": self._read,
@@ -98,7 +98,7 @@ class Operations:
         """Serve one request."""
         operation = self._table.get(str(frame.header.get("do")))
         if operation is None:
-            raise BadRequest(f"no operation {str(frame.header.get('do'))[:40]!r}")
+            raise BadRequest(f"unknown operation {str(frame.header.get('do'))[:40]!r}")
         try:
             return await operation(protocol, frame)
         except BadInput as bad:
@@ -110,20 +110,20 @@ class Operations:
 
     async def _put(self, protocol: FrameProtocol, frame: Frame) -> Answer:
         header, repairing = _fragment(frame), bool(frame.header.get("repairing"))
-        arrival = await self._in_thread(lambda: self._shelf.begin(header, repairing=repairing))
-        if arrival.here:
+        writer = await self._in_thread(lambda: self._files.begin(header, repairing=repairing))
+        if writer.here:
             return Answer({"here": True})
         try:
             await protocol.send(Kind.ANSWER, {"here": False})
-            await self._take_in(protocol, arrival)
-            await self._in_thread(arrival.publish)
+            await self._take_in(protocol, writer)
+            await self._in_thread(writer.publish)
         finally:
-            if not arrival.done:
-                await self._in_thread(arrival.cancel)
+            if not writer.done:
+                await self._in_thread(writer.cancel)
         return Answer({"stored": True})
 
-    async def _take_in(self, protocol: FrameProtocol, arrival: Arrival) -> None:
-        """Take chunks up to the last; after a fault the rest is read and dropped, so that the sender hears why."""
+    async def _take_in(self, protocol: FrameProtocol, writer: FragmentWriter) -> None:
+        """Receive chunks up to the last; after a fault, read and drop the rest, so that the sender gets the error."""
         fault: Exception | None = None
         while True:
             chunk = await protocol.next()
@@ -133,7 +133,7 @@ class Operations:
                 break
             if fault is None:
                 try:
-                    await self._in_thread(arrival.add, chunk.body)
+                    await self._in_thread(writer.add, chunk.body)
                 except Exception as error:
                     fault = error
         if fault is not None:
@@ -143,11 +143,11 @@ class Operations:
         header = _fragment(frame)
         first, count = _number(frame, "first"), _number(frame, "count")
         if count * header.state.block_bytes > LARGEST_BODY:
-            raise BadRequest(f"{count} blocks are more than one answer holds")
-        return Answer(body=[await self._in_thread(self._shelf.read, header, first, count)])
+            raise BadRequest(f"{count} blocks do not fit into one response")
+        return Answer(body=[await self._in_thread(self._files.read, header, first, count)])
 
     async def _find(self, protocol: FrameProtocol, frame: Frame) -> Answer:
-        held = self._shelf.held(_state(frame))
+        held = self._files.held(_state(frame))
         return Answer({"fragments": len(held)}, [header.pack() for header in held])
 
     async def _inventory(self, protocol: FrameProtocol, frame: Frame) -> Answer:
@@ -157,9 +157,9 @@ class Operations:
         def in_arc() -> list[FragmentHeader]:
             return [
                 header
-                for state in self._shelf.states()
+                for state in self._files.states()
                 if first == last or clockwise(first, state_key(state)) < reach
-                for header in self._shelf.held(state)
+                for header in self._files.held(state)
             ]
 
         found = await self._in_thread(in_arc)
@@ -182,7 +182,7 @@ class Operations:
 
     async def _release(self, protocol: FrameProtocol, frame: Frame) -> Answer:
         before, epoch = BatchId(_number(frame, "before")), Epoch(_number(frame, "epoch"))
-        removed = await self._in_thread(self._shelf.release, _state(frame), before, epoch)
+        removed = await self._in_thread(self._files.release, _state(frame), before, epoch)
         return Answer({"removed": removed})
 
     async def _forget(self, protocol: FrameProtocol, frame: Frame) -> Answer:
@@ -192,46 +192,46 @@ class Operations:
         states = [StateId(namespace, name) for name in names]
 
         def remove() -> int:
-            return sum(self._shelf.release(state, BatchId((1 << 63) - 1), epoch) for state in states)
+            return sum(self._files.release(state, BatchId((1 << 63) - 1), epoch) for state in states)
 
         return Answer({"removed": await self._in_thread(remove)})
 
     async def _drop(self, protocol: FrameProtocol, frame: Frame) -> Answer:
-        await self._in_thread(self._shelf.drop, _fragment(frame))
+        await self._in_thread(self._files.drop, _fragment(frame))
         return Answer()
 
     async def _fence(self, protocol: FrameProtocol, frame: Frame) -> Answer:
         namespace = StateId(_text(frame, "namespace"), "x").namespace
-        epoch = await self._in_thread(self._shelf.fence, namespace, Epoch(_number(frame, "epoch")))
+        epoch = await self._in_thread(self._files.fence, namespace, Epoch(_number(frame, "epoch")))
         return Answer({"epoch": epoch})
 
     async def _all_fences(self, protocol: FrameProtocol, frame: Frame) -> Answer:
-        return Answer({"fences": self._shelf.fences()})
+        return Answer({"fences": self._files.fences()})
 
     async def _restore(self, protocol: FrameProtocol, frame: Frame) -> Answer:
         version = None if frame.header.get("version") is None else BatchId(_number(frame, "version"))
-        return Answer({"ticket": self._chores.restore(_state(frame), version, _text(frame, "file"))})
+        return Answer({"ticket": self._services.restore(_state(frame), version, _text(frame, "file"))})
 
     async def _restored(self, protocol: FrameProtocol, frame: Frame) -> Answer:
-        return Answer(self._chores.restored(_text(frame, "ticket")))
+        return Answer(self._services.restored(_text(frame, "ticket")))
 
     async def _repair(self, protocol: FrameProtocol, frame: Frame) -> Answer:
-        return Answer(self._chores.repair(scrub=bool(frame.header.get("scrub"))))
+        return Answer(self._services.repair(scrub=bool(frame.header.get("scrub"))))
 
     async def _ping(self, protocol: FrameProtocol, frame: Frame) -> Answer:
         return Answer({"ready": self._membership.ring.active})
 
     async def _status(self, protocol: FrameProtocol, frame: Frame) -> Answer:
-        return Answer(self._chores.status())
+        return Answer(self._services.status())
 
 
 def _fragment(frame: Frame) -> FragmentHeader:
     try:
         header = FragmentHeader.unpack(frame.body)
     except FragmentFault as fault:
-        raise BadRequest(f"not a fragment's header: {fault}") from None
+        raise BadRequest(f"not a fragment header: {fault}") from None
     if len(frame.body) != header.state.header_length:
-        raise BadRequest("bytes behind a fragment's header")
+        raise BadRequest("the request has bytes after the fragment header")
     return header
 
 

@@ -1,8 +1,8 @@
-"""One peer of the ring: everything put together, from the first fragment to a quiet end. Runs as a process of its own.
+"""One peer of the ring: listener, membership, fragments, repair and restores. Runs as a process of its own.
 
-It answers on its port before it has joined, says ready when it is part of the ring, and on SIGTERM leaves in good
-order: neighbours are told, requests under way are finished, nothing is half-written. After `kill -9` the next start
-finds every fragment that was acknowledged.
+A peer serves requests before it has joined, reports ready once it is part of the ring, and leaves in order on SIGTERM:
+it notifies its neighbours and finishes the requests in progress. After `kill -9` the next start finds every fragment
+that was acknowledged.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast.durable_files import replace_durably
 from holdfast.erasure.fragment import StateId
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId
 from holdfast.store.client.states import StateStore
-from holdfast.store.peer.disk import Disk, write_atomically
 from holdfast.store.peer.fragment_files import FragmentFiles
 from holdfast.store.peer.limits import Limits
 from holdfast.store.peer.operations import Operations
-from holdfast.store.peer.recompute import RestoreDesk
 from holdfast.store.peer.repair import Repairer, RepairSettings
+from holdfast.store.peer.restores import RestoreService
 from holdfast.store.ring.ids import RingId, peer_id, written
 from holdfast.store.ring.leaf_set import leaf_set_size
 from holdfast.store.ring.machine import RingSettings
@@ -85,7 +85,7 @@ class Entrance:
     join: tuple[str, ...] = ()
     seconds: float = 60.0
     or_begin: bool = False
-    """Begin a ring where nobody answers within the time, instead of giving up."""
+    """Start a new ring if no peer responds in time, instead of failing."""
 
 
 FindEntrance = Callable[[Contact], Awaitable[Entrance]]
@@ -95,25 +95,25 @@ class Peer:
     """A running peer. Use `run`."""
 
     def __init__(self, settings: PeerSettings) -> None:
-        """Check the settings and open the shelf; nothing listens yet."""
+        """Check the settings and open the data folder; the peer does not listen yet."""
         self.settings = settings
         self._key = key_from_file(settings.secret_file)
         if not self._key.secret and not is_loopback(settings.host):
             raise BadInput(
-                f"will not serve {settings.host} without a secret",
+                f"refusing to listen on {settings.host} without a secret",
                 field="--host",
                 remedy="give --secret-file, or listen on 127.0.0.1",
             )
         if settings.advertise is None and settings.host in ("0.0.0.0", "::", ""):
             raise BadInput(
-                f"{settings.host} is no address others could use", remedy="give --advertise HOST:PORT as well"
+                f"other peers cannot connect to {settings.host}", remedy="give --advertise HOST:PORT as well"
             )
         try:
-            self.shelf = FragmentFiles(settings.data, settings.limits)
+            self.files = FragmentFiles(settings.data, settings.limits)
             self._name = _peer_name(settings.data)
         except OSError as error:
             raise BadInput(
-                f"cannot use this folder: {error.strerror}",
+                f"cannot use this data folder: {error.strerror}",
                 where=str(settings.data),
                 remedy="name a folder this user may write to",
             ) from None
@@ -122,9 +122,9 @@ class Peer:
         self._stop = asyncio.Event()
 
     async def run(self, on_ready: Callable[[Contact, int], None], find_entrance: FindEntrance | None = None) -> None:
-        """Serve until told to stop; `on_ready` hears this peer's contact and how many others it knows.
+        """Serve until stopped; `on_ready` gets this peer's contact and the number of other peers it knows.
 
-        `find_entrance` is asked, once this peer listens, how to enter the ring; without it the settings say.
+        `find_entrance` is called once this peer listens and returns how to join the ring; default: the settings.
         """
         settings = self.settings
         loop = asyncio.get_running_loop()
@@ -136,7 +136,7 @@ class Peer:
             self._key,
             settings.limits,
             self._serve,
-            self._hear,
+            self._handle_note,
             serving,
         )
         try:
@@ -152,10 +152,10 @@ class Peer:
         self._membership = Membership(
             contact, settings.ring, self._key, tls=calling, on_found=self._found, on_lost=self._lost
         )
-        self._operations = Operations(self.shelf, self._membership, self, self._threads)
+        self._operations = Operations(self.files, self._membership, self, self._threads)
         ring = self._membership.ring
         self._repairer = Repairer(
-            self.shelf,
+            self.files,
             ConnectionPool(self._key, settings.tls),
             contact,
             lambda: [ring.contact, *ring.leaves.members],
@@ -163,7 +163,7 @@ class Peer:
             settings.repair,
             settings.limits.repair_bandwidth,
         )
-        self._desk = RestoreDesk(
+        self._restores = RestoreService(
             self._open_store, settings.restores or settings.data / "restores", settings.limits.restores
         )
         self._repairer.start()
@@ -176,7 +176,7 @@ class Peer:
             await self._leave()
 
     async def _enter(self, contact: Contact, find_entrance: FindEntrance | None) -> None:
-        """Become part of the ring, or hear meanwhile that it is time to stop."""
+        """Join the ring, unless the peer is stopped meanwhile."""
         entering = asyncio.create_task(self._entered(contact, find_entrance))
         stopping = asyncio.create_task(self._stop.wait())
         await asyncio.wait([entering, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -198,7 +198,7 @@ class Peer:
             except StateMissing:
                 if not entrance.or_begin:
                     raise
-                log.warning("none of %s answers: beginning a ring", ", ".join(others))
+                log.warning("none of %s responds; this peer starts a new ring", ", ".join(others))
         self._membership.start()
 
     def neighbours(self) -> list[str]:
@@ -207,7 +207,7 @@ class Peer:
         return [] if membership is None else sorted(one.address for one in membership.ring.leaves.members)
 
     def meet(self, addresses: Sequence[str]) -> None:
-        """Make the acquaintance of some of the peers that somebody else knows of; to be called again and again."""
+        """Contact some of these peers if they are unknown here; to be called regularly."""
         membership = getattr(self, "_membership", None)
         if membership is not None:
             known = {one.address for one in membership.everyone()}
@@ -219,26 +219,26 @@ class Peer:
         self._stop.set()
 
     async def _leave(self) -> None:
-        log.info("leaving")
+        log.info("leaving the ring")
         await asyncio.get_running_loop().run_in_executor(None, self._repairer.stop)
-        self._desk.close()
+        self._restores.close()
         await self._membership.leave()
         await self.listener.close()
         self._threads.shutdown(wait=True)
-        self.shelf.close()
+        self.files.close()
 
     async def _serve(self, protocol: FrameProtocol, frame: Frame) -> Answer:
         return await self._operations.serve(protocol, frame)
 
-    def _hear(self, frame: Frame) -> None:
-        self._membership.hear(frame)
+    def _handle_note(self, frame: Frame) -> None:
+        self._membership.handle(frame)
 
     def _covers(self, key: RingId) -> bool:
-        """Say whether this peer is among the neighbours of the key's root, where readers look."""
+        """Return whether this peer is among the neighbours of the key's root, where readers look."""
         ring = self._membership.ring
         return ring.leaves.covers(key, whole_ring=lambda: all(one.id in ring.leaves for one in ring.table))
 
-    # What the ring tells
+    # Events of the ring
 
     def _found(self, contact: Contact) -> None:
         self._repairer.soon()
@@ -251,19 +251,19 @@ class Peer:
     def restore(self, state: StateId, version: BatchId | None, file: str) -> str:
         """Start a restore."""
         if self._stop.is_set():
-            raise Busy("this peer is leaving")
-        return self._desk.order(state, version, file)
+            raise Busy("this peer is leaving the ring")
+        return self._restores.order(state, version, file)
 
     def restored(self, ticket: str) -> dict[str, Any]:
-        """Tell how a restore stands."""
-        return self._desk.look(ticket)
+        """Return the status of a restore."""
+        return self._restores.look(ticket)
 
     def repair(self, *, scrub: bool) -> dict[str, Any]:
         """Start a round of repair now."""
         return {"after_round": self._repairer.now(scrub=scrub)}
 
     def status(self) -> dict[str, Any]:
-        """Tell everything about this peer."""
+        """Return the status of this peer."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         contact = self._membership.ring.contact
         return {
@@ -272,9 +272,9 @@ class Peer:
             "domain": contact.domain,
             "neighbours": len(self._membership.ring.leaves),
             "uptime": time.monotonic() - self._began,
-            "shelf": asdict(self.shelf.usage()),
+            "fragments": asdict(self.files.usage()),
             "repair": self._repairer.report(),
-            "restores": self._desk.counts(),
+            "restores": self._restores.counts(),
             "refused": dict(self.listener.counts),
             "connections": self.listener.connections,
             "bytes_in": self.listener.incoming.total,
@@ -303,9 +303,13 @@ def _peer_name(folder: Path) -> str:
                 return name
         except (ValueError, KeyError, TypeError):
             pass
-        raise Corrupt("the peer's name cannot be read", where=str(path), remedy="remove this file: it gets a new name")
+        raise Corrupt(
+            "the file with the peer's name cannot be read",
+            where=str(path),
+            remedy="remove the file: the peer gets a new name",
+        )
     name = secrets.token_hex(16)
-    write_atomically(Disk(), path, json.dumps({"holdfast": 1, "name": name}).encode())
+    replace_durably(path, json.dumps({"holdfast": 1, "name": name}).encode())
     return name
 
 

@@ -1,14 +1,14 @@
-"""Rebuilding what lost peers held, and tidying up (A-FP4S, sec. 3.2 and 3.3). Runs in peers, in a thread of its own.
+"""Rebuilds the fragments of lost peers, removes superfluous ones (A-FP4S, sec. 3.2 and 3.3). Runs in a peer's thread.
 
-Every peer looks after the states whose keys are closest to it: it asks its leaf set what they hold of them, and
+Every peer maintains the states whose keys are closest to it: it lists the fragments of its leaf set, and
 
 * rebuilds missing fragments from any m others, stripe by stripe, and puts them on peers chosen by `placement`,
 * removes second copies of a fragment, which appear when a lost peer comes back,
 * removes what is left of saves that were never completed, once a newer whole version is there and time has passed.
 
 Fragments of this peer that lie too far from their key (the ring has grown) are handed over to where readers look.
-A round runs some time after a peer was lost or found (it may be back soon), regularly, and when asked for. It moves no
-more than its bandwidth. Everything a round does is safe to do twice and to stop anywhere: a peer killed in the middle
+A round runs some time after a peer was lost or found (it may return soon), regularly, and on request. Its bandwidth is
+limited. Everything a round does is safe to do twice and to stop anywhere: a peer killed in the middle
 leaves fragments whole or absent, like any other save.
 """
 
@@ -40,7 +40,7 @@ from holdfast.store.wire.messages import Bytes
 
 log = logging.getLogger("holdfast.store.peer.repair")
 MOST_INCOMPLETE = 3
-"""Rounds put off in a row because a neighbour does not say what it holds."""
+"""Rounds postponed in a row because a neighbour does not list its fragments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class RepairSettings:
     """When repair runs; seconds."""
 
     after: float = 10.0
-    """From a loss to the round that mends it: a peer that restarts within it costs nothing."""
+    """Seconds from a loss to the repair round: a peer that restarts within them costs nothing."""
     every: float = 300.0
     garbage_after: float = 600.0
     """How long an incomplete save is left alone: its writer may still be at work."""
@@ -67,7 +67,7 @@ class RepairProgress:
     rebuilt: int = 0
     bytes: int = 0
     failed: int = 0
-    """States the last round could not mend."""
+    """States that the last round could not repair."""
     removed: int = 0
     handed_over: int = 0
     scrubbed: int = 0
@@ -78,7 +78,7 @@ class Repairer:
 
     def __init__(
         self,
-        shelf: FragmentFiles,
+        files: FragmentFiles,
         pool: ConnectionPool,
         me: Contact,
         members: Callable[[], list[Contact]],
@@ -86,9 +86,9 @@ class Repairer:
         settings: RepairSettings,
         bandwidth: float,
     ) -> None:
-        """Look after keys near `me`; `members` and `covers` tell of the ring as it is now."""
+        """Maintain keys near `me`; `members` and `covers` return the current state of the ring."""
         self.progress = RepairProgress()
-        self._shelf, self._pool, self._me, self._members, self._covers = shelf, pool, me, members, covers
+        self._files, self._pool, self._me, self._members, self._covers = files, pool, me, members, covers
         self._settings = settings
         self._rate = bandwidth
         self._wake = threading.Condition()
@@ -145,23 +145,23 @@ class Repairer:
             try:
                 self._round(scrub)
             except HoldfastError as error:
-                log.warning("a round of repair ended early: %s", error)
+                log.warning("a repair round ended early: %s", error)
                 self.soon()
             except Exception:
-                log.exception("a round of repair failed")
+                log.exception("a repair round failed")
                 self.soon()
             with self._wake:
                 self.progress.running = False
                 self.progress.rounds += 1
 
     def _round(self, scrub: bool) -> None:
-        pace = _Pace(self._rate, lambda: self._stopping)
+        limit = _RateLimit(self._rate, lambda: self._stopping)
         if scrub:
-            for held in list(self._shelf.all_held()):
-                self._shelf.verify(held)
+            for held in list(self._files.all_held()):
+                self._files.verify(held)
                 self.progress.scrubbed += 1
-                pace.spent(held.state.fragment_length)
-        self._hand_over(pace)
+                limit.spent(held.state.fragment_length)
+        self._hand_over(limit)
         members = self._members()
         by_state: dict[StateId, list[Encoding]] = defaultdict(list)
         for encoding in self._inventory(members).values():
@@ -175,10 +175,10 @@ class Repairer:
             if self._stopping:
                 return
             try:
-                self._rebuild(encoding, members, pace)
+                self._rebuild(encoding, members, limit)
             except HoldfastError as error:
                 self.progress.failed += 1
-                log.warning("not rebuilt: %s", error)
+                log.warning("fragments were not rebuilt: %s", error)
         for encodings in by_state.values():
             self._tidy(encodings)
         if self.progress.failed:
@@ -202,14 +202,14 @@ class Repairer:
         if silent and self._incomplete < MOST_INCOMPLETE:
             # What a slow peer holds is not lost: wait until it answers or the ring gives it up, but not for ever.
             self._incomplete += 1
-            raise Unreachable(f"{silent} of {len(members)} neighbours did not say what they hold")
+            raise Unreachable(f"{silent} of {len(members)} neighbours did not list their fragments")
         self._incomplete = 0
         return gathered((one.asked, one.result) for one in outcomes)
 
     def _read_blocks(self, address: str, fragment: FragmentHeader, first: int, count: int) -> Bytes:
         return read_blocks(self._pool, address, fragment, first, count)
 
-    def _rebuild(self, encoding: Encoding, members: list[Contact], pace: _Pace) -> None:
+    def _rebuild(self, encoding: Encoding, members: list[Contact], limit: _RateLimit) -> None:
         from holdfast.erasure.decoding import StateDecoder  # The code is loaded by those who use it.
 
         header = encoding.header
@@ -237,7 +237,7 @@ class Repairer:
                     pieces: list[Bytes] = [block.prefix, block.payload]
                     senders[index].feed(pieces, 5.0)
                     size += len(block)
-                pace.spent(size + header.coding.data * header.block_bytes)
+                limit.spent(size + header.coding.data * header.block_bytes)
             decoder.finish()
         except BaseException as error:
             fault = error if isinstance(error, HoldfastError) else HoldfastError("repair was interrupted")
@@ -290,9 +290,9 @@ class Repairer:
             except HoldfastError as error:
                 log.info("could not remove a copy at %s: %s", peer, error)
 
-    def _hand_over(self, pace: _Pace) -> None:
+    def _hand_over(self, limit: _RateLimit) -> None:
         """Move own fragments to where readers look, if that is no longer here."""
-        for state in self._shelf.states():
+        for state in self._files.states():
             if self._stopping:
                 return
             if self._covers(state_key(state)):
@@ -301,23 +301,23 @@ class Repairer:
             if any(one.id == self._me.id for one in near):
                 continue
             there = survey_state(self._pool, state, [one.address for one in near])
-            for held in self._shelf.held(state):
+            for held in self._files.held(state):
                 encoding = there.encodings.get(held.state)
                 if encoding is None or held.index not in encoding.holders:
                     taken = {peer for peers in encoding.holders.values() for peer in peers} if encoding else set()
                     free = [one for one in rank(state_key(state), near) if one.address not in taken]
-                    if not free or not self._copy(held, free[0].address, pace):
+                    if not free or not self._copy(held, free[0].address, limit):
                         continue
-                self._shelf.drop(held)
+                self._files.drop(held)
                 self.progress.handed_over += 1
 
-    def _copy(self, held: FragmentHeader, address: str, pace: _Pace) -> bool:
+    def _copy(self, held: FragmentHeader, address: str, limit: _RateLimit) -> bool:
         sender = FragmentSender(self._pool, held, address, 30.0, repairing=True)
         try:
             for stripe in range(held.state.layout.stripes):
-                block = self._shelf.read(held, stripe, 1)
+                block = self._files.read(held, stripe, 1)
                 sender.feed([block], 5.0)
-                pace.spent(len(block))
+                limit.spent(len(block))
         except HoldfastError as error:
             sender.give_up(error)
             return False
@@ -325,7 +325,7 @@ class Repairer:
         return sender.finished(time.monotonic() + 30.0)
 
 
-class _Pace:
+class _RateLimit:
     """Sleeps as the bandwidth demands, in small steps so that stopping is quick."""
 
     def __init__(self, rate: float, stopping: Callable[[], bool]) -> None:

@@ -22,14 +22,14 @@ from holdfast.store.wire.connection import ConnectionPool
 from holdfast.store.wire.failures import BadRequest, Corrupt, NotTrusted, Unreachable
 from holdfast.store.wire.messages import Bytes, Frame
 
-PATIENCE_SECONDS = 0.3
+NEWEST_WAIT_SECONDS = 0.3
 """How long to wait for the last peers when what the others hold is enough."""
 FIND_SECONDS = 3.0
 
 
 @dataclass(slots=True)
 class Encoding:
-    """One encoding of a version: who says to hold which fragment."""
+    """One encoding of a version: the peers that report each fragment."""
 
     header: StateHeader
     holders: dict[int, list[str]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Encoding:
 
     @property
     def missing(self) -> list[int]:
-        """Fragments nobody has."""
+        """Fragments that no peer has."""
         return sorted(set(range(self.header.coding.total)) - set(self.holders))
 
 
@@ -64,7 +64,7 @@ class Survey:
         return [header for header, encoding in self.encodings.items() if encoding.whole]
 
     def shortfall(self) -> str:
-        """Say what is missing of the newest encoding, and who does not answer."""
+        """Return what is missing of the newest encoding, and who does not answer."""
         parts = []
         if self.encodings:
             newest = max(self.encodings.values(), key=lambda one: (one.header.epoch, one.header.version))
@@ -81,15 +81,15 @@ def survey_state(pool: ConnectionPool, state: StateId, peers: Sequence[str]) -> 
     began = time.monotonic()
 
     def enough(outcomes: list[Outcome[str, list[FragmentHeader]]]) -> bool:
-        if time.monotonic() - began < PATIENCE_SECONDS:
+        if time.monotonic() - began < NEWEST_WAIT_SECONDS:
             return False
         found = gathered((one.asked, one.result) for one in outcomes)
         if not found:
             return False
         newest = max(found.values(), key=lambda one: (one.header.epoch, one.header.version))
-        # Holders of a newer acknowledged version are n peers; fewer than its m can be among those not heard.
-        unheard = len(peers) - len(outcomes)
-        return newest.whole and unheard < newest.header.coding.data
+        # A newer acknowledged version has n holders; fewer than m of them can be among the peers without a response.
+        unanswered = len(peers) - len(outcomes)
+        return newest.whole and unanswered < newest.header.coding.data
 
     def ask(address: str) -> list[FragmentHeader]:
         answer = pool.request(Address.parse(address), "find", {"namespace": state.namespace, "name": state.name})
@@ -106,7 +106,7 @@ def survey_state(pool: ConnectionPool, state: StateId, peers: Sequence[str]) -> 
 
 
 def gathered(held: Iterable[tuple[str, Iterable[FragmentHeader] | None]]) -> dict[StateHeader, Encoding]:
-    """Group the fragments that peers say they hold by encoding; None stands for a peer that did not say."""
+    """Group the fragments that peers report by encoding; None stands for a peer that did not respond."""
     encodings: dict[StateHeader, Encoding] = {}
     for address, headers in held:
         for header in headers or ():
@@ -122,7 +122,7 @@ def read_headers(body: Bytes) -> Iterator[FragmentHeader]:
         try:
             header = FragmentHeader.unpack(view)
         except FragmentFault as fault:
-            raise Corrupt(f"a peer's list of fragments cannot be read: {fault}") from None
+            raise Corrupt(f"a peer's list of fragments cannot be parsed: {fault}") from None
         yield header
         view = view[header.state.header_length :]
 
@@ -136,7 +136,7 @@ def locate(pool: ConnectionPool, state: StateId, contacts: Sequence[str]) -> lis
 
 
 def everyone(pool: ConnectionPool, contacts: Sequence[str], seconds: float = FIND_SECONDS) -> list[Contact]:
-    """Return all peers of the ring: from leaf set to leaf set until nobody new is named."""
+    """Return all peers of the ring: leaf set by leaf set until no new peer is named."""
     known = {one.id: one for one in _contacts(ask_any(pool, contacts, "members", {}))}
     asked: set[str] = set()
     while True:
@@ -160,7 +160,7 @@ def ask_any(pool: ConnectionPool, contacts: Sequence[str], operation: str, heade
             raise
         except HoldfastError as error:
             last = error
-    raise last or Unreachable("no peer to ask", remedy="give the address of a running peer")
+    raise last or Unreachable("no peer address is known", remedy="give the address of a running peer")
 
 
 def _contacts(answer: Frame) -> list[Contact]:
@@ -172,7 +172,7 @@ def _contact(plain: object) -> Contact:
     try:
         return contact_from_plain(plain)
     except BadInput as bad:
-        raise Corrupt(f"a peer's answer cannot be read: {bad}") from None
+        raise Corrupt(f"a peer's response cannot be parsed: {bad}") from None
 
 
 def _listed(items: Sequence[object], most: int = 40) -> str:

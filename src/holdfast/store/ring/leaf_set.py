@@ -67,7 +67,7 @@ class LeafSet:
         return self._contacts.get(peer)
 
     def holds(self, contact: Contact) -> bool:
-        """Say whether this contact is a member just so, and no half has room: adding it would change nothing."""
+        """Return whether this contact is a member just so, and no half has room: adding it would change nothing."""
         known = self._contacts.get(contact.id)
         return (known is contact or known == contact) and not self.has_room
 
@@ -88,9 +88,9 @@ class LeafSet:
         ]
 
     def add(self, contact: Contact, limits: Limits = NO_LIMITS) -> bool:
-        """Take a contact in if it fits, dropping whoever is then too far away; True if it is a new member.
+        """Take a contact in if it fits, dropping a member that is then too far away; True if it is a new member.
 
-        A member heard of again may have found room on its other side: in a ring hardly larger than the leaf set, a peer
+        A member named again may have found room on its other side: in a ring hardly larger than the leaf set, a peer
         may be both among the next and among the previous ones.
         """
         known = self._contacts.get(contact.id)
@@ -123,16 +123,16 @@ class LeafSet:
 
     @property
     def overlaps(self) -> bool:
-        """Say whether the two sides meet on the far side of the ring."""
+        """Return whether the two sides meet on the far side of the ring."""
         if not self._after or not self._before:
             return False
         return self._after[-1][0] + self._before[-1][0] >= SIZE
 
     def covers(self, key: int, *, whole_ring: Callable[[], bool]) -> bool:
-        """Say whether the key lies in the arc of the leaf set, so that the closest peer is a member or the owner.
+        """Return whether the key lies in the arc of the leaf set, so that the closest peer is a member or the owner.
 
         `whole_ring`: no peer outside the leaf set is known. Sides that meet although others are known are the remains
-        of a loss not yet repaired: then only what lies between the nearest on each side is sure.
+        of a loss not yet repaired: then only the arc between the nearest on each side is certain.
         """
         if self._after and self._before:
             reach = 0 if self.overlaps and not whole_ring() else -1
@@ -153,12 +153,12 @@ class LeafSet:
 
     @property
     def has_room(self) -> bool:
-        """Say whether a half is not full."""
+        """Return whether a half is not full."""
         return len(self._after) < self.half or len(self._before) < self.half
 
     @property
     def short_sides(self) -> tuple[bool, bool]:
-        """Say which halves, after and before, have room left."""
+        """Return which halves, after and before, have room left."""
         return len(self._after) < self.half, len(self._before) < self.half
 
     def _reach(self, limits: Limits) -> Limits:

@@ -1,20 +1,20 @@
-"""One peer's part in the ring, as a machine: an event and the time go in, effects come out. Pure; runs anywhere.
+"""One peer of the ring as a state machine: an event and the time go in, effects come out. Pure; runs anywhere.
 
 Follows A-FP4S, sec. 3.2, and Pastry: prefix routing, leaf sets, keep-alives that carry the leaf set. Real peers and
-the simulator drive the same `RingPeer`. It has no clock, socket or thread: whoever drives it
+the simulator drive the same `RingPeer`. It has no clock, socket or thread. The caller
 
 * calls `start` or `join` once, `receive` for each message, `tick` at `next_tick` at the latest,
-* carries out the effects: `Send` may fail or get lost, the machine copes,
-* calls `unreachable` when a transport knows that an address does not answer, to learn of it before the next timeout,
-* calls `meet` for peers that somebody else knows of and this one does not.
+* carries out the effects: a `Send` may fail or get lost,
+* calls `unreachable` when the transport finds that an address does not respond, before the timeout does,
+* calls `meet` for peers that may be unknown to this one.
 
-Rules that keep it right under loss and churn:
+Rules that keep the ring correct under loss and churn:
 
-1. Only a peer heard from directly enters the leaf set. One heard of is probed first, so rumours do not raise the dead.
+1. Only a peer that sent a message itself enters the leaf set. One named by others is probed first: it may be lost.
 2. A leaf set member silent for `silence` seconds is probed; after `probes` unanswered probes it is lost.
-3. Each hop of a route is acknowledged. A hop that does not answer is left out and the route goes another way; a
-   neighbour, which may be the root itself, is asked again until it is lost.
-4. A lost peer is not believed alive on hearsay for a while, but is asked now and then: split rings grow together.
+3. Each hop of a route is acknowledged. A hop that does not respond is left out and the route goes another way; a
+   neighbour, which may be the root itself, is tried again until it is lost.
+4. For a while a lost peer that others name is ignored, but it is probed regularly: rings that were split merge again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = ["RingPeer", "RingSettings"]
 MOST_HOPS = 64
 """A route this long goes in circles: it ends where it is."""
 MOST_HELD = 1000
-"""Routes that a joining peer keeps until it can send them on; more are left to their senders' patience."""
+"""Routes that a joining peer keeps until it can send them on; more are dropped, and their senders try again."""
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ class RingPeer:
         return effects
 
     def meet(self, address: str) -> list[Effect]:
-        """Ask a peer that is said to be at this address: of two rings that know nothing of each other, one is made."""
+        """Contact the peer that may be at this address: two separate rings merge into one."""
         if not self.active or any(contact.address == address for contact in self.leaves.members):
             return []
         return [Send(address, KeepAlive(Call.PROBE, self.leaves.members))]
@@ -174,17 +174,17 @@ class RingPeer:
                 return effects
             case RouteAck():
                 self._hops.pop((message.origin, message.token, message.hops), None)
-                return self._around.hear(sender, now)
+                return self._around.note_alive(sender, now)
             case Route():
                 return self._on_route(sender, message, now)
             case RouteReply():
                 return self._on_reply(sender, message, now)
             case RowRequest():
                 row = Send(sender.address, RowReply(self.table.row(message.row)))
-                return [*self._around.hear(sender, now), row]
+                return [*self._around.note_alive(sender, now), row]
             case RowReply():
                 self._around.remember(message.contacts)
-                return self._around.hear(sender, now)
+                return self._around.note_alive(sender, now)
             case Leave():
                 return self._around.lose(sender, now, left=True)
 
@@ -218,7 +218,7 @@ class RingPeer:
     def _on_route(self, sender: Contact, route: Route, now: float) -> list[Effect]:
         effects: list[Effect] = [Send(sender.address, RouteAck(route.token, route.origin.id, route.hops))]
         if not (route.joining and sender.id == route.origin.id):
-            effects += self._around.hear(sender, now)
+            effects += self._around.note_alive(sender, now)
         if not self.active:
             if len(self._held) < MOST_HELD:
                 self._held.append((sender.id, route))
@@ -246,7 +246,7 @@ class RingPeer:
 
     def _on_reply(self, sender: Contact, reply: RouteReply, now: float) -> list[Effect]:
         joining = reply.token in self._join_tokens
-        effects = self._around.hear(sender, now) if sender.id != self.id else []
+        effects = self._around.note_alive(sender, now) if sender.id != self.id else []
         if self._lookups.pop(reply.token, None) is None:
             return effects  # a late or second answer
         if not joining:
@@ -264,18 +264,18 @@ class RingPeer:
     def _perhaps_joined(self, effects: list[Effect], now: float) -> None:
         """Become active once the root's neighbours have all answered or been given up.
 
-        Not those heard of later: in a ring that grows fast there would always be one more.
+        Not those named later: in a ring that grows fast there would always be one more.
         """
         if not self._joining or self._join_tokens or not self._awaited.isdisjoint(self._around.probes):
             return
         self._joining = False
         self._awaited.clear()
         if not len(self.leaves):
-            effects.append(JoinFailed())  # someone knew of neighbours, and none of them answered
+            effects.append(JoinFailed())  # neighbours were named, and none of them responded
             return
         self._around.active = True
         effects.append(Joined())
-        # Those whose tables lack a peer like this one hear of it now.
+        # Peers whose routing tables lack an entry for this one are notified now.
         greeting = KeepAlive(Call.GREETING, ())
         effects.extend(Send(contact.address, greeting) for contact in self.table if contact.id not in self.leaves)
         held, self._held = self._held, []

@@ -1,7 +1,7 @@
 """Drives this peer's part in the ring with real time and real connections. Runs in peers, on their event loop.
 
 `ring.RingPeer` decides; this module gives it the time, carries its messages as one-way notes over authenticated links,
-and tells it at once when a link breaks: a killed process is noticed in milliseconds, a frozen one by its silence.
+and notifies it at once when a link breaks: a killed process is noticed in milliseconds, a frozen one by its silence.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class Membership:
         """Be the first peer."""
         self._carry_out(self.ring.start(self._clock()))
 
-    async def join(self, addresses: list[str], patience: float) -> None:
-        """Enter the ring through one of these peers, trying again until `patience` is over."""
-        deadline = self._clock() + patience
+    async def join(self, addresses: list[str], timeout: float) -> None:
+        """Enter the ring through one of these peers, trying again for `timeout` seconds."""
+        deadline = self._clock() + timeout
         turn = 0
         while not self.joined.is_set():
             address = addresses[turn % len(addresses)]
@@ -104,13 +104,13 @@ class Membership:
                 return
             if self._clock() >= deadline:
                 raise StateMissing(
-                    f"no peer answered at {', '.join(addresses)} within {patience:g} s",
+                    f"no peer answered at {', '.join(addresses)} within {timeout:g} s",
                     remedy="check the address and the secret, or start without --join to begin a new ring",
                 )
             await asyncio.sleep(0.3)
 
     async def leave(self) -> None:
-        """Say goodbye and stop."""
+        """Notify the neighbours and stop."""
         self._left = True
         self._carry_out(self.ring.leave(self._clock()))
         await asyncio.sleep(0)
@@ -121,7 +121,7 @@ class Membership:
         return [self.ring.contact, *self.ring.leaves.members]
 
     def meet(self, addresses: Iterable[str]) -> None:
-        """Make the acquaintance of peers that somebody else knows of."""
+        """Contact peers that may be unknown here."""
         for address in addresses:
             self._carry_out(self.ring.meet(address))
 
@@ -136,7 +136,7 @@ class Membership:
         finally:
             self._lookups.pop(token, None)
 
-    def hear(self, frame: Frame) -> None:
+    def handle(self, frame: Frame) -> None:
         """Take a note from another peer; what is not exactly a ring message is refused."""
         text = bytes(frame.body)
         known = self._read.get(text)
@@ -160,7 +160,7 @@ class Membership:
             raise BadFrame(f"a note that is no ring message: {bad}") from None
 
     def unreachable(self, address: str) -> None:
-        """Learn that nobody answers there."""
+        """Pass on that no peer responds at this address."""
         if address == self._entrance:
             self._join_failed.set()
         self._carry_out(self.ring.unreachable(address, self._clock()))
@@ -170,8 +170,8 @@ class Membership:
         try:
             self._carry_out(self.ring.tick(self._clock()))
         except Exception:
-            # Without ticks this peer would stop to answer for itself: say why, and go on.
-            log.exception("the ring machine failed in a tick")
+            # Without ticks this peer would stop sending keep-alives: log the error, and continue.
+            log.exception("a tick of the ring's state machine failed")
             self._wait_for_tick()
 
     def _wait_for_tick(self) -> None:
@@ -202,7 +202,9 @@ class Membership:
                 case LookupDone():
                     self._answer(effect.token, effect)
                 case LookupFailed():
-                    self._answer(effect.token, StateMissing("no peer answers for this key; the ring is being mended"))
+                    self._answer(
+                        effect.token, StateMissing("no peer responds for this key; the ring is being repaired")
+                    )
         self._wait_for_tick()
 
     def _answer(self, token: int, result: LookupDone | HoldfastError) -> None:
@@ -226,7 +228,7 @@ class Membership:
 
 
 class _Link:
-    """One-way notes to one peer: connects when there is something to say, reports when it cannot."""
+    """One-way messages to one peer: connects when there is one to send, reports when it cannot."""
 
     def __init__(
         self, address: str, key: ClusterKey, tls: ssl.SSLContext | None, on_broken: Callable[[str], None]
@@ -250,7 +252,7 @@ class _Link:
         """Send what waits, then close."""
         self._closing = True
         if self._connecting is not None:
-            with contextlib.suppress(TimeoutError, asyncio.CancelledError):  # Nobody there to say goodbye to.
+            with contextlib.suppress(TimeoutError, asyncio.CancelledError):  # The peer is not reachable.
                 await asyncio.wait_for(self._connecting, 1.0)
         if self._protocol is not None:
             self._protocol.end()
@@ -265,9 +267,9 @@ class _Link:
             self._protocol = protocol
         except (OSError, TimeoutError, ConnectionEnded, HoldfastError) as error:
             known = isinstance(error, HoldfastError)
-            log.log(logging.WARNING if known else logging.INFO, "no link to %s: %r", self._address, error)
+            log.log(logging.WARNING if known else logging.INFO, "cannot connect to %s: %r", self._address, error)
             self._waiting.clear()
-            # A connection that is refused or breaks is a sign; one that is slow is not: the probes will tell.
+            # A refused or broken connection is a sign of a loss. A slow one is not: the probes decide.
             broken = not isinstance(error, TimeoutError)
         finally:
             self._connecting = None

@@ -1,6 +1,6 @@
-"""What peers of the ring say to each other, and what the ring machine asks of whoever drives it. Pure; runs anywhere.
+"""The messages between peers of the ring, and the effects that the ring's state machine returns. Pure; runs anywhere.
 
-Messages travel with their sender's `Contact`; `ring_wire` turns them into JSON values and back.
+Messages travel with their sender's `Contact`; `encoding` turns them into JSON values and back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Call(StrEnum):
     ANSWER = "answer"
     """Never answered, so that two peers cannot talk in circles."""
     GREETING = "greeting"
-    """I am new, and you may want me in your routing table; not answered either."""
+    """A new peer announces itself for the routing table; not answered either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class PeerLost:
 
     contact: Contact
     left: bool
-    """It said so; otherwise it fell silent."""
+    """It announced that it leaves; False: it stopped responding."""
 
 
 @dataclass(frozen=True, slots=True)

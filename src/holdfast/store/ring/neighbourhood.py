@@ -1,4 +1,4 @@
-"""Whom a peer knows, and how it finds out who is alive: keep-alives, probes, losses, repair (A-FP4S, sec. 3.2).
+"""The peers that a peer knows, and failure detection: keep-alives, probes, losses, repair (A-FP4S, sec. 3.2).
 
 Pure; runs anywhere. Half of the machine of `ring.RingPeer`, which also routes and joins: rules 1, 2 and 4 live here.
 Methods add what is to be sent to `effects`, or return it.
@@ -51,18 +51,20 @@ class Neighbourhood:
         self.active = False
         """Whether this peer is part of the ring."""
         self.probes: dict[RingId, Probe] = {}
-        self._heard: dict[RingId, float] = {}
-        self._said: dict[RingId, tuple[Contact, ...]] = {}
+        self._last_message: dict[RingId, float] = {}
+        self._member_lists: dict[RingId, tuple[Contact, ...]] = {}
         self._lost: dict[RingId, tuple[Contact, float]] = {}
 
     def on_keep_alive(self, sender: Contact, message: KeepAlive, now: float) -> list[Effect]:
         """Take a keep-alive in: its sender lives, and those it names may."""
         call = message.call
-        effects = self.hear(sender, now, as_neighbour=call is not _GREETING)
-        if call is not _GREETING and self._said.get(sender.id) != message.members:
+        effects = self.note_alive(sender, now, as_neighbour=call is not _GREETING)
+        if call is not _GREETING and self._member_lists.get(sender.id) != message.members:
             limits = self._limits()
             if limits == NO_LIMITS:
-                self._said[sender.id] = message.members  # nothing was left out: the same list need not be read again
+                self._member_lists[sender.id] = (
+                    message.members
+                )  # nothing was left out: the same list need not be read again
             for contact in self.leaves.fitting(message.members, limits):
                 if contact.id not in self._lost:
                     self.probe(contact, now, effects)
@@ -70,12 +72,12 @@ class Neighbourhood:
             effects.append(Send(sender.address, KeepAlive(Call.ANSWER, self.leaves.members)))
         return effects
 
-    def hear(self, sender: Contact, now: float, *, as_neighbour: bool = False) -> list[Effect]:
-        """Note that a peer is alive: it spoke itself.
+    def note_alive(self, sender: Contact, now: float, *, as_neighbour: bool = False) -> list[Effect]:
+        """Record that a peer is alive: it sent a message itself.
 
-        While joining, only a keep-alive makes a neighbour: it shows that the other has heard of this peer too.
+        While joining, only a keep-alive makes a neighbour: it shows that the other has this peer in its leaf set too.
         """
-        self._heard[sender.id] = now
+        self._last_message[sender.id] = now
         if self._lost:
             self._lost.pop(sender.id, None)
         if not self.probes and self.leaves.holds(sender):
@@ -95,12 +97,12 @@ class Neighbourhood:
         effects.append(Send(contact.address, KeepAlive(Call.PROBE, self.leaves.members)))
 
     def keep_alive(self, now: float, effects: list[Effect]) -> None:
-        """Tell all neighbours that this peer lives; probe those who have been silent."""
+        """Send keep-alives to all neighbours; probe those without a recent message."""
         members = self.leaves.members
         message = KeepAlive(Call.PERIODIC, members)
         silent_since = now - self.settings.silence
         for contact in members:
-            if self._heard.get(contact.id, now) < silent_since:
+            if self._last_message.get(contact.id, now) < silent_since:
                 self.probe(contact, now, effects)
             else:
                 effects.append(Send(contact.address, message))
@@ -109,8 +111,8 @@ class Neighbourhood:
     def lose(self, contact: Contact, now: float, *, left: bool = False) -> list[Effect]:
         """Forget a peer that is gone, and look for who takes its place in the leaf set."""
         self.probes.pop(contact.id, None)
-        self._heard.pop(contact.id, None)
-        self._said.pop(contact.id, None)
+        self._last_message.pop(contact.id, None)
+        self._member_lists.pop(contact.id, None)
         self.table.remove(contact.id)
         if len(self._lost) >= MOST_REMEMBERED:
             del self._lost[next(iter(self._lost))]
@@ -158,10 +160,10 @@ class Neighbourhood:
             self.probe(min(outside, key=lambda contact: clockwise(contact.id, self.contact.id)), now, effects)
 
     def next_hop(self, key: int, avoid: Iterable[RingId] = (), sender: RingId | None = None) -> Contact | None:
-        """Return who brings a route to this key closer; None: no one known, it ends here (sec. 3.2).
+        """Return the next hop of a route to this key; None: it ends here (sec. 3.2).
 
-        A route goes back to its `sender` only where the leaf set says so, or two peers, one of them with a leaf set not
-        yet repaired, could pass it to and fro.
+        A route goes back to its `sender` only where the leaf set requires it. Otherwise two peers, one of them with a
+        leaf set not yet repaired, could pass it to and fro.
         """
         avoided = set(avoid)
         if self.leaves.covers(key, whole_ring=self._knows_whole_ring):
@@ -179,19 +181,19 @@ class Neighbourhood:
         if filled:
             row = random.choice(filled)
             effects.append(Send(random.choice(self.table.row(row)).address, RowRequest(row)))
-        # Only of neighbours it matters when they spoke and what they said.
-        self._heard = {peer: when for peer, when in self._heard.items() if peer in self.leaves}
-        self._said = {peer: members for peer, members in self._said.items() if peer in self.leaves}
+        # Times of messages and member lists matter for neighbours only.
+        self._last_message = {peer: when for peer, when in self._last_message.items() if peer in self.leaves}
+        self._member_lists = {peer: members for peer, members in self._member_lists.items() if peer in self.leaves}
         long_ago = now - 2 * self.settings.table_period
         ready = [contact for contact, when in self._lost.values() if when <= long_ago]
         if ready:
-            self._said.clear()  # what neighbours say of a peer lost long ago counts again
+            self._member_lists.clear()  # a peer lost long ago may be named by neighbours again
             contact = random.choice(ready)
             del self._lost[contact.id]
             self.probe(contact, now, effects)
 
     def remember(self, contacts: Iterable[Contact]) -> None:
-        """Take peers heard of into the routing table: there, one that is dead only costs a detour."""
+        """Add peers named by others to the routing table: there, a lost peer only costs a detour."""
         for contact in contacts:
             if contact.id not in self._lost and contact.id != self.contact.id:
                 self.table.add(contact)

@@ -3,7 +3,7 @@
 Candidates are the root of the state's key and its leaf set (A-FP4S, sec. 3.3, step 3). Each peer is ranked for each
 state by weighted rendezvous hashing, so that every participant comes to the same choice, load follows weights, and a
 peer that comes or goes moves few fragments. Failure domains come first: no domain holds more than n - m fragments of a
-state where that is possible, so that losing a whole rack loses no state; where it is not, the placement says so and
+state where that is possible, so that losing a whole rack loses no state; where it is not, the placement reports it and
 spreads as evenly as can be.
 """
 
@@ -33,7 +33,7 @@ class Placement:
 
     @property
     def survives_any_domain(self) -> bool:
-        """Say whether any one failure domain may be lost without losing the state."""
+        """Return whether any one failure domain may be lost without losing the state."""
         return self.most_in_domain <= self.coding.parity
 
     @property
@@ -78,7 +78,7 @@ def choose_holders(
     ranked = rank(key, candidates)
     wanted = [index for index in range(coding.total) if index not in kept]
     if wanted and not ranked:
-        raise NoPlan("no peer is there to hold a fragment", remedy="start peers, or give one a weight above 0")
+        raise NoPlan("no peer is available to store a fragment", remedy="start peers, or give one a weight above 0")
     on_peer = Counter(holder.id for holder in kept.values())
     in_domain = Counter(domain_of(holder) for holder in kept.values())
     chosen: list[Contact] = []

@@ -13,14 +13,14 @@ class RingSettings:
 
     leaf_size: int = SMALLEST_LEAF_SET
     keep_alive: float = 30.0
-    """T: how often each leaf set member hears from this peer."""
+    """T: seconds between two keep-alives to each member of the leaf set."""
     silences: float = 2.0
-    """A member not heard from for this many T is probed."""
+    """A member without a message for this many T is probed."""
     answer_within: float = 1.0
     """How long a probe or a hop may take before it is repeated or goes elsewhere."""
     probes: int = 3
     table_period: float = 120.0
-    """How often the routing table is mended and a lost peer is asked again."""
+    """Seconds between two repairs of the routing table, and two probes of a lost peer."""
     lookup_within: float = 8.0
     """How long a lookup waits for its answer before it is repeated."""
     lookups: int = 3

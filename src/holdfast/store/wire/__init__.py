@@ -1,1 +1,1 @@
-"""What peers say to each other: messages, frames, connections, authentication."""
+"""The protocol between clients and peers: messages, frames, connections, authentication."""

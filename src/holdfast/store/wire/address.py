@@ -30,7 +30,7 @@ class Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether a host's name or number means this machine only."""
+    """Return whether a host's name or number means this machine only."""
     if host == "localhost":
         return True
     try:

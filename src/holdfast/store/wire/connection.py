@@ -82,7 +82,7 @@ class Connection:
             if tls is not None:
                 self._socket = tls.wrap_socket(self._socket)
         except OSError as error:
-            raise Unreachable(f"no connection: {_reason(error)}", where=str(address)) from None
+            raise Unreachable(f"cannot connect: {_reason(error)}", where=str(address)) from None
         handshake = ClientHandshake(key)
         self._seals = SessionSeals(handshake.greeting.incoming, handshake.greeting.outgoing)
         self._trusted = False
@@ -93,7 +93,9 @@ class Connection:
         except Unreachable as error:
             if self._reset:
                 # It listens, but has too many at the door at this moment (or is just ending): worth another try.
-                raise Busy("turned away at the door", where=str(address), remedy="try again later") from error
+                raise Busy(
+                    "the peer refused the connection: it has too many", where=str(address), remedy="try again later"
+                ) from error
             raise
         except BaseException:
             self.close()
@@ -113,7 +115,7 @@ class Connection:
             raise raised_again(str(code), str(line), where=str(self.address))
         if frame.kind is not Kind.ANSWER:
             self.close()
-            raise Unreachable(f"{frame.kind.name} where an answer was due", where=str(self.address))
+            raise Unreachable(f"received a {frame.kind.name} frame instead of a response", where=str(self.address))
         return frame
 
     def send(self, kind: Kind, header: Mapping[str, Any], body: Sequence[Bytes] = ()) -> None:
@@ -127,7 +129,7 @@ class Connection:
         except OSError as error:
             self._reset = isinstance(error, ConnectionError)
             self.close()
-            raise Unreachable(f"lost while sending: {_reason(error)}", where=str(self.address)) from None
+            raise Unreachable(f"connection lost while sending: {_reason(error)}", where=str(self.address)) from None
 
     def receive(self, seconds: float) -> Frame:
         """Receive one frame; silence beyond `seconds` ends the connection."""
@@ -139,10 +141,12 @@ class Connection:
         except (OSError, BadFrame) as error:
             self._reset = isinstance(error, ConnectionError)
             self.close()
-            raise Unreachable(f"lost while waiting: {_reason(error)}", where=str(self.address)) from None
+            raise Unreachable(
+                f"connection lost while waiting for the response: {_reason(error)}", where=str(self.address)
+            ) from None
 
     def close(self) -> None:
-        """Close the socket; doing it twice, or from another thread, is fine and wakes whoever waits on it."""
+        """Close the socket; doing it twice, or from another thread, is fine and wakes a thread that waits on it."""
         self.closed = True
         if not hasattr(self, "_socket"):
             return
@@ -224,7 +228,7 @@ class ConnectionPool:
         self.bytes_out = self.bytes_in = 0
 
     def take(self, address: Address, *, fresh: bool = False) -> Connection:
-        """Return a connection that nobody else uses; `fresh` skips idle ones."""
+        """Return a connection for exclusive use; `fresh` skips idle ones."""
         if self._process != os.getpid():
             inherited = self._idle
             self._start_empty()
@@ -267,7 +271,7 @@ class ConnectionPool:
         connection.close()
 
     def request(self, address: Address, operation: str, header: Mapping[str, Any], body: Sequence[Bytes] = ()) -> Frame:
-        """Ask a peer one thing. An idle connection that turns out dead is replaced once: peers restart."""
+        """Send one request to a peer. An idle connection that turns out closed is replaced once: peers restart."""
         connection = self.take(address)
         try:
             try:

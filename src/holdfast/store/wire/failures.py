@@ -1,6 +1,6 @@
-"""How the store says no: one closed set of errors, each with a code that travels over the wire.
+"""The errors of the store: a closed set, each with a code that travels over the wire.
 
-Runs anywhere. A peer answers a request it cannot serve with the code and one line; the client raises the same class
+Runs anywhere. A peer responds to a request it cannot serve with the code and one line; the client raises the same class
 again on its side, so that `StaleEpoch` at a peer is `StaleEpoch` at the caller.
 """
 
@@ -12,25 +12,25 @@ from holdfast.errors import BadInput, CheckFailed, HoldfastError
 
 
 class StoreError(CheckFailed):
-    """What all of the store's refusals are; `code` names the class on the wire."""
+    """Base of the store's errors; `code` names the class on the wire."""
 
     code: ClassVar[str] = "failed"
 
 
 class StateMissing(StoreError):
-    """No whole state of that name is there: never saved, released, or fewer than m fragments left."""
+    """No complete state of that name exists: never saved, deleted, or fewer than m fragments left."""
 
     code = "missing"
 
 
 class StaleEpoch(StoreError):
-    """A write carried an epoch below the namespace's: an old driver or a thawed node wrote it."""
+    """A write carried a fenced epoch: it came from an old driver or from a node that was frozen."""
 
     code = "stale-epoch"
 
 
 class NotSaved(StoreError):
-    """A save did not reach its quorum; nothing is acknowledged."""
+    """A save did not reach its quorum and is not acknowledged."""
 
     code = "not-saved"
 
@@ -54,19 +54,19 @@ class Busy(StoreError):
 
 
 class Unreachable(StoreError):
-    """A peer did not answer: refused, reset, or silent beyond the time limit."""
+    """A peer did not respond: refused, reset, or no response within the time limit."""
 
     code = "unreachable"
 
 
 class NotTrusted(StoreError):
-    """The other side does not know the cluster secret, or we do not know its."""
+    """The two sides do not have the same cluster secret."""
 
     code = "not-trusted"
 
 
 class BadRequest(BadInput):
-    """A request that no peer serves: a name that is not allowed, a field that is missing."""
+    """A request that no peer serves: an invalid name, a missing field."""
 
     code: ClassVar[str] = "bad-request"
 
@@ -94,5 +94,5 @@ def code_of(error: BaseException) -> str:
 
 
 def raised_again(code: str, line: str, where: str | None = None) -> HoldfastError:
-    """Return the error a peer answered with, as the class it was there."""
+    """Return the error of a peer's response, as the class it had there."""
     return _CLASSES.get(code, StoreError)(line, where=where)

@@ -1,7 +1,7 @@
 """Frames over asyncio: a buffered protocol that fills a frame's own buffer and hands it on whole. Runs in peers.
 
 The socket writes straight into the frame's buffer; nothing is joined or copied on the way (decision record 0015 has
-the figures). Reading stops while the reader is behind, while the bandwidth limit says so, and after any fault.
+the figures). Reading stops while the reader is behind, while the bandwidth limit requires it, and after any fault.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; tell whoever waits for the connection."""
+        """Keep the transport; wake the coroutine that waits for the connection."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         name = transport.get_extra_info("peername")
@@ -99,7 +99,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wake everybody who waits."""
+        """Wake all waiting coroutines."""
         self._ended = True
         self._arrived.set()
         self._room.set()
@@ -183,7 +183,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def _keep(self, frame: Frame) -> None:
         self.last_frame = self._loop.time()
         if frame.kind is Kind.NOTE and self._on_note is not None:
-            # Notes answer to nobody and wait for nobody: they are heard here, without waking the conversation.
+            # Notes are one-way messages: they are handled here, without waking the coroutine of the requests.
             self._on_note(frame)
             return
         self._frames.append(frame)

@@ -16,7 +16,7 @@ from holdfast.store.wire.messages import Kind
 async def open_frames(
     address: Address, key: ClusterKey, tls: ssl.SSLContext | None = None, on_end: Callable[[], None] | None = None
 ) -> FrameProtocol:
-    """Connect to a peer and shake hands; `on_end` hears when the connection ends."""
+    """Connect to a peer and shake hands; `on_end` is called when the connection ends."""
     handshake = ClientHandshake(key)
     greeting = SessionSeals(handshake.greeting.incoming, handshake.greeting.outgoing)
     unlimited = Bandwidth(None)

@@ -7,11 +7,11 @@
 
 The transcript is the first two headers, so both nonces. The client proves first: a stranger gets nothing computed from
 the secret. Both directions then seal their frames with keys made from secret and transcript; a recorded session is of
-no use in another, because one of the nonces is always new. What is protected: who may speak, and that nothing is
-changed, repeated or reordered. What is not: secrecy; for that, use TLS below it.
+no use in another, because one of the nonces is always new. Protected: who may connect, and that no frame is
+changed, repeated or reordered. Not protected: secrecy; for that, use TLS below it.
 
-Without a secret the same handshake runs on a key everybody knows: it then only finds mistakes and damage, and peers
-serve loopback alone.
+Without a secret the same handshake runs on a public key: it then only detects mistakes and damage, and peers listen
+on loopback only.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def key_from_file(path: str | Path | None) -> ClusterKey:
 
 
 def weakness(path: str | Path) -> str | None:
-    """Say what is unwise about a secret's file, if anything."""
+    """Return what is unwise about a secret's file, if anything."""
     if len(Path(path).read_bytes().strip()) < SHORT_SECRET:
         return f"the secret is shorter than {SHORT_SECRET} characters and could be guessed"
     if Path(path).stat().st_mode & 0o077:
@@ -144,7 +144,7 @@ class ClientHandshake:
     def _expect(self, frame: Frame, kind: Kind) -> None:
         if frame.kind is Kind.REFUSED:
             have = "the secret given is not the cluster's" if self._secret else "this cluster has a secret"
-            raise NotTrusted(f"refused by the peer: {have}", remedy="pass the right --secret-file")
+            raise NotTrusted(f"the peer refused the connection: {have}", remedy="pass the right --secret-file")
         if frame.kind is not kind:
             raise BadFrame(f"{frame.kind.name} where {kind.name} was due")
 
@@ -168,7 +168,7 @@ class PeerHandshake:
         if proof.kind is not Kind.PROOF:
             raise BadFrame(f"{proof.kind.name} where PROOF was due")
         if not _same(proof.header.get("proof"), self.greeting.proof(b"client")):
-            raise NotTrusted("no or wrong secret")
+            raise NotTrusted("the client sent no secret or a wrong one")
         return {"proof": self.greeting.proof(b"peer")}, self.greeting.session(client=False)
 
 

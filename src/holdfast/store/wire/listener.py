@@ -1,4 +1,4 @@
-"""A peer's open door: takes connections, shakes hands, runs requests, and keeps strangers from doing harm.
+"""A peer's listener: accepts connections, authenticates them, runs requests, and limits what strangers can do.
 
 Runs in peers, on their event loop. Requests of one connection are served one after the other; connections side by
 side. Whatever a caller sends, the worst that happens is that its own connection ends: faults are counted, logged in
@@ -72,11 +72,11 @@ class Listener:
         self._tasks.add(asyncio.create_task(self._sweep()))
         return found
 
-    async def close(self, patience: float = 5.0) -> None:
-        """Take no more connections, let running requests end within `patience`, then close everything."""
+    async def close(self, timeout: float = 5.0) -> None:
+        """Take no more connections, let running requests end within `timeout` seconds, then close everything."""
         if self._server is not None:
             self._server.close()
-        deadline = asyncio.get_running_loop().time() + patience
+        deadline = asyncio.get_running_loop().time() + timeout
         while any(protocol.serving for protocol in self._trusted) and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
         for protocol in (*self._strangers, *self._trusted):
@@ -110,7 +110,7 @@ class Listener:
             self.outgoing,
             unread_bytes=self._limits.unread_bytes,
             on_ready=ready,
-            on_note=self._hear,
+            on_note=self._handle_note,
         )
 
     async def _converse(self, protocol: FrameProtocol, handshake: PeerHandshake) -> None:
@@ -132,9 +132,9 @@ class Listener:
         except TimeoutError:
             self._refuse("slow greetings", protocol, "no handshake in time")
         except Exception:
-            # A fault of ours: this caller is sent away, everybody else is served on.
+            # An error of this peer: it closes this connection and serves the others.
             self.counts["faults"] += 1
-            log.exception("a request failed inside this peer")
+            log.exception("a request failed with an unexpected error")
         finally:
             self._strangers.pop(protocol, None)
             self._trusted.discard(protocol)
@@ -168,7 +168,7 @@ class Listener:
                 raise ConnectionEnded
             await self._answer(protocol, frame)
 
-    def _hear(self, note: Frame) -> None:
+    def _handle_note(self, note: Frame) -> None:
         """Pass a note on; more of them than the limit are dropped: those who send notes expect some to get lost."""
         if self._notes.delay(1, asyncio.get_running_loop().time()) > 0.5:
             self.counts["dropped notes"] += 1
@@ -211,4 +211,4 @@ class Listener:
         self._logged_at = now
         if self._log_room >= 1:
             self._log_room -= 1
-            log.warning("refused %s: %s", protocol.remote, one_line(why, 200))
+            log.warning("refused a connection from %s: %s", protocol.remote, one_line(why, 200))

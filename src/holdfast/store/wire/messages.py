@@ -85,7 +85,7 @@ def read_prefix(data: Bytes, *, trusted: bool) -> Prefix:
     if magic != _MAGIC:
         raise BadFrame("not a Holdfast frame")
     if version != VERSION:
-        raise BadFrame(f"frame version {version}, this side speaks {VERSION}")
+        raise BadFrame(f"frame version {version}; this side supports {VERSION}")
     try:
         known = Kind(kind)
     except ValueError:

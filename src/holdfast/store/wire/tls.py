@@ -1,7 +1,7 @@
 """Optional TLS under the protocol: secrecy on the wire. Runs in clients and peers.
 
 Every peer has a certificate of the cluster's own authority and checks the other side's against it, clients too. The
-cluster secret still decides who may speak: TLS adds secrecy, it does not replace the handshake. Host names are not
+cluster secret still decides who may connect: TLS adds secrecy, it does not replace the handshake. Host names are not
 compared, because peers are known by address and every certificate of the authority is a member.
 """
 
@@ -27,7 +27,10 @@ class TlsFiles:
         if certificate is None and key is None and authority is None:
             return None
         if certificate is None or key is None or authority is None:
-            raise BadInput("TLS needs three files", remedy="give --tls-cert, --tls-key and --tls-authority together")
+            raise BadInput(
+                "TLS needs a certificate, a key and an authority",
+                remedy="give --tls-cert, --tls-key and --tls-authority together",
+            )
         return cls(certificate, key, authority)
 
     def context(self, *, serving: bool) -> ssl.SSLContext:
@@ -41,7 +44,7 @@ class TlsFiles:
             context.load_verify_locations(self.authority)
         except (OSError, ssl.SSLError) as error:
             raise BadInput(
-                f"TLS files do not load: {error}",
+                f"the TLS files cannot be loaded: {error}",
                 where=f"{self.certificate}, {self.key}, {self.authority}",
                 remedy="give PEM files that belong together",
             ) from None

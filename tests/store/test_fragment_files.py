@@ -31,21 +31,21 @@ def fragment(size: int = 3000, version: int = 1, epoch: int = 1, index: int = 0,
     return bytes(made[index])
 
 
-def put(shelf: FragmentFiles, whole: bytes, chunk: int = 700) -> FragmentHeader:
+def put(files: FragmentFiles, whole: bytes, chunk: int = 700) -> FragmentHeader:
     header = FragmentHeader.unpack(whole)
-    arrival = shelf.begin(header)
+    writer = files.begin(header)
     body = whole[header.state.header_length :]
     try:
         for start in range(0, len(body), chunk):
-            arrival.add(body[start : start + chunk])
-        arrival.publish()
+            writer.add(body[start : start + chunk])
+        writer.publish()
     finally:
-        arrival.cancel()
+        writer.cancel()
     return header
 
 
-def read_all(shelf: FragmentFiles, header: FragmentHeader) -> bytes:
-    return header.pack() + bytes(shelf.read(header, 0, header.state.layout.stripes))
+def read_all(files: FragmentFiles, header: FragmentHeader) -> bytes:
+    return header.pack() + bytes(files.read(header, 0, header.state.layout.stripes))
 
 
 class Crash(BaseException):
@@ -143,24 +143,24 @@ def test_after_a_crash_anywhere_all_is_whole_or_absent(seed: int, tmp_path: Path
     tried: dict[FragmentHeader, bytes] = {}
     fence = 0
     released = 0
-    shelf: FragmentFiles | None = None
+    files: FragmentFiles | None = None
     try:
-        shelf = FragmentFiles(tmp_path / "shelf", Limits(memory_bytes=chance.choice([0, 1 << 20])), disk)
+        files = FragmentFiles(tmp_path / "shelf", Limits(memory_bytes=chance.choice([0, 1 << 20])), disk)
         for version in range(1, 9):
             epoch = 1 + version // 3
             for index in range(2):
                 whole = fragment(chance.randrange(1, 4000), version, epoch, index, seed)
                 tried[FragmentHeader.unpack(whole)] = whole
-                acknowledged[put(shelf, whole, chance.randrange(100, 2000))] = whole
+                acknowledged[put(files, whole, chance.randrange(100, 2000))] = whole
                 fence = epoch
             if version % 4 == 0:
                 released = version - 1
-                shelf.release(STATE, BatchId(released), Epoch(epoch))
+                files.release(STATE, BatchId(released), Epoch(epoch))
                 acknowledged = {one: whole for one, whole in acknowledged.items() if one.state.version >= released}
     except Crash:
         pass
-    if shelf is not None:
-        shelf.close()
+    if files is not None:
+        files.close()
     disk.aftermath()
 
     again = FragmentFiles(tmp_path / "shelf")
@@ -177,8 +177,8 @@ def test_after_a_crash_anywhere_all_is_whole_or_absent(seed: int, tmp_path: Path
     again.close()
 
 
-def on_disk(shelf: FragmentFiles, header: FragmentHeader) -> Path:
-    path = shelf.place(header)
+def on_disk(files: FragmentFiles, header: FragmentHeader) -> Path:
+    path = files.place(header)
     assert path.exists()
     return path
 
@@ -190,13 +190,13 @@ def test_every_flipped_bit_on_disk_is_found(
 ) -> None:
     logging.getLogger("holdfast.store.peer.fragment_files").setLevel(logging.ERROR)
     folder = tmp_path_factory.mktemp("flip")
-    shelf = FragmentFiles(folder, Limits(memory_bytes=0))
-    header = put(shelf, fragment())
-    path = on_disk(shelf, header)
+    files = FragmentFiles(folder, Limits(memory_bytes=0))
+    header = put(files, fragment())
+    path = on_disk(files, header)
     data = bytearray(path.read_bytes())
     data[int(place * len(data))] ^= 1 << bit
     path.write_bytes(data)
-    shelf.close()
+    files.close()
     again = FragmentFiles(folder, Limits(memory_bytes=1 << 20 if memory else 0))
     for held in again.held(STATE):
         with pytest.raises((Corrupt, StateMissing)):
@@ -209,11 +209,11 @@ def test_every_flipped_bit_on_disk_is_found(
 
 @pytest.mark.parametrize("cut", [0, 1, 50, 200, 1600])
 def test_a_cut_file_is_quarantined_at_start(tmp_path: Path, cut: int) -> None:
-    shelf = FragmentFiles(tmp_path)
-    header = put(shelf, fragment())
-    path = on_disk(shelf, header)
+    files = FragmentFiles(tmp_path)
+    header = put(files, fragment())
+    path = on_disk(files, header)
     path.write_bytes(path.read_bytes()[:cut])
-    shelf.close()
+    files.close()
     again = FragmentFiles(tmp_path)
     assert again.states() == []
     assert again.usage().quarantined == 1
@@ -224,51 +224,51 @@ def test_a_cut_file_is_quarantined_at_start(tmp_path: Path, cut: int) -> None:
 
 
 def test_scrubbing_finds_what_the_memory_tier_hides(tmp_path: Path) -> None:
-    shelf = FragmentFiles(tmp_path)
-    header = put(shelf, fragment())
-    path = on_disk(shelf, header)
+    files = FragmentFiles(tmp_path)
+    header = put(files, fragment())
+    path = on_disk(files, header)
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    assert read_all(shelf, header) == fragment(), "the memory tier has the good one"
-    assert not shelf.verify(header)
-    assert shelf.held(STATE) == []
-    shelf.close()
+    assert read_all(files, header) == fragment(), "the memory tier has the good one"
+    assert not files.verify(header)
+    assert files.held(STATE) == []
+    files.close()
 
 
 def test_damage_on_the_way_in_is_refused(tmp_path: Path) -> None:
-    shelf = FragmentFiles(tmp_path)
+    files = FragmentFiles(tmp_path)
     whole = bytearray(fragment())
     header = FragmentHeader.unpack(whole)
     whole[-5] ^= 4
-    with pytest.raises(Corrupt, match="on the way"):
-        put(shelf, bytes(whole))
+    with pytest.raises(Corrupt, match="in transit"):
+        put(files, bytes(whole))
     with pytest.raises(Corrupt):
-        put(shelf, fragment()[:-3])
+        put(files, fragment()[:-3])
     with pytest.raises(BadRequest, match="more than"):
-        put(shelf, fragment() + b"x")
-    assert shelf.states() == []
+        put(files, fragment() + b"x")
+    assert files.states() == []
     assert list((tmp_path / "incoming").iterdir()) == []
-    assert shelf.usage().bytes == 0
+    assert files.usage().bytes == 0
     with pytest.raises(StateMissing):
-        shelf.read(header, 0, 1)
-    shelf.close()
+        files.read(header, 0, 1)
+    files.close()
 
 
 def test_quotas_count_what_is_arriving(tmp_path: Path) -> None:
     size = len(fragment())
-    shelf = FragmentFiles(tmp_path, Limits(quota_bytes=2 * size, namespace_quota_bytes=2 * size))
-    first = shelf.begin(FragmentHeader.unpack(fragment(version=1)))
-    put(shelf, fragment(version=2))
+    files = FragmentFiles(tmp_path, Limits(quota_bytes=2 * size, namespace_quota_bytes=2 * size))
+    first = files.begin(FragmentHeader.unpack(fragment(version=1)))
+    put(files, fragment(version=2))
     with pytest.raises(NoRoom, match="quota"):
-        put(shelf, fragment(version=3))
+        put(files, fragment(version=3))
     first.cancel()
-    put(shelf, fragment(version=3))
+    put(files, fragment(version=3))
     with pytest.raises(NoRoom):
-        put(shelf, fragment(version=4))
-    shelf.release(STATE, BatchId(3), Epoch(1))
-    put(shelf, fragment(version=4))
-    shelf.close()
+        put(files, fragment(version=4))
+    files.release(STATE, BatchId(3), Epoch(1))
+    put(files, fragment(version=4))
+    files.close()
 
 
 class FullDisk(Disk):
@@ -286,17 +286,17 @@ class FullDisk(Disk):
 
 def test_a_full_disk_refuses_and_keeps_serving(tmp_path: Path) -> None:
     disk = FullDisk(8000)
-    shelf = FragmentFiles(tmp_path, None, disk)
-    kept = put(shelf, fragment(version=1))
+    files = FragmentFiles(tmp_path, None, disk)
+    kept = put(files, fragment(version=1))
     while disk.room > len(fragment()):
-        put(shelf, fragment(version=disk.room))
+        put(files, fragment(version=disk.room))
     with pytest.raises(NoRoom, match="No space left"):
-        put(shelf, fragment(version=99_999))
-    assert read_all(shelf, kept) == fragment(version=1)
+        put(files, fragment(version=99_999))
+    assert read_all(files, kept) == fragment(version=1)
     assert list((tmp_path / "incoming").iterdir()) == []
     disk.room = 100_000
-    put(shelf, fragment(version=30))
-    shelf.close()
+    put(files, fragment(version=30))
+    files.close()
     full = FragmentFiles(tmp_path, Limits(reserve_bytes=1 << 60))
     with pytest.raises(NoRoom, match="disk is full"):
         put(full, fragment(version=31))
@@ -304,31 +304,31 @@ def test_a_full_disk_refuses_and_keeps_serving(tmp_path: Path) -> None:
 
 
 def test_epochs_outlive_a_restart_and_do_not_stop_repair(tmp_path: Path) -> None:
-    shelf = FragmentFiles(tmp_path)
-    shelf.fence("app", Epoch(7))
-    shelf.close()
+    files = FragmentFiles(tmp_path)
+    files.fence("app", Epoch(7))
+    files.close()
     again = FragmentFiles(tmp_path)
-    with pytest.raises(StaleEpoch, match="epoch 7 has begun"):
+    with pytest.raises(StaleEpoch, match="epoch 7 has started"):
         put(again, fragment(epoch=6))
-    arrival = again.begin(FragmentHeader.unpack(fragment(epoch=6)), repairing=True)
-    body = fragment(epoch=6)[arrival.header.state.header_length :]
-    arrival.add(body)
-    arrival.publish()
+    writer = again.begin(FragmentHeader.unpack(fragment(epoch=6)), repairing=True)
+    body = fragment(epoch=6)[writer.header.state.header_length :]
+    writer.add(body)
+    writer.publish()
     assert again.fences() == {"app": 7}
-    assert read_all(again, arrival.header) == fragment(epoch=6)
+    assert read_all(again, writer.header) == fragment(epoch=6)
     again.close()
 
 
 def test_an_epoch_that_begins_during_a_put_stops_it(tmp_path: Path) -> None:
-    shelf = FragmentFiles(tmp_path)
+    files = FragmentFiles(tmp_path)
     whole = fragment(epoch=1)
-    arrival = shelf.begin(FragmentHeader.unpack(whole))
-    arrival.add(whole[arrival.header.state.header_length :])
-    shelf.fence("app", Epoch(2))
+    writer = files.begin(FragmentHeader.unpack(whole))
+    writer.add(whole[writer.header.state.header_length :])
+    files.fence("app", Epoch(2))
     with pytest.raises(StaleEpoch):
-        arrival.publish()
-    assert shelf.states() == []
-    shelf.close()
+        writer.publish()
+    assert files.states() == []
+    files.close()
 
 
 def test_damaged_epochs_stop_the_peer(tmp_path: Path) -> None:
@@ -339,35 +339,35 @@ def test_damaged_epochs_stop_the_peer(tmp_path: Path) -> None:
 
 
 def test_a_folder_has_one_owner(tmp_path: Path) -> None:
-    shelf = FragmentFiles(tmp_path)
+    files = FragmentFiles(tmp_path)
     with pytest.raises(BadInput, match="another process"):
         FragmentFiles(tmp_path)
-    shelf.close()
+    files.close()
     FragmentFiles(tmp_path).close()
 
 
 def test_the_memory_tier_stays_within_its_bounds(tmp_path: Path) -> None:
     size = len(fragment())
-    shelf = FragmentFiles(tmp_path, Limits(memory_bytes=5 * size))
-    headers = [put(shelf, fragment(version=version)) for version in range(12)]
-    assert 0 < shelf.usage().memory_bytes <= 5 * size
+    files = FragmentFiles(tmp_path, Limits(memory_bytes=5 * size))
+    headers = [put(files, fragment(version=version)) for version in range(12)]
+    assert 0 < files.usage().memory_bytes <= 5 * size
     for header in headers:
-        assert read_all(shelf, header) == fragment(version=header.state.version)
-        assert shelf.usage().memory_bytes <= 5 * size
-    hits = shelf.usage().memory_hits
-    read_all(shelf, headers[-1])
-    assert shelf.usage().memory_hits == hits + 1
-    shelf.close()
+        assert read_all(files, header) == fragment(version=header.state.version)
+        assert files.usage().memory_bytes <= 5 * size
+    hits = files.usage().memory_hits
+    read_all(files, headers[-1])
+    assert files.usage().memory_hits == hits + 1
+    files.close()
 
 
 def test_files_that_are_no_fragments_are_put_away(tmp_path: Path) -> None:
-    shelf = FragmentFiles(tmp_path)
-    header = put(shelf, fragment())
-    path = on_disk(shelf, header)
+    files = FragmentFiles(tmp_path)
+    header = put(files, fragment())
+    path = on_disk(files, header)
     (path.parent / "stranger.txt").write_text("hello")
     moved = path.parent / path.name.replace("-0.", "-1.")
     path.rename(moved)
-    shelf.close()
+    files.close()
     again = FragmentFiles(tmp_path)
     assert again.states() == []
     assert again.usage().quarantined == 2

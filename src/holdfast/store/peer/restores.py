@@ -42,8 +42,8 @@ class Restore:
     line: str | None = None
 
 
-class RestoreDesk:
-    """Takes orders for restores and tells how they stand."""
+class RestoreService:
+    """Runs restores in the background and reports their status."""
 
     def __init__(self, open_store: Callable[[], StateStore], folder: Path, at_once: int) -> None:
         """Restore into `folder`, `at_once` at a time; the store is opened by the first that needs it."""
@@ -69,7 +69,7 @@ class RestoreDesk:
             while len(self._tickets) >= MOST_TICKETS:
                 oldest = next(iter(self._tickets))
                 if self._tickets[oldest].state in ("waiting", "running"):
-                    raise Busy("too many restores are waiting", remedy="try again later")
+                    raise Busy("too many restores are queued", remedy="try again later")
                 del self._tickets[oldest]
             ticket = f"{next(self._numbers)}-{secrets.token_hex(6)}"
             restore = self._tickets[ticket] = Restore("waiting", str(path))
@@ -77,11 +77,14 @@ class RestoreDesk:
         return ticket
 
     def look(self, ticket: str) -> dict[str, Any]:
-        """Tell how a restore stands."""
+        """Return the status of a restore."""
         with self._lock:
             restore = self._tickets.get(ticket)
             if restore is None:
-                raise StateMissing("no such restore here", remedy="order it again; tickets do not survive a restart")
+                raise StateMissing(
+                    "this peer has no restore of that ticket",
+                    remedy="request the restore again; tickets do not survive a restart",
+                )
             return asdict(restore)
 
     def counts(self) -> dict[str, int]:

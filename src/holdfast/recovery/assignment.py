@@ -1,4 +1,8 @@
-"""Where lost partitions go: by plan, on the nodes there are now, none above its bound. Pure."""
+"""Which lost partitions come back now, and on which node; and the one check of it before it runs. Pure.
+
+`assign` plans on the nodes there are, none above its bound. `assignment_problems` is the oracle: it checks any
+assignment against the state of the cluster, whoever made it, and serves the tests and every run alike.
+"""
 
 from __future__ import annotations
 
@@ -18,22 +22,17 @@ from holdfast.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """What a plan comes to."""
+class Assignment:
+    """Lost partitions and their nodes."""
 
     placement: Mapping[PartitionId, NodeId]
     queries: tuple[PartitionId, ...]
+    """The queries that are whole again with them."""
     priority: int
     left: tuple[PartitionId, ...]
-    placed: PlacedPlan | None = None
-    problem: RecoveryProblem | None = None
-    nodes: tuple[RecoveryNode, ...] = ()
-
-    def problems(self, bound: float) -> list[str]:
-        """Say what is wrong with it; nothing when it may be used."""
-        if self.placed is None or self.problem is None:
-            return []
-        return placement_problems(self.problem, self.placed, self.nodes, bound)
+    """Lost partitions for which there is no room yet."""
+    placed: PlacedPlan
+    """The plan that it follows from."""
 
 
 def spread_evenly(topology: Topology, slots: int) -> dict[PartitionId, int]:
@@ -57,19 +56,19 @@ def spread_evenly(topology: Topology, slots: int) -> dict[PartitionId, int]:
 
 
 def with_costs(topology: Topology, costs: Mapping[PartitionId, float]) -> Topology:
-    """Return the topology with measured costs in the place of the planned."""
+    """Return the topology with measured costs instead of the declared ones."""
     operators = []
     for number, operator in enumerate(topology.operators):
         first = int(topology.first[number])
-        planned = topology.cost[first : first + operator.parallelism].tolist()
+        declared = topology.cost[first : first + operator.parallelism].tolist()
         found = tuple(
-            costs.get(PartitionId(operator.id, index), planned[index]) for index in range(operator.parallelism)
+            costs.get(PartitionId(operator.id, index), declared[index]) for index in range(operator.parallelism)
         )
         operators.append(replace(operator, cost=found))
     return Topology(topology.name, operators)
 
 
-def lay_out(
+def assign(
     graph: PartitionGraph,
     topology: Topology,
     lost: Collection[PartitionId],
@@ -77,27 +76,14 @@ def lay_out(
     nodes: Mapping[NodeId, float],
     settings: RecoverySettings,
     wanted: Mapping[PartitionId, NodeId] = MappingProxyType({}),
-) -> Layout:
+) -> Assignment:
     """Choose which lost partitions come back now, and where: on the nodes wanted for them, if those can take them."""
-    total = float(topology.cost.sum())
-    room_for_all = 2 * total / settings.bound if total else 1.0
-    used = dict.fromkeys(nodes, 0.0)
-    for partition, node in running.items():
-        if node in used:
-            used[node] += float(topology.cost[topology.index(partition)])
-    places = tuple(
-        RecoveryNode(node, room_for_all if math.isinf(capacity) else capacity, used[node])
-        for node, capacity in sorted(nodes.items())
-    )
+    problem, places = _problem(graph, topology, lost, running, nodes, settings.bound)
     if not running and len(lost) == len(topology):
         even = _even(topology, places, settings.bound)
         if even is not None:
-            priority = int(graph.queries.priority.sum())
-            return Layout(even, graph.outputs, priority, ())
-    missing = np.zeros(len(topology), bool)
-    missing[topology.indices(lost)] = True
-    room = sum(float(place.room(settings.bound)) for place in places)
-    problem = RecoveryProblem(topology, missing, room, queries=graph.queries)
+            plan = problem.plan("even", np.ones(len(problem.partitions), bool))
+            return _assignment(graph, lost, PlacedPlan(plan, even, ()))
     placed = place_plan(
         problem,
         settings.plan_with(problem),
@@ -109,8 +95,56 @@ def lay_out(
         moved = replace(placed, placement={p: wanted.get(p, node) for p, node in placed.placement.items()})
         if not placement_problems(problem, moved, places, settings.bound):
             placed = moved
+    return _assignment(graph, lost, placed)
+
+
+def assignment_problems(
+    graph: PartitionGraph,
+    topology: Topology,
+    lost: Collection[PartitionId],
+    running: Mapping[PartitionId, NodeId],
+    nodes: Mapping[NodeId, float],
+    bound: float,
+    assignment: Assignment,
+) -> list[str]:
+    """Say what is wrong with an assignment; nothing when it may run."""
+    problem, places = _problem(graph, topology, lost, running, nodes, bound)
+    found = placement_problems(problem, assignment.placed, places, bound)
+    if dict(assignment.placement) != dict(assignment.placed.placement):
+        found.append("what is assigned is not what was planned")
+    if strange := [p for p in assignment.placement if p not in lost]:
+        found.append(f"{min(strange)} is assigned and not lost")
+    return found
+
+
+def _assignment(graph: PartitionGraph, lost: Collection[PartitionId], placed: PlacedPlan) -> Assignment:
     left = tuple(partition for partition in graph.order if partition in lost and partition not in placed.placement)
-    return Layout(placed.placement, placed.plan.queries, placed.plan.priority, left, placed, problem, places)
+    return Assignment(placed.placement, placed.plan.queries, placed.plan.priority, left, placed)
+
+
+def _problem(
+    graph: PartitionGraph,
+    topology: Topology,
+    lost: Collection[PartitionId],
+    running: Mapping[PartitionId, NodeId],
+    nodes: Mapping[NodeId, float],
+    bound: float,
+) -> tuple[RecoveryProblem, tuple[RecoveryNode, ...]]:
+    """Return what is to be planned, and the nodes with the room they have."""
+    total = float(topology.cost.sum())
+    room_for_all = 2 * total / bound if total else 1.0
+    used = dict.fromkeys(nodes, 0.0)
+    for partition, node in running.items():
+        if node in used:
+            used[node] += float(topology.cost[topology.index(partition)])
+    places = tuple(
+        RecoveryNode(node, room_for_all if math.isinf(capacity) else capacity, used[node])
+        for node, capacity in sorted(nodes.items())
+    )
+    missing = np.zeros(len(topology), bool)
+    missing[topology.indices(lost)] = True
+    room = sum(float(place.room(bound)) for place in places)
+    return RecoveryProblem(topology, missing, room, queries=graph.queries), places
 
 
 def _even(topology: Topology, places: tuple[RecoveryNode, ...], bound: float) -> dict[PartitionId, NodeId] | None:

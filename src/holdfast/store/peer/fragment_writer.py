@@ -1,7 +1,7 @@
-"""A fragment on its way onto a shelf: checked block by block as it comes, durable and visible at once or not at all.
+"""Writes one incoming fragment: checks each block as it is received, and publishes the fragment atomically and durably.
 
-Runs in peers. The order is what makes a crash harmless: contents synced, renamed into place, the folder synced, and
-only then does the peer say stored.
+Runs in peers. The order of steps makes a crash harmless: the contents are synced, the file is renamed into place, the
+folder is synced, and only then does the peer acknowledge the fragment.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ Piece = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
-class Berth:
-    """Where an arriving fragment goes, and whom to tell."""
+class FragmentTarget:
+    """The file of an incoming fragment, and the callbacks for its outcome."""
 
     disk: Disk
     part: Path
     """Written here first."""
     place: Path
-    """Published here."""
+    """The published file."""
     keep: bool
-    """Hand the whole contents on when published: the memory tier takes them."""
+    """Pass the whole contents to `published`: the memory tier keeps them."""
     last_look: Callable[[], None]
-    """Raises where it may no longer be published."""
+    """Raises if the fragment may no longer be published."""
     published: Callable[[bytes | None], None]
     cancelled: Callable[[], None]
 
 
-class Arrival:
-    """A fragment on its way in: `add` bytes in order, then `publish`; `cancel` undoes everything."""
+class FragmentWriter:
+    """One incoming fragment: `add` bytes in order, then `publish`; `cancel` removes everything."""
 
-    def __init__(self, header: FragmentHeader, berth: Berth | None) -> None:
-        """Take bytes in; without a berth the fragment is on the shelf already, and the bytes are only counted."""
+    def __init__(self, header: FragmentHeader, target: FragmentTarget | None) -> None:
+        """Receive bytes; without a target the fragment is stored already, and the bytes are only counted."""
         self.header = header
-        self._berth = berth
+        self._target = target
         self._expected = header.state.fragment_length
         self._got = 0
         self._pending = bytearray()
         self._stripe = 0
         self._digest = StateDigest(header.state.state_bytes, header.state.layout.stripe_bytes)
-        self._kept: list[bytes] | None = [] if berth is not None and berth.keep else None
+        self._kept: list[bytes] | None = [] if target is not None and target.keep else None
         self._handle: int | None = None
         self._done = False
-        if berth is not None:
+        if target is not None:
             try:
-                self._handle = berth.disk.open_new(berth.part)
+                self._handle = target.disk.open_new(target.part)
                 self._write(header.pack())
             except OSError as error:
                 self.cancel()
@@ -64,21 +64,21 @@ class Arrival:
 
     @property
     def here(self) -> bool:
-        """The fragment is on the shelf already: nothing needs to be sent."""
-        return self._berth is None
+        """Whether the fragment is stored already: nothing needs to be sent."""
+        return self._target is None
 
     @property
     def done(self) -> bool:
         """Published, cancelled or not needed."""
-        return self._done or self._berth is None
+        return self._done or self._target is None
 
     def add(self, data: Piece) -> None:
         """Take the next bytes behind the header; whole blocks are checked as they come."""
         self._got += len(data)
         if self._got > self._expected:
             self.cancel()
-            raise BadRequest(f"more than the {self._expected} bytes of this fragment were sent")
-        if self._berth is None:
+            raise BadRequest(f"the sender sent more than the {self._expected} bytes of this fragment")
+        if self._target is None:
             return
         try:
             self._check_blocks(data)
@@ -88,30 +88,30 @@ class Arrival:
             raise _no_room(error) from None
         except DamagedFragment as damage:
             self.cancel()
-            raise Corrupt(f"damaged on the way here: {damage}") from None
+            raise Corrupt(f"the fragment was damaged in transit: {damage}") from None
 
     def publish(self) -> None:
         """Make the fragment durable and visible, in this order; afterwards a crash does not lose it."""
-        berth = self._berth
-        if berth is None:
+        target = self._target
+        if target is None:
             return
         if self._got != self._expected or self._digest.value() != self.header.state.digest:
             self.cancel()
-            raise Corrupt(f"{self._got} of {self._expected} bytes came, or they are another state's")
-        disk, place = berth.disk, berth.place
+            raise Corrupt(f"received {self._got} of {self._expected} bytes, or blocks of another state")
+        disk, place = target.disk, target.place
         assert self._handle is not None
         try:
             disk.sync_file(self._handle)
             disk.close(self._handle)
             self._handle = None
             disk.make_folder(place.parent)
-            # A newer epoch may have begun since the first byte: the last look is just before publishing.
-            berth.last_look()
+            # A newer epoch may have started since the first byte: the last check is just before publishing.
+            target.last_look()
             try:
-                disk.rename(berth.part, place)
+                disk.rename(target.part, place)
             except FileNotFoundError:  # the state's last fragment was dropped just now, and the folder with it
                 disk.make_folder(place.parent)
-                disk.rename(berth.part, place)
+                disk.rename(target.part, place)
             disk.sync_folder(place.parent)
         except OSError as error:
             self.cancel()
@@ -120,27 +120,27 @@ class Arrival:
             self.cancel()
             raise
         self._done = True
-        berth.published(b"".join(self._kept) if self._kept is not None else None)
+        target.published(b"".join(self._kept) if self._kept is not None else None)
 
     def cancel(self) -> None:
         """Leave no trace; fine when it is over already."""
-        berth = self._berth
-        if self._done or berth is None:
+        target = self._target
+        if self._done or target is None:
             return
         self._done = True
         if self._handle is not None:
-            berth.disk.close(self._handle)
+            target.disk.close(self._handle)
             self._handle = None
         try:
-            berth.disk.remove(berth.part)
+            target.disk.remove(target.part)
         except OSError as error:
-            log.warning("could not remove %s: %s", berth.part.name, error.strerror)
-        berth.cancelled()
+            log.warning("could not remove %s: %s", target.part.name, error.strerror)
+        target.cancelled()
 
     def _write(self, data: Piece) -> None:
         assert self._handle is not None
-        assert self._berth is not None
-        self._berth.disk.append(self._handle, [data])
+        assert self._target is not None
+        self._target.disk.append(self._handle, [data])
         if self._kept is not None:
             self._kept.append(bytes(data))
 
@@ -164,8 +164,8 @@ class Arrival:
             self._digest.add(check)
             self._stripe += 1
             if self._stripe == layout.stripes and len(view):
-                raise DamagedFragment("bytes behind the last block")
+                raise DamagedFragment("the fragment has bytes after the last block")
 
 
 def _no_room(error: OSError) -> NoRoom:
-    return NoRoom(f"the disk did not take it: {error.strerror or error}")
+    return NoRoom(f"writing the fragment failed: {error.strerror or error}")

@@ -1,20 +1,63 @@
-"""What the recovery machine knows of nodes, partitions and checkpoints, and what a cycle reads off it. Pure."""
+"""What the recovery machine knows of nodes, partitions and checkpoints. Pure.
+
+Only the machine changes it. The coordinator derives the desired state of the workers from it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
 
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
-from holdfast.recovery.assignments import Assignment, Start
-from holdfast.recovery.checkpoints import NO_EPOCH, Checkpoints
+from holdfast.recovery.checkpoints import FIRST, NO_EPOCH, NOTHING, Checkpoints, SavedSnapshot
 from holdfast.recovery.graph import PartitionGraph
-from holdfast.recovery.layout import Layout
 from holdfast.recovery.states import LIVE_STATES, History, PartitionState
 from holdfast.recovery.strategy import RecoverySettings
 
 
-class Standing:
-    """How a run stands. Only the machine changes it."""
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a partition starts from: since which epoch, at which batch, by which snapshots (none: from nothing)."""
+
+    epoch: Epoch
+    batch: BatchId
+    snapshots: tuple[SavedSnapshot, ...]
+
+
+@dataclass(slots=True)
+class PartitionStatus:
+    """What the machine knows of one partition."""
+
+    history: History
+    start: Start
+    node: NodeId | None = None
+    frontier: BatchId = NOTHING
+    kept_from: BatchId = FIRST
+    """The first batch that its outbox surely has: nobody was ever told to drop it."""
+    first_mark: BatchId = NOTHING
+    """It saves at marks from this one on."""
+
+    @property
+    def state(self) -> PartitionState:
+        """Where it stands."""
+        return self.history.state
+
+    def begin(self, epoch: Epoch, snapshot: SavedSnapshot | None, chain: tuple[SavedSnapshot, ...]) -> None:
+        """Start anew: from a snapshot, by the chain of those it needs; from nothing where there is none."""
+        at = batch_of(snapshot)
+        self.start = Start(epoch, at, chain)
+        reach = at + 1 if snapshot is None or snapshot.outbox_from is None else min(snapshot.outbox_from, at + 1)
+        self.kept_from = BatchId(reach)
+        self.frontier = at
+
+
+def batch_of(snapshot: SavedSnapshot | None) -> BatchId:
+    """Return where a partition stands that starts from this snapshot."""
+    return NOTHING if snapshot is None else snapshot.batch
+
+
+class ClusterState:
+    """The state of a run, as the driver knows it."""
 
     def __init__(
         self,
@@ -33,7 +76,7 @@ class Standing:
         self.nodes: dict[NodeId, float] = {}
         """The nodes there are, with their capacity."""
         self.partitions = {
-            p: Assignment(History(p), Start(epoch, at, ()), None, at, BatchId(at + 1)) for p in graph.order
+            p: PartitionStatus(History(p), Start(epoch, at, ()), None, at, BatchId(at + 1)) for p in graph.order
         }
         self.published: dict[PartitionId, BatchId] = dict.fromkeys(graph.outputs, at)
         """The last batch of each output partition that is out."""
@@ -49,7 +92,6 @@ class Standing:
         """Queries that are held back."""
         self.wanted: dict[PartitionId, NodeId] = {}
         """Where people want lost partitions to go; it holds where the plan's bounds allow it."""
-        self.last_layout: Layout | None = None
         self.costs: dict[PartitionId, float] = {}
         """What partitions were measured to cost; none: as the topology says."""
 
@@ -112,12 +154,19 @@ class Standing:
         """Whether a partition's snapshots hold its outbox."""
         return self.buffering or not self.graph.deterministic(partition)
 
+    def paused_next(self, dead: Set[PartitionId]) -> Set[PartitionId]:
+        """Return the queries to pause next: first those that give nothing now, then the least valuable live one."""
+        if not dead <= self.paused:
+            return dead
+        topology = self.graph.topology
+        live = [query for query in self.graph.outputs if query not in self.paused]
+        return {min(live, key=lambda query: (int(topology.priority[topology.index(query)]), query))} if live else set()
+
     # -- written down --------------------------------------------------------------------------------------------------
 
     def written(self) -> dict[str, object]:
         """Return what a driver that starts again needs, as plain values; it is on disk before any effect is done."""
         return {
-            "epoch": self.epoch,
             "checkpoints": self.checkpoints.written(),
             "placement": {str(p): node for p, node in self.placement.items()},
             "buffering": self.buffering,
