@@ -11,7 +11,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "holdfast"
 
-# Top to bottom, as in docs/architecture.md: a package imports only from lines below its own.
+# Top to bottom, as in docs/concepts/architecture.md: a package imports only from lines below its own.
 LINES = [
     ["cli"],
     ["pictures"],
@@ -81,7 +81,9 @@ def test_imports_follow_the_layers(path: Path) -> None:
     package = package_of(path)
     if package == "__init__":
         return
-    assert package in DEPTH, f"{package} has no place in the layers: add it to docs/architecture.md and to LINES"
+    assert package in DEPTH, (
+        f"{package} has no place in the layers: add it to docs/concepts/architecture.md and to LINES"
+    )
     tree = ast.parse(path.read_text())
     for name, line in imports(tree):
         parts = name.split(".")
@@ -117,7 +119,7 @@ def test_help_imports_no_spark_solver_or_plotting() -> None:
 
 
 def test_the_architecture_page_draws_the_same_layers() -> None:
-    page = (SOURCE.parent.parent / "docs" / "architecture.md").read_text()
-    drawing = page.split("```")[1].splitlines()
+    page = (SOURCE.parent.parent / "docs" / "concepts" / "architecture.md").read_text()
+    drawing = page.split("```text\n")[1].split("```")[0].splitlines()
     drawn = [line.split("  #")[0].split() for line in drawing if line.strip()]
     assert drawn == LINES

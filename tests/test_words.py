@@ -1,4 +1,4 @@
-"""Code, settings and docs keep to the vocabulary of the field (docs/glossary.md): private words stay out.
+"""Code, settings and docs keep to the vocabulary of the field (docs/concepts/glossary.md): private words stay out.
 
 A rule names a word, the term that replaced it, and the places where it is forbidden. Places only widen: a word that
 has left a package does not come back. `docs/decisions` and the changelog are history and keep their words.

@@ -63,7 +63,7 @@ def test_golden_fragments_are_written_and_read(case: dict[str, Any]) -> None:
 
 
 def test_the_header_is_laid_out_as_the_page_says() -> None:
-    """Written out by hand from docs/fragment-format.md, not with the code's own structures."""
+    """Written out by hand from docs/reference/fragment-format.md, not with the code's own structures."""
     case = CASES[0]
     fragment = (GOLDEN / case["file"]).read_bytes()
     names = len(case["namespace"]) + len(case["name"])

@@ -55,6 +55,6 @@ def test_a_long_history_keeps_its_end() -> None:
 
 
 def test_the_page_draws_the_table() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "recovery.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "concepts" / "failure.md").read_text()
     drawn = page.split("```mermaid\n")[1].split("\n```")[0]
     assert drawn == diagram()

@@ -141,8 +141,8 @@ def test_an_output_is_taken_once_and_a_later_revision_holds(kind: str, tmp_path:
     assert sink().publish(key(0), table(1, 2), Epoch(1))
     assert not sink().publish(key(0), table(9, 9), Epoch(1))
     assert sink().publish(key(1), table(3), Epoch(1))
-    assert sink().publish(key(0, 1), table(4), Epoch(2))
-    with pytest.raises(StaleEpoch, match=r"s\[0\], batch 2, revision 0: epoch 1 is over"):
+    assert sink().publish(key(0, 1), table(4), Epoch.of(2, 1))
+    with pytest.raises(StaleEpoch, match=r"s\[0\], batch 2, revision 0: claim 0 is over"):
         sink().publish(key(2), table(5), Epoch(1))
     found = sink().rows()
     assert found is not None
@@ -165,9 +165,9 @@ def test_functions_and_the_console() -> None:
     assert [console.publish(key(3), table(7, 8, 9), Epoch(1)) for _ in range(2)] == [True, False]
     assert lines == ["s[0], batch 3, revision 0: 3 rows", "  n=7", "  n=8", "  and 1 more"]
     for sink in (exactly, least):
-        sink.publish(key(1), table(1), Epoch(5))
+        sink.publish(key(1), table(1), Epoch.of(5, 1))
         with pytest.raises(StaleEpoch):
-            sink.publish(key(2), table(1), Epoch(4))
+            sink.publish(key(2), table(1), Epoch.of(4, 9))
 
 
 def test_an_application_names_its_sinks(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from holdfast.spark.settings import PREFIX, STRATEGIES, Settings, seconds_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "settings.md"
 
 
 def test_without_settings_there_are_defaults() -> None:

@@ -12,7 +12,7 @@ from holdfast.store.peer.peer import RING
 from holdfast.store.peer.repair import RepairSettings
 from holdfast.store.wire.messages import LARGEST_BODY, LARGEST_HEADER
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "store.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guides" / "store.md").read_text()
 LIMITS = Limits()
 
 

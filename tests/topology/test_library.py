@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -23,7 +20,6 @@ from holdfast.topology import (
     to_json,
     to_yaml,
 )
-from holdfast_lab.random_topologies import RECIPES
 from holdfast_lab.topologies import describe, named_topologies, named_topology
 
 
@@ -210,16 +206,3 @@ def test_fast_recover_topologies_have_its_units() -> None:
             assert one.tuple_seconds == 0.0006
             assert one.tuple_bytes == 1000
             assert 0 < one.failure_rate < 1 / 60
-
-
-def test_the_page_lists_every_name_and_recipe() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "library.md").read_text()
-    row = r"^\| `([a-z0-9-]+)` \| [^|]* \| (\d{3}), [^|]* \| (\d+) \| (\d+) \| ([\d,]+) \| (\d+) \|$"
-    listed = re.findall(row, page, re.MULTILINE)
-    assert [found[0] for found in listed] == [name for name in named_topologies() if not name.endswith("-unequal")]
-    for name, paper, *numbers in listed:
-        topology = named_topology(name)
-        real = [len(topology.operators), len(topology), topology.task_edges, len(topology.outputs)]
-        assert [int(number.replace(",", "")) for number in numbers] == real, name
-        assert describe(name).paper == paper
-    assert re.findall(r"^\| `([a-z-]+)` \| [^|]* \| [^|]* \|$", page, re.MULTILINE) == list(RECIPES)

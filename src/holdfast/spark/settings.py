@@ -3,7 +3,7 @@
     settings = Settings.read(spark)     # typed, checked, with defaults; a key that does not exist is refused
     needs.check_requirements(spark)            # Spark's own settings and version; refused with the remedy
 
-docs/settings.md has the same table; a test compares them.
+docs/reference/settings.md has the same table; a test compares them.
 """
 
 from __future__ import annotations

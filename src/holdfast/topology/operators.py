@@ -1,6 +1,6 @@
 """Operators as users write them: the values of a topology file, before they become arrays.
 
-Runs anywhere. The fields, their units and their defaults are the public contract (docs/topology-file.md).
+Runs anywhere. The fields, their units and their defaults are the public contract (docs/reference/topology-file.md).
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Setting:
 
 
 CHAIN = Setting("chain", operators=15, tuples_per_minute=3000, overhead=0.4, steps=60, bandwidth=3.5e5)
-"""Table 4.1 for chains. Bandwidth: where NSegments fails as often as in Fig. 4.1 (docs/segments.md)."""
+"""Table 4.1 for chains. Bandwidth: where NSegments fails as often as in Fig. 4.1 (docs/research/experiments.md)."""
 TREE = Setting("tree", operators=15, tuples_per_minute=1000, overhead=0.5, steps=20, bandwidth=2.5e7)
 """Table 4.1 for trees. Bandwidth: about the lowest at which its lowest grid frequency, 2 a minute, is affordable."""
 SLOW_TREE = replace(TREE, steps=60, bandwidth=2.5e5, frequencies=50, max_frequency=0.005)
