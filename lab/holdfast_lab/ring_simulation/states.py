@@ -1,8 +1,9 @@
 """States kept on a simulated ring: who holds which fragment, what a failure leaves of them, and their repair.
 
-Only where fragments are is simulated, not their bytes. The root of a state looks after it (docs/concepts/ring.md): when it
-notices a lost holder it has the fragments rebuilt on other neighbours, which takes `repair_seconds`, and every `audit`
-seconds it asks all holders, since some are no longer its neighbours. A state with fewer than m fragments left is lost.
+Only where fragments are is simulated, not their bytes. The root of a state looks after it (docs/concepts/ring.md): when
+it notices a lost holder it has the fragments rebuilt on other neighbours, which takes `repair_seconds`, and every
+`audit` seconds it asks all holders, since some are no longer its neighbours. A state with fewer than m fragments left
+is lost.
 """
 
 from __future__ import annotations

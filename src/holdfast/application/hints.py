@@ -12,7 +12,7 @@ from holdfast.topology.checks import suggestion
 
 
 class Hints(TypedDict, total=False):
-    """Keyword arguments that every operator takes; all have defaults (docs/reference/topology-file.md), measured when it runs."""
+    """Keyword arguments that every operator takes, all with defaults (docs/reference/topology-file.md)."""
 
     weights: Sequence[float]
     """Relative share of the operator's input per partition."""

@@ -1,4 +1,4 @@
-"""The fragment format, version 1: header, then one block per stripe (docs/reference/fragment-format.md). Pure; runs anywhere.
+"""The fragment format, version 1: header, then one block per stripe (docs/reference/fragment-format.md). Pure.
 
 What all fragments of one encoding share is a `StateHeader`: whose state, which version and epoch, which code, which
 content. Fragments belong together exactly when their `StateHeader`s are equal. `FragmentHeader` adds the index.

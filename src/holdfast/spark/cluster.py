@@ -3,8 +3,8 @@
 Runs on the driver's machine. Nodes are 127.0.0.2, 127.0.0.3, …: real processes in sessions of their own, so that a node
 can be killed or frozen as a machine is, and nothing is left behind however the driver ends (see process_reaper.py). A
 node is a Spark worker, its executors with their Python workers, and an agent: the store peer that does background work
-for the tasks (see docs/operate/security.md). The agents form one ring. JVMs are kept small: SerialGC, one compiler, class-data
-sharing.
+for the tasks (see docs/operate/security.md). The agents form one ring. JVMs are kept small: SerialGC, one compiler,
+class-data sharing.
 """
 
 from __future__ import annotations

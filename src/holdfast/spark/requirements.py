@@ -15,7 +15,7 @@ from holdfast.errors import BadInput
 from holdfast.spark.settings import seconds_of
 
 TESTED = ("4.0", "4.1", "4.2", "4.3")
-"""Versions of Spark that were tried: the last runs the whole suite, docs/reference/settings.md says what the others ran."""
+"""Versions of Spark that were tried: the last runs the whole suite (docs/reference/settings.md)."""
 OLDEST, BELOW = (4, 0), (5, 0)
 
 

@@ -1,4 +1,4 @@
-"""The limits of a peer, in one place; docs/guides/store.md lists the same numbers (a test compares them). Runs in peers."""
+"""The limits of a peer, in one place; docs/guides/store.md lists them (a test compares). Runs in peers."""
 
 from __future__ import annotations
 
