@@ -14,11 +14,10 @@ from holdfast.errors import BadInput
 from holdfast.ids import OperatorId
 from holdfast.planning.recovery.algorithms import RecoveryAlgorithm, planner_of
 from holdfast.planning.recovery.best_density import best_density, grow_candidates, seeds_of
-from holdfast.planning.recovery.cost_units import CostUnits
 from holdfast.planning.recovery.dp import dp_frontier, recovery_dp
 from holdfast.planning.recovery.exact import recovery_exact, relaxed
 from holdfast.planning.recovery.operator_centric import operator_centric
-from holdfast.planning.recovery.problem import RecoveryPlan, RecoveryProblem, plan_problems, share_bound
+from holdfast.planning.recovery.problem import CostUnits, RecoveryPlan, RecoveryProblem, plan_problems, share_bound
 from holdfast.topology import Input, Operator, Partitioning, Topology
 from holdfast_lab.random_topologies import generate
 from holdfast_lab.topologies import named_topology

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.blocks import Block, Edge, Header, decode_blocks, encode_blocks
-from holdfast.runtime.worker.hashing import hash_rows, partition_of
-from holdfast.runtime.worker.routing import Route, spread
+from holdfast.runtime.worker.routing import Route, hash_rows, partition_of, spread
 from holdfast.topology import Input, Operator, Partitioning, Topology
 
 EDGE = Edge(OperatorId("O3"), OperatorId("O5"))

@@ -22,9 +22,9 @@ from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.progress import MemoryProgress, ProgressRecord
+from holdfast.runtime.in_process import LoopBackend
 from holdfast.runtime.io.sinks import MemorySink, OutputKey, Sink
 from holdfast.runtime.io.sources import MemoryLog, log_batch
-from holdfast.runtime.loop_backend import LoopBackend
 from holdfast.runtime.messages import OperatorFailed
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.snapshot_store import Answered, MemorySnapshotStore, SaveAnswer

@@ -12,7 +12,7 @@ import pytest
 from holdfast.examples import EXAMPLES, hashtags
 from holdfast.ids import NodeId
 from holdfast.runtime import InProcess, run_in_process
-from holdfast.runtime.worker.hashing import hash_rows, partition_of
+from holdfast.runtime.worker.routing import hash_rows, partition_of
 from holdfast_lab.topologies import named_topology
 from runtime import oracle
 from runtime.generated import SECOND, moments

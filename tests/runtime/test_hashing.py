@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadInput
-from holdfast.runtime.worker.hashing import hash_column, hash_rows, partition_of
+from holdfast.runtime.worker.routing import hash_column, hash_rows, partition_of
 
 GOLDEN = {
     "": 10749833864783185041,

@@ -21,7 +21,7 @@ from holdfast.runtime.state.directory_store import DirectoryStore
 from holdfast.runtime.state.store import MemoryStore, StaleEpoch, VersionStore
 from holdfast.runtime.state.versions import NO_BATCH
 from holdfast.runtime.worker.host import PartitionHost
-from holdfast.runtime.worker.inbox import Delivery
+from holdfast.runtime.worker.hosted import Delivery
 
 HERE = NodeId("here")
 P = PartitionId.parse

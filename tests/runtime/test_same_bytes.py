@@ -26,7 +26,7 @@ from holdfast.application import steps
 from holdfast.application.aggregates import Function
 from holdfast.application.windows import Rows, Session, Sliding, Window
 from holdfast.runtime.program import Program
-from holdfast.runtime.state.segment_files import decode_segments, encode_segments
+from holdfast.runtime.state.versions import decode_segments, encode_segments
 from holdfast.runtime.times import END_OF_TIME, NOT_YET
 from holdfast.runtime.worker.operators.kernel import Runs
 from runtime import oracle

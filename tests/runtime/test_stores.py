@@ -12,11 +12,10 @@ from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.blocks import Block, Edge, Header
 from holdfast.runtime.state.directory_store import DirectoryStore
-from holdfast.runtime.state.segment_files import decode_segments, encode_segments
 from holdfast.runtime.state.snapshot_directory import DirectorySnapshotStore
 from holdfast.runtime.state.snapshots import assemble, decode_snapshot, encode_snapshot, take_snapshot
 from holdfast.runtime.state.store import FRESH, Addition, MemoryStore, StaleEpoch, VersionStore
-from holdfast.runtime.state.versions import Commit, Pointer, SegmentRef, VersionId
+from holdfast.runtime.state.versions import Commit, Pointer, SegmentRef, VersionId, decode_segments, encode_segments
 
 P = PartitionId.parse("O3[0]")
 Q = PartitionId.parse("O5[1]")

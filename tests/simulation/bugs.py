@@ -26,7 +26,7 @@ from holdfast.runtime.io.sinks import MemorySink
 from holdfast.runtime.state import store as stores
 from holdfast.runtime.state.versions import VersionChain
 from holdfast.runtime.worker.host import PartitionHost
-from holdfast.runtime.worker.inbox import Delivery, Inbox
+from holdfast.runtime.worker.hosted import Delivery, Inbox
 from holdfast.runtime.worker.worker import NodeWorker
 
 Patch = pytest.MonkeyPatch

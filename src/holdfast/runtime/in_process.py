@@ -13,6 +13,11 @@
 It is the real thing in small: the coordinator, recovery machine, nodes, stores, logs and sinks of a cluster, on as
 many nodes as one likes; only what carries blocks between nodes is a loop here. Partitions can be lost with their files:
 the next cycle finds them missing, and they come back by the same path as on a cluster.
+
+Nodes in one process: what carries blocks between them is a loop. For tests, the simulator, and a first try.
+
+The same workers, stores and snapshot store as on a cluster; only what carries blocks between them is a loop. Nodes can
+be lost with all their files, and others come.
 """
 
 from __future__ import annotations
@@ -27,7 +32,9 @@ import pyarrow as pa
 from holdfast.application import Application
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
+from holdfast.recovery.events import NodesArrived, NodesLost
 from holdfast.recovery.strategy import RecoverySettings
+from holdfast.runtime.blocks import Block
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.outputs import name_sinks
@@ -36,14 +43,82 @@ from holdfast.runtime.coordinator.progress import MemoryProgress, ProgressFile
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import MemorySink, Sink
 from holdfast.runtime.io.sources import DirectoryLog, MemoryLog, SourceLog, log_batch
-from holdfast.runtime.loop_backend import LoopBackend
-from holdfast.runtime.messages import Measures
+from holdfast.runtime.messages import CycleEnded, DesiredState, Measures, Report
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.directory_store import DirectoryStore
 from holdfast.runtime.state.snapshot_directory import DirectorySnapshotStore
-from holdfast.runtime.state.snapshot_store import MemorySnapshotStore
+from holdfast.runtime.state.snapshot_store import MemorySnapshotStore, SnapshotStore
 from holdfast.runtime.state.store import MemoryStore, VersionStore
 from holdfast.runtime.worker.host import PartitionHost
+from holdfast.runtime.worker.worker import NodeWorker
+
+
+class LoopBackend:
+    """Nodes as objects; see the coordinator's Backend."""
+
+    def __init__(
+        self,
+        program: Program,
+        logs: Mapping[OperatorId, SourceLog],
+        snapshot_store: SnapshotStore,
+        store_of: Callable[[NodeId], VersionStore],
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        cpu_clock: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._program, self._logs, self._snapshot_store, self._store_of = program, logs, snapshot_store, store_of
+        self._clock, self._cpu_clock = clock, cpu_clock
+        self.nodes: dict[NodeId, NodeWorker] = {}
+        self._reports: list[Report] = []
+
+    def add_nodes(self, nodes: Mapping[NodeId, float]) -> None:
+        """Let nodes come, each with its capacity."""
+        for name in nodes:
+            self.nodes[name] = NodeWorker(
+                self._program,
+                self._store_of(name),
+                self._snapshot_store,
+                self._logs,
+                name=name,
+                clock=self._clock,
+                cpu_clock=self._cpu_clock,
+            )
+        self._reports.append(NodesArrived(dict(nodes)))
+
+    def lose_nodes(self, *nodes: NodeId) -> None:
+        """Let nodes go, with everything on them."""
+        for name in nodes:
+            del self.nodes[name]
+        self._reports.append(NodesLost(nodes))
+
+    def reports(self, timeout: float) -> Sequence[Report]:
+        """See Backend: everything is done when `reconcile` returns, so nothing comes later."""
+        found, self._reports = self._reports, []
+        return found
+
+    def reconcile(self, desired: DesiredState) -> None:
+        """See Backend: levels follow each other until no block moves between nodes."""
+        waiting: dict[NodeId, list[Block]] = {}
+        level = 0
+        busy = sorted({one.node for one in desired.assignments.values()} & set(self.nodes))
+        while busy:
+            coming: dict[NodeId, list[Block]] = {}
+            for name in busy:
+                report = self.nodes[name].reconcile(desired, level, waiting.get(name, ()))
+                self._reports.append(report)
+                for target, blocks in report.sent.items():
+                    coming.setdefault(target, []).extend(blocks)
+            waiting, level = coming, level + 1
+            busy = sorted(set(coming) & set(self.nodes))
+        self._reports.append(CycleEnded(desired.number, desired.epoch))
+
+    def request_nodes(self, count: int) -> str | None:
+        """See Backend: nodes come when the owner of this backend adds them."""
+        return None
+
+
+# -- in process --------------------------------------------------------------------------------------------------------
+
 
 CHECKPOINT_EVERY = 10
 """Batches between checkpoints of a run in a directory: a run that is started again makes no more of them again."""

@@ -17,10 +17,9 @@ import numpy as np
 from holdfast.errors import BadInput
 from holdfast.ids import NodeId, PartitionId
 from holdfast.planning.recovery.best_density import grow_candidates
-from holdfast.planning.recovery.cost_units import as_written
 from holdfast.planning.recovery.exact import Proven, solve_exactly
 from holdfast.planning.recovery.leftover import UpstreamReady, use_leftover
-from holdfast.planning.recovery.problem import Mask, RecoveryPlan, RecoveryProblem, plan_problems
+from holdfast.planning.recovery.problem import Mask, RecoveryPlan, RecoveryProblem, as_written, plan_problems
 
 BOUND = 0.8
 CANDIDATES_TRIED = 64

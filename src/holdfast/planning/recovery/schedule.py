@@ -23,10 +23,9 @@ import numpy as np
 from holdfast.errors import BadInput
 from holdfast.ids import NodeId, PartitionId
 from holdfast.planning.recovery.algorithms import Planner
-from holdfast.planning.recovery.cost_units import CostUnits, as_written
 from holdfast.planning.recovery.operator_centric import operator_centric
 from holdfast.planning.recovery.placement import BOUND, PlacedPlan, RecoveryNode, place_plan
-from holdfast.planning.recovery.problem import Mask, RecoveryProblem
+from holdfast.planning.recovery.problem import CostUnits, Mask, RecoveryProblem, as_written
 from holdfast.topology import Ints, Queries, Topology
 
 

@@ -27,7 +27,6 @@ import pyarrow as pa
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, PartitionId
 from holdfast.runtime.blocks import decode_blocks, encode_blocks
-from holdfast.runtime.state.segment_files import decode_segments, encode_segments
 from holdfast.runtime.state.store import Addition, Sent, by_receiver, check_epoch, next_pointer, reach, with_file
 from holdfast.runtime.state.versions import (
     Commit,
@@ -38,7 +37,9 @@ from holdfast.runtime.state.versions import (
     chain_of,
     decode_commit,
     decode_pointer,
+    decode_segments,
     encode_record,
+    encode_segments,
 )
 
 DEFAULT_CACHE_BYTES = 256 * 2**20

@@ -17,12 +17,10 @@ from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.runtime.blocks import LATE, SINK, Block, Edge
 from holdfast.runtime.messages import Done, Failed, Measures, Missing, Ready, Refused
 from holdfast.runtime.program import Program
-from holdfast.runtime.state.restore import install
-from holdfast.runtime.state.snapshots import Snapshot, take_snapshot
+from holdfast.runtime.state.snapshots import Snapshot, install, take_snapshot
 from holdfast.runtime.state.store import StaleEpoch, VersionStore
 from holdfast.runtime.state.versions import NO_BATCH, FileName, Pointer, VersionChain, VersionId
-from holdfast.runtime.worker.hosted import HostedPartition
-from holdfast.runtime.worker.inbox import Delivery, Inbox
+from holdfast.runtime.worker.hosted import Delivery, HostedPartition, Inbox
 from holdfast.runtime.worker.step import Batch, barrier, process
 
 DEFAULT_VERSIONS = 4

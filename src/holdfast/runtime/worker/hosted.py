@@ -1,12 +1,87 @@
-"""What a host keeps of a partition that is placed on it: a cache of what files and the log say. Runs on a node."""
+"""What a host keeps of a partition that is placed on it: a cache of what files and the log say. Runs on a node.
+
+Blocks received and not processed yet, by batch and stream (incremental recovery, Alg. 1). Runs on a node.
+
+A batch is complete when every input stream's block for it is there: the block is its own barrier. A stream's barrier
+counts once; a second copy is dropped, whether the first is still queued or long processed. (The paper's listing is
+corrected: batches are tested again after each one, and queued copies are dropped too.) Lost with the process, and sent
+again by whoever still has it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from holdfast.ids import BatchId, PartitionId
+from holdfast.runtime.blocks import Block, Edge
 from holdfast.runtime.state.versions import NO_BATCH, Commit, Pointer, VersionChain
-from holdfast.runtime.worker.inbox import Inbox
+
+Stream = tuple[Edge, PartitionId]
+
+
+class Delivery(StrEnum):
+    """What became of a block that was delivered."""
+
+    QUEUED = "queued"
+    DUPLICATE = "duplicate"
+    STALE = "stale"
+    """Of an epoch that is over."""
+    NOT_HERE = "not here"
+    """For a partition that is not on this host, or over an edge it does not have."""
+
+
+class Inbox:
+    """The blocks of one partition's next batches."""
+
+    def __init__(self, streams: Iterable[Stream]) -> None:
+        """Take the partition's input streams, in the order in which they are processed."""
+        self.streams = tuple(streams)
+        self._known = frozenset(self.streams)
+        self._queued: dict[BatchId, dict[Stream, Block]] = {}
+
+    def put(self, block: Block, frontier: BatchId) -> Delivery:
+        """Queue a block; a clean one takes the place of a queued tentative one."""
+        head = block.header
+        if head.stream not in self._known:
+            return Delivery.NOT_HERE
+        if head.batch <= frontier:
+            return Delivery.DUPLICATE
+        batch = self._queued.setdefault(head.batch, {})
+        held = batch.get(head.stream)
+        if held is not None and not (held.header.tentative and not head.tentative):
+            return Delivery.DUPLICATE
+        batch[head.stream] = block
+        return Delivery.QUEUED
+
+    def complete(self, batch: BatchId) -> list[Block] | None:
+        """Return a batch's blocks in the fixed order of the streams, once all are there."""
+        found = self._queued.get(batch, {})
+        return [found[stream] for stream in self.streams] if len(found) == len(self.streams) else None
+
+    def done(self, batch: BatchId) -> None:
+        """Forget what is processed."""
+        for old in [number for number in self._queued if number <= batch]:
+            del self._queued[old]
+
+    def clear(self) -> None:
+        """Forget everything: the partition goes back."""
+        self._queued.clear()
+
+    def missing(self, batch: BatchId) -> list[Stream]:
+        """Return the streams whose barrier for a batch has not come."""
+        found = self._queued.get(batch, {})
+        return [stream for stream in self.streams if stream not in found]
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks wait."""
+        return sum(len(batch) for batch in self._queued.values())
+
+
+# -- hosted ------------------------------------------------------------------------------------------------------------
+
 
 _FIRST = BatchId(0)
 

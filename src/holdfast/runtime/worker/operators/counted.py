@@ -15,9 +15,8 @@ import pyarrow as pa
 from holdfast.application.windows import Rows
 from holdfast.runtime.tables import one_chunk
 from holdfast.runtime.times import Watermark
-from holdfast.runtime.worker.operators.grouping import codes_of, expand, places_in_group, with_plain_floats
 from holdfast.runtime.worker.operators.kernel import Runs, Stepped, take_rows
-from holdfast.runtime.worker.operators.summaries import Summary
+from holdfast.runtime.worker.operators.summaries import Summary, codes_of, expand, places_in_group, with_plain_floats
 
 _WINDOW = "@window"
 _WAITING = "waiting"

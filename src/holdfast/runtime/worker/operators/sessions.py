@@ -17,7 +17,6 @@ import pyarrow as pa
 from holdfast.application.windows import Session
 from holdfast.runtime.tables import one_chunk
 from holdfast.runtime.times import NOT_YET, Ints, Watermark, event_times, microseconds
-from holdfast.runtime.worker.operators.grouping import codes_of, with_plain_floats
 from holdfast.runtime.worker.operators.kernel import (
     LATE,
     NO_EVENT_TIME,
@@ -27,7 +26,7 @@ from holdfast.runtime.worker.operators.kernel import (
     take_rows,
 )
 from holdfast.runtime.worker.operators.panes import with_window_columns
-from holdfast.runtime.worker.operators.summaries import Summary
+from holdfast.runtime.worker.operators.summaries import Summary, codes_of, with_plain_floats
 
 FIRST, LAST = "@first", "@last"
 _PLACE = [FIRST, LAST]
