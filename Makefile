@@ -3,13 +3,15 @@
 # make test    set up, then lint, check types and run all tests
 # make lint    only ruff and mypy
 # make lock    write the lock files anew from pyproject.toml
+# make docs    build the site into site/, strictly
+# make wheel   build the wheel into dist/
 # make clean   remove .venv and everything built
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint lock clean
+.PHONY: setup demo test lint lock docs wheel clean
 
 setup:
 	@$(PYTHON) tools/setup.py
@@ -30,5 +32,11 @@ lock: setup
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url -o requirements-java.lock tools/java.in
 	$(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url -o requirements-build.lock tools/build.in
 
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+wheel: setup
+	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
 clean:
-	rm -rf $(VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) out site dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -170,7 +170,10 @@ def _best_that_fits(problem: RecoveryProblem, rooms: Sequence[int], seconds: flo
         node_of = np.full(len(problem.partitions), -1)
         node_of[list(best.node_of)] = list(best.node_of.values())
         hint = Proven(problem.restored_by(node_of >= 0), limit, node_of)
-        proven = solve_exactly(problem, rooms=rooms, hint=hint, time_limit=seconds)
+        try:
+            proven = solve_exactly(problem, rooms=rooms, hint=hint, time_limit=seconds)
+        except ModuleNotFoundError:  # the extra `plan` is not installed: the best packing found stands
+            return best, limit
         limit = proven.bound
         if int(problem.priority[proven.restored].sum()) > value and proven.node_of is not None:
             best = NodeRooms(rooms, problem.capacity)
