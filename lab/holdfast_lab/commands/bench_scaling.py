@@ -62,11 +62,11 @@ def bench_scaling_command(
     Example:
       holdfast bench scaling --vary rows,state
     """
-    from holdfast_lab.commands.name_lists import read_names
     from holdfast.cli.number_lists import read_numbers
     from holdfast.cli.result_files import make_directory, write_csv, write_json
     from holdfast_lab.benches.streaming.cluster import bench_cluster, this_machine
     from holdfast_lab.benches.streaming.scaling import measure_point, shapes
+    from holdfast_lab.commands.name_lists import read_names
     from holdfast_lab.plots.performance import draw_scaling
 
     if quick:

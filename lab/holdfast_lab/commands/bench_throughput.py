@@ -68,12 +68,12 @@ def bench_throughput_command(
     Example:
       holdfast bench throughput --workloads count,traffic --rounds 7
     """
-    from holdfast_lab.commands.name_lists import read_names
     from holdfast.cli.result_files import make_directory, write_csv, write_json
     from holdfast.errors import CheckFailed
     from holdfast_lab.benches.streaming.cluster import bench_cluster, this_machine
     from holdfast_lab.benches.streaming.throughput import compare
     from holdfast_lab.benches.streaming.workloads import WORKLOADS
+    from holdfast_lab.commands.name_lists import read_names
     from holdfast_lab.plots.performance import draw_throughput
 
     wanted = read_names(workloads, WORKLOADS, "--workloads")
