@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -162,7 +163,10 @@ def _planned(problem: RecoveryProblem, plan: RecoveryPlan, capacity: float, seco
     from holdfast.planning.recovery.exact import relaxed
 
     # The planners' own bound is quick; for people a tighter one is worth some milliseconds.
-    bound = plan.bound if plan.optimal else max(plan.priority, min(plan.bound, relaxed(problem).bound))
+    bound = plan.bound
+    if not plan.optimal:
+        with suppress(ModuleNotFoundError):  # without the solver, the planner's own bound stands
+            bound = max(plan.priority, min(plan.bound, relaxed(problem).bound))
     return {
         "recover": _texts(plan.recover),
         "queries": _texts(plan.queries),
