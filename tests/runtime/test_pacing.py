@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.runtime.coordinator.pacing import LONGEST_PAUSE, TELL_SECONDS, CycleSettings, StallDetector
+from holdfast.runtime.coordinator.pacing import LONGEST_PAUSE, REPORT_SECONDS, CycleSettings, StallDetector
 
 
 def test_a_run_that_should_move_and_does_not_gives_up_after_some_tries() -> None:
@@ -37,7 +37,7 @@ def test_pauses_grow_and_end() -> None:
 def test_waiting_is_told_now_and_then_and_ends() -> None:
     patience = StallDetector(CycleSettings(wait_seconds=40.0))
     told = [second for second in range(1, 41) if patience.idled(1.0)]
-    assert told == [TELL_SECONDS + 1, 2 * (TELL_SECONDS + 1)]
+    assert told == [REPORT_SECONDS + 1, 2 * (REPORT_SECONDS + 1)]
     assert not patience.waits_in_vain
     patience.idled(1.0)
     assert patience.waits_in_vain

@@ -40,7 +40,7 @@ def watching(agents: AgentsOnLoopback, seconds: float = 1.0) -> KeepAlive:
 
 def all_answer(keepalive: KeepAlive, nodes: list[NodeId] = NODES) -> bool:
     quiet = keepalive.quiet()
-    heard = keepalive.heard().issuperset(nodes)
+    heard = keepalive.answered().issuperset(nodes)
     return heard and all(quiet[node] < 0.5 for node in nodes) and not keepalive.silent()
 
 
@@ -105,7 +105,7 @@ def test_a_driver_that_was_frozen_blames_nobody(agents: AgentsOnLoopback, tmp_pa
         "agents = {str(n): Address.parse(one) for n, one in enumerate(sys.argv[2:])}\n"
         "seen = set()\n"
         "with KeepAlive(agents, secret_file=sys.argv[1], seconds=5.0) as keepalive:\n"
-        "    while keepalive.heard() != set(agents):\n"
+        "    while keepalive.answered() != set(agents):\n"
         "        time.sleep(0.01)\n"
         "    end = None\n"
         "    last = time.monotonic()\n"

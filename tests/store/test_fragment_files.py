@@ -145,7 +145,7 @@ def test_after_a_crash_anywhere_all_is_whole_or_absent(seed: int, tmp_path: Path
     released = 0
     files: FragmentFiles | None = None
     try:
-        files = FragmentFiles(tmp_path / "shelf", Limits(memory_bytes=chance.choice([0, 1 << 20])), disk)
+        files = FragmentFiles(tmp_path / "pool", Limits(memory_bytes=chance.choice([0, 1 << 20])), disk)
         for version in range(1, 9):
             epoch = 1 + version // 3
             for index in range(2):
@@ -163,13 +163,13 @@ def test_after_a_crash_anywhere_all_is_whole_or_absent(seed: int, tmp_path: Path
         files.close()
     disk.aftermath()
 
-    again = FragmentFiles(tmp_path / "shelf")
+    again = FragmentFiles(tmp_path / "pool")
     there = {header: read_all(again, header) for header in again.all_held()}
     for header, whole in acknowledged.items():
         assert released > header.state.version or there.get(header) == whole, f"seed {seed}: {header} was acknowledged"
     for header, whole in there.items():
         assert tried[header] == whole, f"seed {seed}: torn"
-    assert list((tmp_path / "shelf" / "incoming").iterdir()) == []
+    assert list((tmp_path / "pool" / "incoming").iterdir()) == []
     if fence:
         with pytest.raises(StaleEpoch):
             again.begin(FragmentHeader.unpack(fragment(10, 99, fence - 1)))

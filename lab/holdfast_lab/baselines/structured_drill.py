@@ -86,10 +86,10 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
     needs = {name: {*reads, name} for name, reads in _READS.items()}
     needs["jams"] |= {"speeds", "reports"}
     members = {name: [str(one) for one in partitions if one.operator in needs[name]] for name in TRAFFIC}
-    told = _Told(running, heads, members, events, asked.rows)
+    emitted = _Emitted(running, heads, members, events, asked.rows)
     lost = _Losses(spark, [str(one) for one in partitions], events)
     over = threading.Event()
-    watching = threading.Thread(target=_watch, args=(told, lost, over), daemon=True)
+    watching = threading.Thread(target=_watch, args=(emitted, lost, over), daemon=True)
     watching.start()
     for number in range(len(given)):
         time.sleep(max(0.0, began + number * asked.batch_seconds - time.time()))
@@ -99,7 +99,7 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
     # No stream of Spark's ends: a row of a far time lets the last windows out, and stays in one that does not come out.
     for stream in streams:
         add_file(stream, len(given), _far(_shifted(given[0][stream.name].slice(0, 1), SHIFT)))
-    _await_end(told, len(given) - 1)
+    _await_end(emitted, len(given) - 1)
     running.process_all()
     over.set()
     watching.join()
@@ -131,7 +131,7 @@ def _warm_up(place: Path, spark: Any, given: list[dict[str, pa.Table]]) -> None:
     shutil.rmtree(place, ignore_errors=True)
 
 
-class _Told:
+class _Emitted:
     """Turns what Spark says of its micro-batches into outputs of our batches."""
 
     def __init__(
@@ -221,16 +221,16 @@ class _Losses:
         return bool(gone)
 
 
-def _watch(told: _Told, lost: _Losses, over: threading.Event) -> None:
+def _watch(emitted: _Emitted, lost: _Losses, over: threading.Event) -> None:
     while not over.wait(POLL):
         if lost.look():
-            told.lose(time.time())
-        told.look()
+            emitted.lose(time.time())
+        emitted.look()
 
 
-def _await_end(told: _Told, last: int) -> None:
+def _await_end(emitted: _Emitted, last: int) -> None:
     deadline = time.monotonic() + END_SECONDS
-    while min(told.published.values()) < last:
+    while min(emitted.published.values()) < last:
         if time.monotonic() > deadline:
             raise CheckFailed(f"batch {last} did not come out in {END_SECONDS:.0f} s", where="structured streaming")
         time.sleep(POLL)

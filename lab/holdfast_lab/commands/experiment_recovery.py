@@ -11,7 +11,7 @@ import click
 from holdfast.cli.output import json_option, print_json, print_table, progress
 
 if TYPE_CHECKING:
-    from holdfast.drill.cluster_shelf import ClusterShelf
+    from holdfast.drill.cluster_pool import ClusterPool
     from holdfast_lab.experiments.recovery.calibration import Comparison
     from holdfast_lab.experiments.recovery.drills import PlannedDrill
 
@@ -44,7 +44,7 @@ def recovery(figures: str, seed: int, spacing: float, reuse: bool, out: Path, as
       holdfast experiment recovery --figures 11
     """
     from holdfast.cli.result_files import make_directory, write_csv, write_json
-    from holdfast.drill.cluster_shelf import ClusterShelf
+    from holdfast.drill.cluster_pool import ClusterPool
     from holdfast.errors import BadInput
     from holdfast_lab.experiments.recovery.drills import planned_drills
     from holdfast_lab.experiments.recovery.findings import find_claims, summary
@@ -57,7 +57,7 @@ def recovery(figures: str, seed: int, spacing: float, reuse: bool, out: Path, as
     make_directory(out)
     planned = [one for one in planned_drills(seed, spacing) if one.figure in wanted]
     results: dict[str, dict[str, Any]] = {}
-    with progress() as bar, ClusterShelf() as clusters:
+    with progress() as bar, ClusterPool() as clusters:
         task = bar.add_task("drills", total=len(planned))
         for one in planned:
             bar.update(task, description=one.name)
@@ -176,7 +176,7 @@ def calibrate(results: dict[str, dict[str, Any]], out: Path) -> tuple[dict[str, 
     return constants_document(constants), found
 
 
-def run_planned(one: PlannedDrill, place: Path, clusters: ClusterShelf, *, reuse: bool) -> dict[str, Any]:
+def run_planned(one: PlannedDrill, place: Path, clusters: ClusterPool, *, reuse: bool) -> dict[str, Any]:
     """Run one drill, or take what it left the last time."""
     from holdfast.drill.drill import run_drill, with_capacity
     from holdfast.drill.scenarios import find_scenario

@@ -22,9 +22,9 @@ def keywords(tweets: DataFrame) -> DataFrame:
     return words.filter(~col("word").isin("", *STOP_WORDS))
 
 
-def counts(said: DataFrame) -> DataFrame:
+def counts(found: DataFrame) -> DataFrame:
     """Count keywords in sliding windows."""
-    return with_bounds(in_windows(said, "at", SIZE, EVERY).groupBy("word", "window").count())
+    return with_bounds(in_windows(found, "at", SIZE, EVERY).groupBy("word", "window").count())
 
 
 def trending(counted: DataFrame) -> DataFrame:
@@ -36,9 +36,9 @@ def trending(counted: DataFrame) -> DataFrame:
 
 def answer(inputs: Inputs) -> Answer:
     """Return the rows of the output `trending`."""
-    said = keywords(inputs["tweets"])
+    found = keywords(inputs["tweets"])
     return Answer(
-        {"trending": trending(counts(said))},
-        {("counter", "filter"): late_rows(said, "at", SIZE, EVERY)},
+        {"trending": trending(counts(found))},
+        {("counter", "filter"): late_rows(found, "at", SIZE, EVERY)},
         frozenset({"trending"}),
     )

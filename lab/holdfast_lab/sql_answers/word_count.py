@@ -20,12 +20,12 @@ def words(sentences: DataFrame) -> DataFrame:
     return sentences.withColumn("word", explode(split("text", r"\s+"))).filter("word <> ''").drop("text")
 
 
-def counts(said: DataFrame) -> DataFrame:
+def counts(found: DataFrame) -> DataFrame:
     """Count words per window."""
-    return with_bounds(in_windows(said, "at", SIZE).groupBy("word", "window").count())
+    return with_bounds(in_windows(found, "at", SIZE).groupBy("word", "window").count())
 
 
 def answer(inputs: Inputs) -> Answer:
     """Return the rows of the output `counts`."""
-    said = words(inputs["sentences"])
-    return Answer({"counts": counts(said)}, {("counts", "words"): late_rows(said, "at", SIZE)})
+    found = words(inputs["sentences"])
+    return Answer({"counts": counts(found)}, {("counts", "words"): late_rows(found, "at", SIZE)})

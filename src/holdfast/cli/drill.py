@@ -134,7 +134,7 @@ def drill(
     """
     from holdfast.cli.result_files import make_directory
     from holdfast.drill.checkers import Verdict
-    from holdfast.drill.cluster_shelf import ClusterShelf
+    from holdfast.drill.cluster_pool import ClusterPool
     from holdfast.drill.drill import DrillOutcome, run_drill
     from holdfast.drill.mixed import MIXED, draw_settings
     from holdfast.drill.prepare import prepare_input
@@ -164,7 +164,7 @@ def drill(
             recorded = prepare_input(asked, place, log).input
         drawn = [replace(one, input=recorded) for one in drawn]
     done: list[DrillOutcome] = []
-    with ClusterShelf() as clusters:
+    with ClusterPool() as clusters:
         for one in drawn:
             where = place if repeat == 1 else place / f"seed-{one.seed}"
             try:

@@ -1,4 +1,4 @@
-"""`holdfast plan backups`: the fewest partitions that keep their output, for a guaranteed recovery latency (003)."""
+"""`holdfast plan backups`: the fewest partitions that keep their output, for a guaranteed recovery latency (FTC)."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def run(
     display = RunDisplay(quiet=as_json, last=None if given is None else batches - 1)
     with ExitStack() as held:
         held.callback(display.clear)
-        signals = held.enter_context(StopSignals(display.tell))
+        signals = held.enter_context(StopSignals(display.log))
         spark = _session(f"holdfast {app.name}", master, settings, held)
         running = launch(
             app,

@@ -34,7 +34,7 @@ class RunDisplay:
         from holdfast.spark.start import Watch
 
         self._run = running
-        return Watch(self.tell, self.observe, self.advanced)
+        return Watch(self.log, self.observe, self.advanced)
 
     @property
     def running(self) -> SparkRun:
@@ -49,7 +49,7 @@ class RunDisplay:
         elif seen.kind == "checkpoint":
             self._checkpoint_at = seen.at
 
-    def tell(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Print a line for people."""
         if not self._quiet:
             self.clear()

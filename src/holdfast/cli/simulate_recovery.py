@@ -192,8 +192,8 @@ def _print_campaign(campaign: Campaign) -> None:
 def _print_violation(outcome: Outcome) -> None:
     assert outcome.violation is not None
     click.echo(f"VIOLATION, seed {outcome.seed} ({outcome.recipe}, {outcome.strategy}): {outcome.violation.what}")
-    for story in outcome.stories:
-        click.echo(f"  {story}")
+    for history in outcome.histories:
+        click.echo(f"  {history}")
     click.echo(f"  replay: holdfast simulate recovery --seed {outcome.seed}")
 
 

@@ -23,7 +23,7 @@ import pyarrow.dataset as ds
 
 from holdfast.drill import checkers
 from holdfast.drill.checkers import Check, ExactlyOnce, Verdict
-from holdfast.drill.cluster_shelf import ClusterShelf
+from holdfast.drill.cluster_pool import ClusterPool
 from holdfast.drill.driver import DriverJob
 from holdfast.drill.driver_process import DriverProcess
 from holdfast.drill.driving import Admission
@@ -69,7 +69,7 @@ def run_drill(
     log: Callable[[str], object] = lambda line: None,
     watch: Watch = lambda event: None,
     keep: bool = False,
-    clusters: ClusterShelf | None = None,
+    clusters: ClusterPool | None = None,
 ) -> DrillOutcome:
     """Do one drill and write its files into a directory; the run's own files stay there where it is not ok, or `keep`.
 
@@ -89,12 +89,12 @@ def run_drill(
     reference = make_reference(scenario_of(asked), asked, twice=is_application(asked.scenario))
     began = time.monotonic()
     with ExitStack() as held:
-        shelf = clusters or held.enter_context(ClusterShelf())
+        pool = clusters or held.enter_context(ClusterPool())
         log(f"starting {asked.nodes} nodes")
         drill = _Drill(asked, topology, work, directory / "history.jsonl", log, watch)
-        history, ended = drill.run(shelf.take(asked.nodes + standby_nodes(asked)))
+        history, ended = drill.run(pool.take(asked.nodes + standby_nodes(asked)))
         if ended:
-            shelf.give_back(asked.nodes)
+            pool.give_back(asked.nodes)
     log("comparing outputs")
     compared = {
         name: checkers.compare_rows(rows, read_output(work / "out" / name)) for name, rows in reference.rows.items()

@@ -123,7 +123,7 @@ class ClusterState:
 
     def keep_from(self) -> dict[PartitionId, BatchId]:
         """Return how far back each placed partition's outbox is kept; from now on nothing before it is counted on."""
-        told = {}
+        found = {}
         safe = BatchId(self.checkpoints.global_batch + 1)
         for p in self.in_state(LIVE_STATES):
             mine = self.partitions[p]
@@ -138,8 +138,8 @@ class ClusterState:
                 elif other.state is not PartitionState.LOST:
                     needed.append(BatchId(other.frontier + 1))
             mine.kept_from = max(mine.kept_from, min(needed))
-            told[p] = mine.kept_from
-        return told
+            found[p] = mine.kept_from
+        return found
 
     def marks_for(self, partition: PartitionId) -> tuple[BatchId, ...]:
         """Return the batches at which a partition is to save, those that are safe already left out."""

@@ -26,8 +26,8 @@ def partitions_to_roll_back(
 
     `lost` and `restoring` say from which batch each such partition will start (the one it completes first is the next),
     `kept_from` the first batch that a live partition's outbox still has. Who goes back goes to the global checkpoint.
-    A partition that is being restored may have gone on already in a cycle that was never heard of: where it has heard
-    what will be told differently, it starts anew as well.
+    A partition that is being restored may have gone on already in a cycle that was never reported: where it has
+    received what will be told differently, it starts anew as well.
     """
     back: set[PartitionId] = set()
     starts = {**lost, **restoring}

@@ -1,7 +1,7 @@
 """What a partition goes through, as a table: which state may follow which, and why. Pure.
 
 The table is the truth: the machine changes states only through it, the diagram in the documents is drawn from it, and a
-change that is not in it raises with the partition's story.
+change that is not in it raises with the partition's history.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ PLACED_STATES = frozenset({_S.RESTORING, _S.CATCHING_UP, _S.RUNNING, _S.PAUSED})
 LIVE_STATES = frozenset({_S.CATCHING_UP, _S.RUNNING, _S.PAUSED})
 """Its state is on its node."""
 
-_STORY = 64
+_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One change in a partition's story."""
+    """One change in a partition's history."""
 
     epoch: Epoch
     cause: Cause
@@ -100,7 +100,7 @@ class History:
     def __init__(self, partition: PartitionId) -> None:
         self.partition = partition
         self.state = PartitionState.LOST
-        self._transitions: deque[Transition] = deque(maxlen=_STORY)
+        self._transitions: deque[Transition] = deque(maxlen=_KEPT)
 
     @property
     def transitions(self) -> tuple[Transition, ...]:
@@ -108,7 +108,7 @@ class History:
         return tuple(self._transitions)
 
     def apply(self, cause: Cause, epoch: Epoch, node: NodeId | None) -> PartitionState:
-        """Change the state as the table says; what it does not say is refused, with the story."""
+        """Change the state as the table says; what it does not say is refused, with the history."""
         following = TRANSITIONS.get((self.state, cause))
         if following is None:
             raise CheckFailed(

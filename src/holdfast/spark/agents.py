@@ -109,7 +109,7 @@ def ensure_agent(
 
 
 class Roster:
-    """The agents that the driver has heard of, and whom the others are to join."""
+    """The agents that have reported to the driver, and whom the others are to join."""
 
     def __init__(self) -> None:
         self._reports: dict[NodeId, AgentReport] = {}
@@ -125,7 +125,7 @@ class Roster:
     def join(self, nodes: Sequence[NodeId]) -> tuple[str, ...]:
         """Return whom agents of these nodes are to enter the ring with; nobody, until it is sure who is first.
 
-        Agents that are part of the ring come first. Without any, all nodes must have been heard: the first of them
+        Agents that are part of the ring come first. Without any, all nodes must have reported: the first of them
         begins the ring, and two must never do so.
         """
         ready = sorted(str(one.address) for one in self._reports.values() if one.ready)

@@ -152,8 +152,8 @@ class SparkBackend:
         work = [partial(_warm_up, self._run_context)]
         with contextlib.suppress(Exception), PinnedSlots(self._context, [executor]) as slot:
             outcome = slot.run(work, name=f"{self._program.name}: {executor.host} warms up")
-            for _, said in outcome.reports:
-                self._take_agent_report(node, pickle.loads(said))
+            for _, reported in outcome.reports:
+                self._take_agent_report(node, pickle.loads(reported))
 
     def _take_agent_report(self, node: NodeId, report: AgentReport | None) -> None:
         """Take what a task reported of its node's agent: others join it, and it is pinged."""
@@ -173,7 +173,7 @@ class SparkBackend:
 
         An agent refuses a driver that has not its secret: that is no reason to end its executor.
         """
-        return set() if self._keep_alive is None else self._keep_alive.silent() & self._keep_alive.heard()
+        return set() if self._keep_alive is None else self._keep_alive.silent() & self._keep_alive.answered()
 
     def _alive(self) -> dict[NodeId, Executor]:
         return {NodeId(f"{one.host}-{one.id}"): one for one in executors_of(self._context)}

@@ -2,9 +2,9 @@
 
 Spark sees a dead process at once and a frozen machine after a minute; this sees the frozen one in two to three seconds.
 A node is silent when its agent has not answered for `seconds`, several pings in a row. Time counts only while this
-process itself was awake: a driver that was starved or frozen for ten seconds has heard from nobody, and blames nobody.
-An agent whose process has ended refuses connections: its machine lives, so it is not silent but *agentless*; Spark
-tells whether the executor is still there.
+process itself was awake: a driver that was starved or frozen for ten seconds has answered from nobody, and blames
+nobody. An agent whose process has ended refuses connections: its machine lives, so it is not silent but *agentless*;
+Spark tells whether the executor is still there.
 
     with KeepAlive(cluster.agents, secret_file=cluster.secret_file) as watching:
         watching.silent()
@@ -89,13 +89,13 @@ class KeepAlive:
             if self._closed or (known is not None and known.address == address):
                 return
             self._watched[node] = fresh = _Watched(address)
-        self._tell(self._begin, fresh, known)
+        self._call(self._begin, fresh, known)
 
     def unwatch(self, node: NodeId) -> None:
         """Watch a node no longer; fine when it was not watched."""
         with self._lock:
             known = self._watched.pop(node, None)
-        self._tell(self._end, known)
+        self._call(self._end, known)
 
     def silent(self) -> set[NodeId]:
         """Return the nodes that do not answer although something listens there, or nobody says that nothing does."""
@@ -107,7 +107,7 @@ class KeepAlive:
         with self._lock:
             return {node for node, one in self._watched.items() if one.refused and self._is_silent(one)}
 
-    def heard(self) -> set[NodeId]:
+    def answered(self) -> set[NodeId]:
         """Return the nodes that have answered at least once."""
         with self._lock:
             return {node for node, one in self._watched.items() if one.answered}
@@ -149,7 +149,7 @@ class KeepAlive:
             self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             self._loop.close()
 
-    def _tell(self, do: object, *arguments: object) -> None:
+    def _call(self, do: object, *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # closed meanwhile: there is nobody left to tell
             self._loop.call_soon_threadsafe(do, *arguments)  # type: ignore[arg-type]
 

@@ -33,15 +33,15 @@ class ProcessReaper:
 
     def watch_group(self, group: int) -> None:
         """End this process group when the parent ends."""
-        self._say(f"+{group}")
+        self._write(f"+{group}")
 
     def forget_group(self, group: int) -> None:
         """This process group has ended; its number may be given to others."""
-        self._say(f"-{group}")
+        self._write(f"-{group}")
 
     def watch_folder(self, folder: str) -> None:
         """Remove this folder when the parent ends."""
-        self._say(f"@{folder}")
+        self._write(f"@{folder}")
 
     def close(self) -> None:
         """End everything watched now, and wait until it is done."""
@@ -49,7 +49,7 @@ class ProcessReaper:
             self._pipe.close()
         self._process.wait()
 
-    def _say(self, line: str) -> None:
+    def _write(self, line: str) -> None:
         self._pipe.write(line + "\n")
         self._pipe.flush()
 
@@ -88,15 +88,15 @@ def session_of(leader: int) -> list[int]:
 
 def signal_session(leader: int, number: signal.Signals, rounds: int = 10) -> None:
     """Send a signal to every process of a session, and to those that they start meanwhile."""
-    told: set[int] = set()
+    known: set[int] = set()
     for _ in range(rounds):
-        fresh = set(session_of(leader)) - told
+        fresh = set(session_of(leader)) - known
         if not fresh:
             return
         for process in fresh:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(process, number)
-        told |= fresh
+        known |= fresh
 
 
 def kill_session(leader: int) -> None:

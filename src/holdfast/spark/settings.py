@@ -255,8 +255,8 @@ def seconds_of(text: str) -> float:
 
 
 def _reason(error: ValueError) -> str:
-    said = str(error)
-    return said if said.startswith("must") else "not a number"
+    text = str(error)
+    return text if text.startswith("must") else "not a number"
 
 
 def _written(default: object) -> str:

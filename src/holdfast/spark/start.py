@@ -40,7 +40,7 @@ _LOG = logging.getLogger("holdfast")
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Who is told what happens in a run; called in the run's own thread."""
+    """Who is watching what happens in a run; called in the run's own thread."""
 
     log: Callable[[str], object] = _LOG.info
     """Takes lines for people."""
@@ -110,7 +110,7 @@ def launch(
     checkpoint_every: int | None = None,
     watch: Callable[[SparkRun, Path], Watch] | None = None,
 ) -> Run:
-    """Start a run as `start` does; `watch` says who is told of it, once its folder is known."""
+    """Start a run as `start` does; `watch` says who is watching of it, once its folder is known."""
     app.topology()  # what cannot run is refused before a cluster starts
     with ExitStack() as starting:
         cluster: EmbeddedCluster | None = None
@@ -144,8 +144,8 @@ def launch(
         events = EventFile(place / "run" / "events.jsonl")
         starting.callback(events.close)
         view = RunView(running)
-        told = Watch() if watch is None else watch(running, place)
-        relay.join(told, [events.write, view.emit, told.emit])
+        watching = Watch() if watch is None else watch(running, place)
+        relay.join(watching, [events.write, view.emit, watching.emit])
         feed: Feed
         if batches is None:
             behind = settings.max_pending_batches
@@ -155,7 +155,7 @@ def launch(
             feed = GivenFeed(batches, running)
         starting.callback(feed.stop)  # before Spark goes, should the start fail
         feed.start()
-        loop = RunLoop(running, feed, view, starting.pop_all(), close=close, log=relay.log, advanced=told.advanced)
+        loop = RunLoop(running, feed, view, starting.pop_all(), close=close, log=relay.log, advanced=watching.advanced)
         loop.start()
         return Run(running, feed, view, loop, place)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-TELL_SECONDS = 15.0
+REPORT_SECONDS = 15.0
 """How often it is told that partitions wait for nodes."""
 LONGEST_PAUSE = 0.5
 """Seconds between two cycles that bring nothing, at most."""
@@ -39,7 +39,7 @@ class StallDetector:
     settings: CycleSettings
     idle: float = 0.0
     """Seconds without a cycle: nothing could be done."""
-    _told_at: float = 0.0
+    _reported_at: float = 0.0
     _still: int = 0
     """Cycles in a row that brought nothing."""
     _still_for: float = 0.0
@@ -48,20 +48,20 @@ class StallDetector:
 
     def moved(self) -> None:
         """Something was done: begin anew."""
-        self.idle = self._told_at = self._still_for = 0.0
+        self.idle = self._reported_at = self._still_for = 0.0
         self._still = self._tries = 0
 
     def idled(self, seconds: float) -> bool:
         """Time has passed without a cycle; say whether people should hear of it again."""
         self.idle += seconds
-        tell = self.idle - self._told_at > TELL_SECONDS
-        if tell:
-            self._told_at = self.idle
-        return tell
+        due = self.idle - self._reported_at > REPORT_SECONDS
+        if due:
+            self._reported_at = self.idle
+        return due
 
     def stood(self, *, could: bool) -> float:
         """A cycle brought nothing; return how long to wait before the next. `could`: it should have."""
-        self.idle = self._told_at = 0.0
+        self.idle = self._reported_at = 0.0
         self._still += 1
         self._tries += could
         return float(min(LONGEST_PAUSE, 0.01 * 2 ** min(10, self._still)))

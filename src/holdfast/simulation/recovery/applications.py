@@ -178,7 +178,7 @@ def _counted(app: Application, sizes: tuple[int, ...]) -> None:
     _folded(source, "sums", sizes[2], cost=1.0).output(priority=1)
 
 
-def _unsure(app: Application, sizes: tuple[int, ...]) -> None:
+def _nondeterministic(app: Application, sizes: tuple[int, ...]) -> None:
     source = app.source("in", schema=ROWS, parallelism=sizes[0], key="key", cost=0.5)
     stamped = source.apply(
         stamp, state=_CHAIN, schema=STAMPED, deterministic=False, id="stamps", parallelism=sizes[1], cost=1.0
@@ -197,7 +197,7 @@ SHAPES: Mapping[str, tuple[Part, tuple[tuple[int, ...], ...]]] = {
     "join": (_join, ((1, 1, 1), (2, 2, 1), (1, 2, 2))),
     "traffic": (_traffic, ((4, 2, 2), (2, 2, 2), (2, 1, 1))),
     "counted": (_counted, ((1, 2, 1), (2, 2, 2))),
-    "unsure": (_unsure, ((1, 1, 1), (1, 2, 1, 1), (2, 2, 2, 1), (1, 1, 1, 2))),
+    "nondeterministic": (_nondeterministic, ((1, 1, 1), (1, 2, 1, 1), (2, 2, 2, 1), (1, 1, 1, 2))),
 }
 """Every shape, with the sizes that are drawn."""
 

@@ -72,7 +72,7 @@ def violation_document(outcome: Outcome) -> dict[str, object]:
         "strategy": str(outcome.strategy),
         "nodes": outcome.nodes,
         "batches": outcome.batches,
-        "stories": list(outcome.stories),
+        "histories": list(outcome.histories),
         "replay": f"holdfast simulate recovery --seed {outcome.seed}",
     }
 

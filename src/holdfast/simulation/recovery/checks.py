@@ -30,7 +30,7 @@ class Violation:
 
     what: str
     partitions: tuple[PartitionId, ...] = ()
-    """Whose stories tell of it."""
+    """The partitions whose histories show it."""
 
 
 class StepChecks:

@@ -56,7 +56,7 @@ class Outcome:
     nodes: int
     batches: int
     violation: Violation | None
-    stories: tuple[str, ...]
+    histories: tuple[str, ...]
     """Of the partitions that a violation names."""
     faults: Mapping[Fault, int]
     epochs: int
@@ -265,8 +265,8 @@ class _Run:
         elif seen.kind == "plan-rejected":
             self._complain(f"a plan is not valid: {fields['problems'][0]}")
         if self.journal is not None:
-            told = ", ".join(f"{name} {value}" for name, value in fields.items() if value not in (None, [], {}))
-            self.note(f"{seen.kind}: {told}")
+            shown = ", ".join(f"{name} {value}" for name, value in fields.items() if value not in (None, [], {}))
+            self.note(f"{seen.kind}: {shown}")
         self._touch(seen.kind)
 
     def _complain(self, what: str) -> None:
@@ -392,7 +392,7 @@ class _Run:
         self._count_driver()
         state = self.driver.state
         partitions = () if violation is None else violation.partitions
-        stories = tuple(f"{p}: {state.partitions[p].history}" for p in partitions)
+        histories = tuple(f"{p}: {state.partitions[p].history}" for p in partitions)
         return Outcome(
             self.seed,
             self.scene.recipe,
@@ -400,7 +400,7 @@ class _Run:
             self.scene.nodes,
             self.scene.count,
             violation,
-            stories,
+            histories,
             Counter(self.mischief.injected),
             self.epochs,
             self.rollbacks,

@@ -87,7 +87,7 @@ class _Held:
     problem: str | None = None
     comes_at: float | None = None
     lost: str | None = None
-    told_safe: bool = False
+    reported_safe: bool = False
 
 
 _OVER = "its epoch is over"
@@ -126,18 +126,18 @@ class SlowSnapshotStore:
         held = self.snapshots.get(name)
         if held is None or held.safe_at > self._clock():
             return None
-        if held.problem is None and not held.told_safe and held.epoch < self._epoch:
+        if held.problem is None and not held.reported_safe and held.epoch < self._epoch:
             # A save that was still under way when another node saved in a newer epoch: peers refuse it for good.
             held.problem = _OVER
             self._mischief.injected[Fault.SAVE_REFUSED] += 1
         if held.problem is None:
-            held.told_safe = True
+            held.reported_safe = True
         return Answered(held.problem)
 
     def fetch(self, name: str) -> None:
         """See SnapshotStore."""
         held = self.snapshots.get(name)
-        if held is None or not held.told_safe:
+        if held is None or not held.reported_safe:
             if self.over and name in self.forgotten:
                 return
             state = "that was forgotten" if name in self.forgotten else "that was never safe"
@@ -175,7 +175,7 @@ class SlowSnapshotStore:
     def safe(self, name: str) -> bool:
         """Whether a snapshot was told to be safe, and nobody has dropped it."""
         held = self.snapshots.get(name)
-        return held is not None and held.told_safe
+        return held is not None and held.reported_safe
 
     def new_driver(self) -> None:
         """Fetches of the nodes before count no more."""

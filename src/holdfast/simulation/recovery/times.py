@@ -164,7 +164,7 @@ class _Simulation:
         back: dict[PartitionId, float] = {}
         level: dict[PartitionId, float] = {}
         self.now = constants.detect_seconds
-        self._hear(NodesLost(self.failed))
+        self._handle(NodesLost(self.failed))
         for _ in range(MOST_CYCLES):
             self._arrive()
             self._cycle()
@@ -203,9 +203,9 @@ class _Simulation:
             _, name, capacity = self.arrivals.pop(0)
             come[name] = capacity
         if come:
-            self._hear(NodesArrived(come))
+            self._handle(NodesArrived(come))
 
-    def _hear(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         effects = self.machine.handle(event)
         if any(isinstance(effect, Place) for effect in effects):
             self.plans += 1

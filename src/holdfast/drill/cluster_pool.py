@@ -15,7 +15,7 @@ MOST_STARTED = 120
 """Nodes that one cluster has started in its life, of which each has an address of its own, before another is made."""
 
 
-class ClusterShelf:
+class ClusterPool:
     """The cluster of one drill after the other: the same again where it is whole, else a new one. A context."""
 
     def __init__(self) -> None:
