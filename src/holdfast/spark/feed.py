@@ -137,8 +137,9 @@ def finish(running: SparkRun, *, close: bool = False) -> None:
 
 def drain(running: SparkRun) -> None:
     """Process what is logged as far as live partitions can; those that are lost are not waited for."""
-    status, still = running.coordinator.status, 0
+    coordinator, still = running.coordinator, 0
+    status = coordinator.status
     while status.can_go_on and still < 10:
         before = status.standing
         running.advance()
-        still = 0 if status.standing != before else still + 1
+        still = 0 if coordinator.busy or status.standing != before else still + 1

@@ -187,7 +187,7 @@ class Coordinator:
             if timeout:
                 self.read_reports(timeout)
             return False
-        if not self._busy:
+        if not self.busy:
             self._mark()
             self._hand_out(self.desired_state())
         self.read_reports(timeout)
@@ -198,7 +198,7 @@ class Coordinator:
 
         Returns their reports merged; None where the cycle did not end well.
         """
-        while self._busy:
+        while self.busy:
             self.read_reports(IDLE_SECONDS)
         self._hand_out(replace(self.desired_state(), trim_outboxes=trim_outboxes))
         cycle = self._cycle
@@ -208,7 +208,7 @@ class Coordinator:
         return cycle.result if cycle.problem is None else None
 
     @property
-    def _busy(self) -> bool:
+    def busy(self) -> bool:
         """Whether workers are still at the desired state that holds; one of an earlier epoch is over."""
         cycle = self._cycle
         return cycle is not None and not cycle.ended and cycle.desired.epoch == self.state.epoch
