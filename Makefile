@@ -3,7 +3,7 @@
 # make test    set up, then lint, check types and run all tests
 # make lint    only ruff and mypy
 # make lock    write the lock files anew from pyproject.toml
-# make docs    build the site into site/, strictly
+# make docs    build the site into out/site/, strictly
 # make wheel   build the wheel into dist/
 # make clean   remove .venv and everything built
 
