@@ -57,7 +57,8 @@ class Epoch(int):
         return Epoch(self + 1)
 
     def __str__(self) -> str:
-        return f"{self.claim}.{self.number}"
+        # Where nobody takes claims (a store that is used by itself), an epoch is a number.
+        return f"{self.claim}.{self.number}" if self.claim else str(self.number)
 
 
 _NUMBER_BITS = 32

@@ -40,8 +40,8 @@ def test_a_history_follows_the_table_and_tells_itself(state: PartitionState, cau
     with pytest.raises(CheckFailed) as raised:
         history.apply(cause, Epoch(2), None)
     message = str(raised.value)
-    assert f"a[0] is {state} and cannot be {cause} in epoch 0.2" in message
-    assert "epoch 0.1: placed, restoring on n1" in message
+    assert f"a[0] is {state} and cannot be {cause} in epoch 2" in message
+    assert "epoch 1: placed, restoring on n1" in message
     assert history.state is state
 
 

@@ -206,8 +206,9 @@ def bound_ignored(patch: Patch) -> None:
     """Nodes are planned up to, and above, their capacity."""
     right = assignments.assign
 
-    def assign(graph: Any, topology: Any, lost: Any, running: Any, nodes: Any, settings: Any, *more: Any) -> Any:
-        return right(graph, topology, lost, running, {name: 4 * one for name, one in nodes.items()}, settings, *more)
+    def assign(graph: Any, topology: Any, lost: Any, running: Any, nodes: Any, *more: Any, **options: Any) -> Any:
+        larger = {name: 4 * one for name, one in nodes.items()}
+        return right(graph, topology, lost, running, larger, *more, **options)
 
     patch.setattr(machines, "assign", assign)
 
@@ -216,8 +217,8 @@ def used_room_forgotten(patch: Patch) -> None:
     """Plans forget what already runs on a node."""
     right = assignments.assign
 
-    def assign(graph: Any, topology: Any, lost: Any, running: Any, *more: Any) -> Any:
-        return right(graph, topology, lost, {}, *more)
+    def assign(graph: Any, topology: Any, lost: Any, running: Any, *more: Any, **options: Any) -> Any:
+        return right(graph, topology, lost, {}, *more, **options)
 
     patch.setattr(machines, "assign", assign)
 

@@ -76,14 +76,19 @@ def assign(
     nodes: Mapping[NodeId, float],
     settings: RecoverySettings,
     wanted: Mapping[PartitionId, NodeId] = MappingProxyType({}),
+    *,
+    even: bool = True,
 ) -> Assignment:
-    """Choose which lost partitions come back now, and where: on the nodes wanted for them, if those can take them."""
+    """Choose which lost partitions come back now, and where: on the nodes wanted for them, if those can take them.
+
+    A whole topology is spread evenly where that fits, unless `even` says no.
+    """
     problem, places = _problem(graph, topology, lost, running, nodes, settings.bound)
-    if not running and len(lost) == len(topology):
-        even = _even(topology, places, settings.bound)
-        if even is not None:
+    if even and not running and len(lost) == len(topology):
+        spread = _even(topology, places, settings.bound)
+        if spread is not None:
             plan = problem.plan("even", np.ones(len(problem.partitions), bool))
-            return _assignment(graph, lost, PlacedPlan(plan, even, ()))
+            return _assignment(graph, lost, PlacedPlan(plan, spread, ()))
     placed = place_plan(
         problem,
         settings.plan_with(problem),

@@ -270,8 +270,9 @@ class RecoveryMachine:
         """Plan, and let the oracle check it; a plan that does not pass gives way to the simplest, checked as well."""
         state = self.state
         topology = with_costs(state.graph.topology, state.costs) if state.costs else state.graph.topology
-        for settings in (state.settings, replace(state.settings, strategy=RecoveryStrategy.OPERATOR_CENTRIC)):
-            found = assign(state.graph, topology, lost, state.placement, state.nodes, settings, state.wanted)
+        simplest = replace(state.settings, strategy=RecoveryStrategy.OPERATOR_CENTRIC)
+        for settings, even in ((state.settings, True), (simplest, False)):
+            found = assign(state.graph, topology, lost, state.placement, state.nodes, settings, state.wanted, even=even)
             problems = assignment_problems(
                 state.graph, topology, lost, state.placement, state.nodes, state.settings.bound, found
             )

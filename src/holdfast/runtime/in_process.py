@@ -10,14 +10,9 @@
     >>> done.rows("pairs").to_pylist()
     [{'word': 'a', 'count': 2}]
 
-It is the real thing in small: the coordinator, recovery machine, nodes, stores, logs and sinks of a cluster, on as
-many nodes as one likes; only what carries blocks between nodes is a loop here. Partitions can be lost with their files:
-the next cycle finds them missing, and they come back by the same path as on a cluster.
-
-Nodes in one process: what carries blocks between them is a loop. For tests, the simulator, and a first try.
-
-The same workers, stores and snapshot store as on a cluster; only what carries blocks between them is a loop. Nodes can
-be lost with all their files, and others come.
+The coordinator, recovery machine, workers, stores, logs and sinks are those of a cluster, on any number of nodes; only
+what carries blocks between nodes is a loop (`LoopBackend`). Nodes and partitions can be lost with their files: they
+come back by the same path as on a cluster.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from holdfast.runtime.program import Program
 from holdfast.spark.agents import AgentReport, Roster
 from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.levels import levels_needed
-from holdfast.spark.pinned_jobs import DRIVER, Executor, Outcome, PinnedSlots, executors_of
+from holdfast.spark.pinned_jobs import DRIVER, Executor, Outcome, PinnedSlots, Work, executors_of
 from holdfast.spark.worker_task import Job, RunContext, read_job, read_report, run_level, warm_up
 from holdfast.store.wire.address import Address
 
@@ -115,6 +115,10 @@ class SparkBackend:
             gone = tuple(node for node in self._known if node not in alive)
         quiet = tuple(node for node in self._silent() if node in self._known and node not in self._fenced)
         quiet = tuple(node for node in quiet if node not in gone)
+        if self._job is not None and (needed := [node for node in (*gone, *quiet) if node in self._job.nodes]):
+            # Whatever the job was doing there is over; what it did elsewhere is found out by the next.
+            self._cancel(f"{needed[0]} is gone")
+            found += self._job_reports()
         if gone:
             found.append(NodesLost(gone))
         if quiet:
@@ -126,16 +130,14 @@ class SparkBackend:
             self._roster.lose(node)
             if self._keep_alive is not None:
                 self._keep_alive.unwatch(node)
+        if self._job is not None:
+            return found  # placing partitions on new nodes begins an epoch, which would cost the running job
         fresh = {node: one for node, one in alive.items() if node not in self._known and node not in self._fenced}
         warm = {node: one for node, one in fresh.items() if self._is_warm(node, one)}
         admitted = {node: one for node, one in warm.items() if self._admits(one.host)}
         if admitted:
             self._known.update(admitted)
             found.append(NodesArrived(dict.fromkeys(admitted, self._capacity)))
-        if (gone or quiet) and self._job is not None:
-            # Whatever the job was doing there is over; what it did elsewhere is found out by the next.
-            self._cancel(f"{(*gone, *quiet)[0]} is gone")
-            found = [*self._job_reports(), *found]
         return found
 
     def _is_warm(self, node: NodeId, executor: Executor) -> bool:
@@ -241,7 +243,7 @@ class SparkBackend:
         first, last = min(frontiers) + 1, max(one.through for one in desired.assignments.values())
         name = f"{self._program.name}: batches {first} to {last}, epoch {desired.epoch}, cycle {desired.number}"
         group = f"holdfast-{self._run_context.start}-{desired.number}"
-        self._job = _Job(self._context, group, desired, nodes, lambda: self._pin(nodes).run(work, name=name))
+        self._job = _Job(self._context, group, desired, nodes, lambda: self._pin(nodes), work, name)
 
     def _job_reports(self) -> list[Report]:
         """Return the reports of a job that has ended."""
@@ -250,11 +252,11 @@ class SparkBackend:
         if job is None or not job.ended:
             return found
         self._job = None
+        self._looked_at = -math.inf  # between two jobs nodes are looked at, so that arrivals are not passed over
         if job.error is not None:
             if not isinstance(job.error, Exception):
                 raise job.error
             self.close()
-            self._looked_at = -math.inf
             problem = f"a job failed: {_first_line(job.error)}"
             return [*found, CycleEnded(job.desired.number, job.desired.epoch, problem)]
         if job.outcome.misplaced:
@@ -289,8 +291,7 @@ class SparkBackend:
     def _pin(self, nodes: tuple[NodeId, ...]) -> PinnedSlots:
         if self._slots is None or self._slot_nodes != nodes:
             self.close()
-            self._slots = PinnedSlots(self._context, [self._known[node] for node in nodes])
-            self._slot_nodes = nodes
+            self._slots, self._slot_nodes = PinnedSlots(self._context, [self._known[node] for node in nodes]), nodes
         return self._slots
 
     def stop(self) -> None:
@@ -314,14 +315,17 @@ class _Job:
         group: str,
         desired: DesiredState,
         nodes: tuple[NodeId, ...],
-        job: Callable[[], Outcome],
+        pin: Callable[[], PinnedSlots],
+        work: Sequence[Work],
+        name: str,
     ) -> None:
-        """Start it."""
+        """Start it: pin it to its executors, then run the levels of work."""
         self.desired, self.nodes = desired, nodes
         self._context, self._group = context, group
+        self._cancelled = False
         self.outcome = Outcome((), ())
         self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(job,), name=group, daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(pin, work, name), name=group, daemon=True)
         self._thread.start()
 
     @property
@@ -334,14 +338,17 @@ class _Job:
         self._thread.join(seconds)
 
     def cancel(self) -> None:
-        """Cancel it, and wait a little until Spark has."""
+        """Cancel it, and wait a little until Spark has; one that is not submitted yet is not submitted any more."""
+        self._cancelled = True
         self._context.cancelJobGroup(self._group)
         self._thread.join(CANCEL_SECONDS)
 
-    def _run(self, job: Callable[[], Outcome]) -> None:
+    def _run(self, pin: Callable[[], PinnedSlots], work: Sequence[Work], name: str) -> None:
         try:
             self._context.setJobGroup(self._group, "holdfast cycle", interruptOnCancel=True)
-            self.outcome = job()
+            slots = pin()
+            if not self._cancelled:
+                self.outcome = slots.run(work, name=name)
         except BaseException as error:
             self.error = error
 

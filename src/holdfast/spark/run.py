@@ -89,23 +89,26 @@ class SparkRun:
         # Tasks have a working directory of their own: what they are told must not depend on the driver's.
         self._directory = Path(directory).absolute()
         self._directory.mkdir(parents=True, exist_ok=True)
-        progress = ProgressFile(self._directory / "progress.json", self.program.name)
         self._logs = {
             name: DirectoryLog(source, self.program.name, self._directory / "sources" / name)
             for name, source in self.program.sources.items()
         }
         start = f"{folder_name(self.program.name)}-{uuid4().hex[:12]}"
-        self.id, self.start_id = progress.run, start
         self._sinks = name_sinks(self.program, self.program.sinks_by_operator(sinks or {}))
+        portable, planned = _portable(app), recovery or _recovery(chosen, self.program)
         stagers = stagers_of(self.program, self._sinks, start)
+        staging = _pickled(stagers) if stagers else b""
+        # Taking the claim ends an earlier driver: what this one would be refused for was looked at before.
+        progress = ProgressFile(self._directory / "progress.json", self.program.name)
+        self.id, self.start_id = progress.run, start
         context = RunContext(
-            _portable(app),
+            portable,
             start,
             str(self._directory / "sources"),
             chosen.store_durable or str(self._directory / "checkpoints"),
             progress.run,
             chosen,
-            _pickled(stagers) if stagers else b"",
+            staging,
         )
         self._keep_alive = KeepAlive(secret_file=chosen.store_secret_file, seconds=chosen.keepalive_seconds)
         self.backend = SparkBackend(
@@ -127,7 +130,7 @@ class SparkRun:
             self._sinks,
             lambda operator, feed: ParquetSink(self._directory / "late" / operator / feed),
             progress,
-            recovery=recovery or _recovery(chosen, self.program),
+            recovery=planned,
             pace=pace or _pace(chosen, wait_seconds),
             emit=emit,
             log=log,

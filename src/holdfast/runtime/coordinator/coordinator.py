@@ -129,6 +129,8 @@ class Coordinator:
         self._stalls = StallDetector(self.pace)
         self._cycle: _Cycle | None = None
         self._unread: deque[Report] = deque()
+        self._counted_at = self._began
+        """Up to when time without progress has been counted."""
         published: Mapping[str, int] = {} if saved is None else saved.get("published", {})
         for partition in program.outputs:
             if not self.outputs.deterministic(partition):
@@ -140,12 +142,13 @@ class Coordinator:
             costs = {p: float(known.get(str(p), {}).get("cost", LEAST_COST)) for p in program.partitions}
             self.machine.handle(CostsMeasured(costs))
         self._write()
+        self.outputs.begin(progress.run, self.state.epoch)
 
     # -- running -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Process everything in the logs; an operator that fails ends the run, and nothing before it is lost."""
-        self._stalls.moved()
+        self._moved()
         self.read_reports()
         while not self.status.caught_up:
             if not self.advance() and self._stalls.waits_in_vain:
@@ -166,16 +169,25 @@ class Coordinator:
                 raise self._stuck(waited=True)
             return False
         if self.status.standing != before:
-            stalls.moved()
+            self._moved()
             return True
         if self._counters.ended == ended:
             return True  # the workers are still at it
         pause = stalls.stood(could=could)
         self.read_reports(pause)
+        if self.status.standing != before:
+            self._moved()
+            return True
         restoring = bool(self.state.in_state([PartitionState.RESTORING]))
-        if stalls.gets_nowhere(max(pause, self._clock() - began), restoring=restoring):
+        counted, self._counted_at = self._counted_at, self._clock()
+        if stalls.gets_nowhere(max(pause, self._counted_at - counted), restoring=restoring):
             raise self._stuck(waited=False)
         return True
+
+    def _moved(self) -> None:
+        """Something has changed: time without progress counts anew."""
+        self._stalls.moved()
+        self._counted_at = self._clock()
 
     def step(self, timeout: float = 0.0) -> bool:
         """Read reports, hand out the desired state if it would bring anything, and read what comes of it.
@@ -196,7 +208,7 @@ class Coordinator:
     def probe(self, *, trim_outboxes: bool = False) -> CycleResult | None:
         """Hand out the desired state, whether or not it would bring anything, and wait for what workers report.
 
-        Returns their reports merged; None where the cycle did not end well.
+        Returns their reports merged; None where the cycle did not end well, or its epoch is over.
         """
         while self.busy:
             self.read_reports(IDLE_SECONDS)
@@ -205,7 +217,8 @@ class Coordinator:
         assert cycle is not None
         while not cycle.ended:
             self.read_reports(IDLE_SECONDS)
-        return cycle.result if cycle.problem is None else None
+        # Where a new epoch has begun meanwhile, reports of this one did not count.
+        return cycle.result if cycle.problem is None and cycle.desired.epoch == self.state.epoch else None
 
     @property
     def busy(self) -> bool:
@@ -362,7 +375,7 @@ class Coordinator:
                 {p: batch for p, batch in result.frontiers.items() if p not in done.not_aside},
                 frozenset(result.frontiers),
                 done.reached,
-                sum(held for node, held in self._counters.outbox_bytes.items() if node in state.nodes),
+                sum(self._counters.outbox_bytes.get(node, 0) for node in set(state.placement.values())),
             )
         )
         for one in result.stored:
@@ -408,12 +421,12 @@ class Coordinator:
         tries = 0
         while state.checkpoints.durable_batch < target:
             self.handle(CheckpointMarked(target, durable=True))
-            before, ended = self.status.standing, self._counters.ended
+            before = self.status.standing
             if not self.step(IDLE_SECONDS):
                 self.read_reports(0.05)
             if self.status.standing != before:
                 tries = 0
-            elif self._counters.ended != ended:
+            elif not self.busy:  # what is running takes its time; what has ended brought nothing
                 tries += 1
                 self.read_reports(min(0.2, 0.002 * tries))
             if tries > 50 * self.pace.most_tries:

@@ -13,7 +13,16 @@ from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.runtime.blocks import LATE, SINK, Block
 from holdfast.runtime.io.parquet_sink import ParquetSink
-from holdfast.runtime.io.sinks import FunctionSink, MemorySink, OutputKey, Sink, StagedRows, Stager, StagingSink
+from holdfast.runtime.io.sinks import (
+    BeginningSink,
+    FunctionSink,
+    MemorySink,
+    OutputKey,
+    Sink,
+    StagedRows,
+    Stager,
+    StagingSink,
+)
 from holdfast.runtime.messages import Failed, OperatorFailed
 from holdfast.runtime.program import Program
 
@@ -46,6 +55,12 @@ class Outputs:
         """The sinks of rows that came too late, by operator and input."""
         self.held: dict[PartitionId, BatchId] = {}
         """The last batch of each output partition that waits for a checkpoint."""
+
+    def begin(self, run: str, epoch: Epoch) -> None:
+        """Let sinks that outlive their process belong to this run and claim, before anything is published."""
+        for sink in self._sinks.values():
+            if isinstance(sink, BeginningSink):
+                sink.begin(run, epoch)
 
     def deterministic(self, partition: PartitionId) -> bool:
         """Whether a replay gives the same rows again."""

@@ -143,6 +143,12 @@ class ProgressFile:
     def _read(self) -> dict[str, Any] | None:
         try:
             fields = json.loads(self._path.read_bytes())
+            if isinstance(fields, dict) and fields.get("holdfast-progress", FORMAT) != FORMAT:
+                raise BadInput(
+                    f"has format {fields['holdfast-progress']!r}, and this version of Holdfast reads {FORMAT}",
+                    where=str(self._path),
+                    remedy="continue this run with the version that began it, or begin in another directory",
+                )
             if not isinstance(fields["machine"], dict | None) or not isinstance(fields["claim"], int):
                 raise TypeError
         except FileNotFoundError:

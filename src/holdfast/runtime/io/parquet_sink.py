@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.durable_files import sync_folder
-from holdfast.errors import one_line
+from holdfast.errors import BadInput, one_line
 from holdfast.ids import Epoch, PartitionId
 from holdfast.runtime.io.sinks import OutputKey, StagedRows
 from holdfast.runtime.state.store import StaleEpoch
@@ -64,8 +64,23 @@ class ParquetSink:
         self._made: set[PartitionId] = set()
         self._unsynced: set[PartitionId] = set()
         self._staging: str | None = None
+        self._run = ""
+        """The run that writes here; empty where nobody has said."""
         self._cycle = -1
         """The last cycle whose staged rows have come: files of earlier ones are of no use any more."""
+
+    def begin(self, run: str, epoch: Epoch) -> None:
+        """See BeginningSink: the directory is one run's; another one's rows would pass for written already."""
+        path = f"{self._directory}/_holdfast/claim"
+        seen = _read_json(path)
+        if seen is not None and seen["run"] != run:
+            raise BadInput(
+                f"has rows of another run ({seen['run']})",
+                where=str(self._directory),
+                remedy="give this run an output directory of its own, or continue the other run in its directory",
+            )
+        self._run = run
+        self._check_claim(path, "", epoch)
 
     def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
         """See Sink."""
@@ -92,7 +107,7 @@ class ParquetSink:
         if query not in self._made:
             os.makedirs(manifests, exist_ok=True)
             self._made.add(query)
-        self._check_claim(f"{folder}/_holdfast/claim", key, epoch)
+        self._check_claim(f"{folder}/_holdfast/claim", str(key), epoch)
         place = f"{manifests}/{key.batch}.json"
         held = _read_json(place)
         if held is not None and held["revision"] >= key.revision:
@@ -171,17 +186,18 @@ class ParquetSink:
         tables = [pq.read_table(self._directory / file, use_threads=False) for _, _, file in sorted(found)]
         return pa.concat_tables(tables).combine_chunks() if tables else None
 
-    def _check_claim(self, path: str, key: OutputKey, epoch: Epoch) -> None:
+    def _check_claim(self, path: str, where: str, epoch: Epoch) -> None:
         """Refuse a driver that another one has followed, also one of another process."""
         seen = _read_json(path)
         if seen is not None and epoch.claim < seen["claim"]:
             raise StaleEpoch(
                 f"claim {epoch.claim} is over: the sink has seen claim {seen['claim']}",
-                where=str(key),
+                where=where or str(self._directory),
                 remedy="nothing was written; another driver runs this application: end this one",
             )
         if seen is None or epoch.claim > seen["claim"]:
-            self._write_json(path, {"claim": epoch.claim})
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._write_json(path, {"claim": epoch.claim, "run": self._run})
 
     def _write_json(self, path: str, value: dict[str, Any]) -> None:
         folder, _, name = path.rpartition("/")

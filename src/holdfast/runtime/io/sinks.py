@@ -63,6 +63,15 @@ class Sink(Protocol):
 
 
 @runtime_checkable
+class BeginningSink(Protocol):
+    """A sink that outlives its process, and is told whose it is before anything is published."""
+
+    def begin(self, run: str, epoch: Epoch) -> None:
+        """Belong to a run, under a claim; refuse another run's, and a claim that is over."""
+        ...
+
+
+@runtime_checkable
 class StagingSink(Protocol):
     """A sink whose rows nodes can write themselves; the driver only lets them count."""
 

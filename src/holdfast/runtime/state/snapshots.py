@@ -161,8 +161,8 @@ def decode_snapshot(data: pa.Buffer | bytes) -> Snapshot:
     since_text = rest[record_size : record_size + since_size]
     names = rest[record_size + since_size :].decode()
     refs = []
-    for chain in names.splitlines():
-        number, _, file = chain.partition(" ")
+    for line in names.splitlines():
+        number, _, file = line.partition(" ")
         refs.append(SegmentRef(FileName(file), int(number)))
     segments = decode_segments(buffer.slice(runs_at, runs_size))
     if len(segments) != len(refs):

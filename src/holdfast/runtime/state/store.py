@@ -1,6 +1,6 @@
 """Where a node keeps its partitions' versions and outboxes: in memory, or in a directory. Runs on a node.
 
-Both keep to one contract (tests segment one suite on both):
+Both keep to one contract (tests run one suite on both):
 
 - a commit happens whole or not at all; of two attempts at one version the first wins, and the second gets the first's
   commit: retries and attempts at the same time are harmless;

@@ -10,8 +10,8 @@ pointer; commits of an abandoned chain, and those an old epoch still writes, are
 
 Files of segments: what one batch added to a partition's state, as memory-mapped Arrow streams. Runs on a node.
 
-    8 bytes "HFRUNS1\n" | Arrow IPC streams, one per state table, each at a multiple of 64 | index (JSON)
-    u32 CRC-32 of the index | u32 length of the index | 8 bytes "HFRUNS1\n"
+    8 bytes "HFRUNS1\\n" | Arrow IPC streams, one per state table, each at a multiple of 64 | index (JSON)
+    u32 CRC-32 of the index | u32 length of the index | 8 bytes "HFRUNS1\\n"
 
 The index names each stream's table, place, length, CRC-32 and segments (one record batch each, numbered over the file).
 All of it is checked when the file is first opened; a file that is torn or changed counts as lost.
@@ -127,7 +127,7 @@ class VersionId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SegmentRef:
-    """Where a run is: a file, and its number there."""
+    """Where a segment is: a file, and its number there."""
 
     file: FileName
     number: int
@@ -203,7 +203,7 @@ def chain_of(pointer: Pointer, commits: Mapping[VersionId, Commit]) -> VersionCh
 
 
 def encode_record(record: Commit | Pointer) -> bytes:
-    """Write a record as one chain of JSON with its CRC-32 before it."""
+    """Write a record as one line of JSON with its CRC-32 before it."""
     text = json.dumps(_plain(record), separators=(",", ":"), ensure_ascii=False, sort_keys=True).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 

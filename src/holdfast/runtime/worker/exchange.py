@@ -34,7 +34,8 @@ class Exchange:
         outputs: list[Block] = []
         for block in blocks:
             receiver, number = block.header.receiver, block.header.sequence
-            if self._sent.setdefault(number, level) < level:
+            # Late rows are acknowledged by the frontier that is reported with them: they go with every report.
+            if self._sent.setdefault(number, level) < level and receiver.operator != LATE:
                 continue
             if receiver.operator in (SINK, LATE):
                 outputs.append(block)

@@ -59,20 +59,21 @@ class PartitionHost:
         """Place a partition, which has completed this batch at least; or say why it cannot be: see the answers."""
         chain = self._store.chain(partition)
         if chain is not None and chain.pointer.epoch > self.epoch:
-            return self._refused(partition)
+            return self.refused(partition)
         if (NO_BATCH if chain is None else chain.frontier) < frontier:
             return Missing(partition, frontier)
         try:
             self._store.begin(partition, self.epoch)
         except StaleEpoch:
-            return self._refused(partition)
+            return self.refused(partition)
         chain = self._usable(partition, NO_BATCH)
         if chain is None:
             return Missing(partition, frontier)
         self._place(partition, chain)
         return Ready(partition, chain.frontier)
 
-    def _refused(self, partition: PartitionId) -> Refused:
+    def refused(self, partition: PartitionId) -> Refused:
+        """Return the answer that this host's epoch is over for a partition, with the epoch that is not."""
         chain = self._store.chain(partition)
         return Refused(partition, self.epoch, self.epoch if chain is None else chain.pointer.epoch)
 
@@ -228,7 +229,7 @@ class PartitionHost:
             commit, added = process(self._program.operators[partition.operator], given, rewritten)
             kept = self._store.commit(commit, added)
         except StaleEpoch:
-            return self._refused(partition)
+            return self.refused(partition)
         except HoldfastError as error:
             return Failed(partition, batch, str(error))
         except Exception as error:  # a user's function may raise anything; it is an answer, not the end of the task

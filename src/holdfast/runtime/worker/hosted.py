@@ -1,11 +1,10 @@
-"""What a host keeps of a partition that is placed on it: a cache of what files and the log say. Runs on a node.
+"""A partition on a host, and the blocks that it has received and not processed. Runs on a node.
 
-Blocks received and not processed yet, by batch and stream (incremental recovery, Alg. 1). Runs on a node.
-
-A batch is complete when every input stream's block for it is there: the block is its own barrier. A stream's barrier
-counts once; a second copy is dropped, whether the first is still queued or long processed. (The paper's listing is
-corrected: batches are tested again after each one, and queued copies are dropped too.) Lost with the process, and sent
-again by whoever still has it.
+What a host keeps of a partition is a cache of what files and the desired state say. Its inbox holds blocks by batch and
+stream (incremental recovery, Alg. 1). A batch is complete when every input stream's block for it is there: the block is
+its own barrier. A stream's barrier counts once; a second copy is dropped, whether the first is still queued or long
+processed. (The paper's listing is corrected: batches are tested again after each one, and queued copies are dropped
+too.) The inbox is lost with the process; senders still have what was in it.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class NodeWorker:
                         return False
                 answer = host.take(partition, assignment.frontier)
         except StaleEpoch:
-            answers.append(Refused(partition, desired.epoch, self.host.epoch))
+            answers.append(self.host.refused(partition))
             return False
         except HoldfastError as error:
             answers.append(Failed(partition, assignment.frontier, str(error)))

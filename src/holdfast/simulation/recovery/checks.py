@@ -101,6 +101,21 @@ class StepChecks:
                             Violation(f"checkpoint {batch} is global, and snapshot {one.id} of {p} is not safe", (p,))
                         )
 
+        self._outputs(state)
+
+    def _outputs(self, state: ClusterState) -> None:
+        """What a global checkpoint covers is not made again: its outputs are out, or its snapshots hold them."""
+        batch = state.checkpoints.global_batch
+        for p in self._program.outputs:
+            out = state.published[p]
+            snapshot = state.checkpoints.at(p, batch)
+            first = None if snapshot is None else snapshot.outbox_from
+            held = not state.graph.deterministic(p) and first is not None and first <= out + 1
+            if out < batch and not held:
+                self._complain(
+                    Violation(f"checkpoint {batch} is global, and outputs of {p} after {out} are lost", (p,))
+                )
+
     def _no_waiting(self, state: ClusterState, clean: bool, logged: BatchId) -> None:
         """A query whose partitions are all live goes on, whatever has become of the others."""
         if state.epoch != self._epoch or not clean:

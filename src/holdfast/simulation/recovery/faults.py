@@ -55,7 +55,7 @@ USUAL: dict[Fault, float] = {
     Fault.BLOCK_DUPLICATED: 0.05,
     Fault.BLOCKS_REORDERED: 0.2,
     Fault.OLD_BLOCKS: 0.15,
-    Fault.REPORT_LOST: 0.02,
+    Fault.REPORT_LOST: 0.08,
     Fault.REPORTS_LATE: 0.04,
     Fault.CYCLE_BROKEN: 0.015,
     Fault.LEVEL_REPEATED: 0.04,

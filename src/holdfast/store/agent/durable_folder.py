@@ -96,6 +96,6 @@ class DurableFolder:
         if epoch < max(marks, default=0):
             raise StaleEpoch(f"epoch {epoch} of {state.namespace!r} is fenced: epoch {max(marks)} has started")
         if epoch not in marks:
-            (within / f"{_EPOCH}{epoch}").touch()
+            (within / f"{_EPOCH}{int(epoch)}").touch()
             for lower in marks:
                 (within / f"{_EPOCH}{lower}").unlink(missing_ok=True)
