@@ -216,7 +216,7 @@ def test_a_source_waits_when_too_much_is_waiting(tmp_path: Path) -> None:
     bench.arrive("right", 0, [7.0])  # another source does not wait for it
     assert bench.ingestion.waiting["left"] == 2
     bench.live_frontier = BatchId(0)
-    third.join(30)
+    third.join(120)
     assert bench.ingestion.waiting["left"] == 2, "the third is in"
     bench.ingestion.stop()
     with pytest.raises(IngestionStopped):

@@ -100,6 +100,7 @@ def test_an_empty_file_is_a_state(ring: RingOfPeers, tmp_path: Path) -> None:
         (["serve", "--data", "FILE", "--port", "0"], 2, "folder"),
         (["serve", "--data", "OUT", "--port", "99999"], 2, "--port"),
         (["serve", "--data", "OUT", "--port", "0", "--bandwidth", "0"], 2, "--bandwidth"),
+        (["serve", "--data", "OUT", "--port", "0", "--repair-every", "0"], 2, "--repair-every"),
         (["serve", "--data", "OUT", "--port", "0", "--join", "x"], 2, "HOST:PORT"),
         (
             ["serve", "--data", "OUT", "--port", "0", "--join", "127.0.0.1:1", "--join-seconds", "0.3"],
