@@ -49,6 +49,8 @@ class Fake:
     def stop(self) -> None:
         self._call("feed.stop")
 
+    pending = False
+
     # the run
     closed = False
     can_go_on = False

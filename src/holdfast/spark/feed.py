@@ -64,7 +64,7 @@ class SourceFeed:
     @property
     def pending(self) -> bool:
         """See Feed."""
-        return any(self._ingestion.waiting.values())
+        return self._ingestion.unlogged
 
     def log_batches(self) -> bool:
         """See Feed."""

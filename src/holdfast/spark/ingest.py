@@ -185,6 +185,11 @@ class Ingestion:
         """Whether batches hold the micro-batches up to these."""
         return all(self._taken[name] >= number for name, number in through.items())
 
+    @property
+    def unlogged(self) -> bool:
+        """Whether micro-batches are written down that are in no batch yet."""
+        return any(number > self._taken[name] for name in self._frames for number in self._there(name))
+
     def make_batch(self) -> BatchId | None:
         """Make the next batch of what has arrived, and log it; None where nothing has."""
         taken: dict[str, list[int]] = {}

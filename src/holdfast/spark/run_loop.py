@@ -146,7 +146,8 @@ class RunLoop:
             self._report()
             with self._turn:
                 self._turn.notify_all()
-            if not reading and not made and not self.worked:
+            # Where too much waits for lost partitions, no batch is made: what has come must still go into one.
+            if not reading and not made and not self.worked and not self._feed.pending:
                 return
 
     def _end_on_request(self) -> None:
