@@ -188,7 +188,7 @@ class Ingestion:
     @property
     def unlogged(self) -> bool:
         """Whether micro-batches are written down that are in no batch yet."""
-        return any(number > self._taken[name] for name in self._frames for number in self._there(name))
+        return any(number > self._taken[name] for name in self._logs for number in self._there(name))
 
     def make_batch(self) -> BatchId | None:
         """Make the next batch of what has arrived, and log it; None where nothing has."""
