@@ -35,7 +35,7 @@ def test_traffic_shows_what_a_reader_needs(tmp_path: Path) -> None:
     shown = words(svg)
     assert {"traffic", "5 operators · 10 partitions · 12 task edges · 8 queries"} <= shown
     assert {"locations", "incidents", "speeds", "reports", "jams", "⋈ join"} <= shown
-    assert {f"speeds[{index}]" for index in range(4)} <= shown
+    assert {f"[{index}]" for index in range(4)} <= shown
     assert {"20,000/s", "20,000 → 1,000/s"} <= shown
     assert {"one-to-one", "split", "merge", "source", "joins its inputs", "output, with priority"} <= shown
     assert "full" not in shown, "the legend names only what occurs"
