@@ -265,7 +265,7 @@ def test_a_negative_budget_is_refused() -> None:
         ({"completeness": 0.1}, "completeness is"),
         ({"budget": 2}, "for a budget of 2"),
         ({"bound": 0.01}, "exceeds its bound"),
-        ({"bound": 1.0, "optimal": True}, "said to be optimal"),
+        ({"bound": 1.0, "optimal": True}, "marked optimal"),
     ],
 )
 def test_the_checker_refuses_a_plan_that_is_not_what_it_says(change: dict[str, object], said: str) -> None:
