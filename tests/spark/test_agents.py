@@ -134,11 +134,11 @@ def test_beyond_loopback_a_secret_is_needed(monkeypatch: pytest.MonkeyPatch, tmp
 def test_the_roster_names_one_first_and_only_when_it_is_sure() -> None:
     a, b, c = NodeId("a"), NodeId("b"), NodeId("c")
     roster = Roster()
-    roster.hear({a: AgentReport("s", "127.0.0.3:1", ready=False), b: AgentReport("s", None, ready=False)})
+    roster.add({a: AgentReport("s", "127.0.0.3:1", ready=False), b: AgentReport("s", None, ready=False)})
     assert roster.join([a, b]) == (), "b may be anyone"
-    roster.hear({b: AgentReport("s", "127.0.0.2:1", ready=False)})
+    roster.add({b: AgentReport("s", "127.0.0.2:1", ready=False)})
     assert roster.join([a, b]) == ("127.0.0.2:1", "127.0.0.3:1")
-    roster.hear({a: AgentReport("s", "127.0.0.3:1", ready=True)})
+    roster.add({a: AgentReport("s", "127.0.0.3:1", ready=True)})
     assert roster.join([a, b, c]) == ("127.0.0.3:1", "127.0.0.2:1"), "those of the ring first, and c joins them"
     assert not roster.ready([a, b])
     roster.lose(b)
@@ -165,7 +165,7 @@ def test_executors_start_agents_that_find_each_other(spark: SparkSession, place:
                 return [(DRIVER, (own_host(), report))]
 
             outcome = slots.run([task])  # type: ignore[list-item]
-            roster.hear({NodeId(host): report for _, (host, report) in outcome.reports})  # type: ignore[misc]
+            roster.add({NodeId(host): report for _, (host, report) in outcome.reports})  # type: ignore[misc]
     wait_until(lambda: len(agents_of(place)) == len(nodes))
     spools = [Spool(place / host) for host in nodes]
     names: list[str] = []
