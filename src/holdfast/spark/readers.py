@@ -52,7 +52,9 @@ def _open(name: OperatorId, step: steps.Source, columns: Schema | None, spark: S
             field=f"{name}.reader",
             remedy='give the source one: app.source(…, hf.files("folder/")) or lambda spark: spark.readStream…',
         )
-    frame: Any = _stream_of_files(name, reader, columns, spark) if isinstance(reader, Files) else reader(spark)
+    frame: Any = (
+        _stream_of_files(name, reader, columns, spark) if isinstance(reader, Files) else _called(name, step, spark)
+    )
     if not getattr(frame, "isStreaming", False):
         raise BadInput("is not a streaming DataFrame", field=f"{name}.reader", remedy="make it with spark.readStream")
     if columns is None:
@@ -64,6 +66,18 @@ def _open(name: OperatorId, step: steps.Source, columns: Schema | None, spark: S
             remedy=f"it has {', '.join(frame.columns)}; select or rename to the declared schema",
         )
     return frame.select(*[f"`{column.replace('`', '``')}`" for column in columns])
+
+
+def _called(name: OperatorId, step: steps.Source, spark: SparkSession) -> Any:
+    assert callable(step.reader)
+    try:
+        return step.reader(spark)
+    except Exception as error:
+        raise BadInput(
+            f"its reader failed: {one_line(str(error) or type(error).__name__, 200)}",
+            field=f"{name}.reader",
+            remedy="correct the function that makes the streaming DataFrame",
+        ) from error
 
 
 def _stream_of_files(name: OperatorId, reader: Files, columns: Schema | None, spark: SparkSession) -> DataFrame:
