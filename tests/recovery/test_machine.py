@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, NodeId
+from holdfast.recovery import machine as machines
 from holdfast.recovery.checkpoints import Checkpoints, SavedSnapshot
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import (
@@ -15,6 +19,7 @@ from holdfast.recovery.effects import (
     GlobalCheckpoint,
     Keep,
     Place,
+    PlanRejected,
     RecoveryEnded,
     RequestNodes,
     RollBack,
@@ -422,3 +427,27 @@ def test_images_that_came_too_late_to_be_of_use_are_forgotten() -> None:
     there = driven.machine.state.checkpoints.at(part("a"), BatchId(8))
     assert there is not None
     assert driven.tell(CheckpointStored(part("a"), there)) == [], "said twice"
+
+
+def test_a_plan_that_fails_its_check_does_not_run_and_the_simplest_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    right = machines.assign
+
+    def overfull(*given: Any, even: bool = True) -> Any:
+        """A planner at fault: everything on one node, whatever it can carry."""
+        found = right(*given, even=even)
+        if not even:
+            return found
+        wrong = dict.fromkeys(found.placement, NodeId("n1"))
+        return replace(found, placement=wrong, placed=replace(found.placed, placement=wrong))
+
+    monkeypatch.setattr(machines, "assign", overfull)
+    driven = Driven(chain("abc"))
+    driven.arrive({"n1": SIZE, "n2": SIZE, "n3": SIZE})
+    (rejected,) = driven.of(PlanRejected)
+    assert isinstance(rejected, PlanRejected)
+    assert "above its bound" in rejected.problems[0]
+    (placed,) = driven.of(Place)
+    assert isinstance(placed, Place)
+    assert len({node for _, node in placed.placement}) == 3

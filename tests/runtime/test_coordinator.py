@@ -14,6 +14,8 @@ from holdfast.errors import CheckFailed
 from holdfast.examples.registry import EXAMPLES
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
+from holdfast.recovery.effects import Effect
+from holdfast.recovery.events import Event, PartitionsReported
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime import run_in_process
 from holdfast.runtime.blocks import SINK, Block, Edge, Header
@@ -25,10 +27,10 @@ from holdfast.runtime.coordinator.progress import MemoryProgress, ProgressRecord
 from holdfast.runtime.in_process import LoopBackend
 from holdfast.runtime.io.sinks import MemorySink, OutputKey, Sink
 from holdfast.runtime.io.sources import MemoryLog, log_batch
-from holdfast.runtime.messages import OperatorFailed
+from holdfast.runtime.messages import DesiredState, NodeReport, OperatorFailed, Refused
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.snapshot_store import Answered, MemorySnapshotStore, SaveAnswer
-from holdfast.runtime.state.store import MemoryStore
+from holdfast.runtime.state.store import MemoryStore, StaleEpoch
 
 EXAMPLE = EXAMPLES["traffic"]
 GIVEN = list(EXAMPLE.batches(1, 16, 60))
@@ -245,3 +247,74 @@ def test_costs_are_measured_and_a_new_driver_plans_with_them() -> None:
     assert max(costs.values()) > 1e-5
     again = Bench(record=record, pace=CycleSettings(measure_costs=True), capacity=1.0)
     assert again.coordinator.state.costs == {PartitionId.parse(name): cost for name, cost in costs.items()}
+
+
+def test_a_checkpoint_that_no_node_can_finish_ends_with_a_line() -> None:
+    """All nodes are lost while the last checkpoint is taken, and none comes: that must not wait for ever."""
+    pace = CycleSettings(checkpoint_batches=1000, wait_seconds=0.5, most_tries=1)
+    bench = Bench(StubbornSnapshotStore(), pace=pace)
+    bench.feed(GIVEN[:5])
+    reconcile = bench.backend.reconcile
+
+    def then_all_die(desired: DesiredState) -> None:
+        reconcile(desired)
+        if bench.backend.nodes:
+            bench.backend.lose_nodes(*bench.backend.nodes)
+
+    bench.backend.reconcile = then_all_die  # type: ignore[method-assign]
+    with pytest.raises(CheckFailed, match="no partition makes progress, at batch"):
+        bench.coordinator.checkpoint()
+
+
+def test_reports_behind_one_that_raises_are_read_by_the_next_call() -> None:
+    sink = Brittle()
+    bench = Bench(sink={"speeds": sink})
+    with pytest.raises(OperatorFailed):
+        bench.feed(GIVEN)
+    sink.broken = False
+    bench.coordinator.read_reports()
+    assert not bench.coordinator.busy, "the end of the cycle was read"
+
+
+def test_reports_of_an_earlier_epoch_do_not_count() -> None:
+    bench = Bench()
+    bench.feed(GIVEN[:3])
+    state = bench.coordinator.state
+    query = bench.program.outputs[0]
+    node = state.placement[query]
+    stale = NodeReport(node, Epoch(state.epoch - 1), frontiers={query: BatchId(99)})
+    bench.backend._reports.append(stale)
+    bench.coordinator.read_reports()
+    assert state.partitions[query].frontier == 2
+
+
+def test_only_a_higher_claim_ends_a_driver() -> None:
+    bench = Bench()
+    bench.feed(GIVEN[:2])
+    state = bench.coordinator.state
+    query = bench.program.outputs[0]
+    late = Refused(query, state.epoch, state.epoch.next)
+    bench.backend._reports.append(NodeReport(state.placement[query], state.epoch, [late]))
+    bench.coordinator.read_reports()
+    over = Refused(query, state.epoch, Epoch.of(state.epoch.claim + 1, 1))
+    bench.backend._reports.append(NodeReport(state.placement[query], state.epoch, [over]))
+    with pytest.raises(StaleEpoch, match="claim 1 is over"):
+        bench.coordinator.read_reports()
+
+
+def test_outboxes_of_nodes_that_hold_nothing_do_not_count() -> None:
+    bench = Bench()
+    bench.feed(GIVEN[:2])
+    bench.coordinator._counters.outbox_bytes[NodeId("elsewhere")] = 10**9
+    seen: list[int] = []
+    handle = bench.coordinator.machine.handle
+
+    def watched(event: Event) -> list[Effect]:
+        if isinstance(event, PartitionsReported):
+            seen.append(event.kept_bytes)
+        return handle(event)
+
+    bench.coordinator.machine.handle = watched  # type: ignore[method-assign]
+    bench.feed(GIVEN[2:3])
+    assert seen
+    assert max(seen) < 10**9

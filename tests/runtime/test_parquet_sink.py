@@ -9,6 +9,7 @@ import pyarrow.dataset
 import pytest
 
 from holdfast import Application, tumbling
+from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.runtime import MemorySink, OutputKey, ParquetSink
@@ -71,6 +72,21 @@ def test_a_parquet_sink_counts_without_reading_rows(tmp_path: Path) -> None:
     assert sink.count() == 5
     sink.sync()
     assert not sink._unsynced
+
+
+def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
+    """A second run counts its batches from 0 as well: its rows would pass for written already."""
+    first = ParquetSink(tmp_path)
+    first.begin("run-1", Epoch.of(1, 1))
+    assert first.publish(key(0), table(1), Epoch.of(1, 1))
+    with pytest.raises(BadInput, match=r"has rows of another run \(run-1\); give this run an output directory"):
+        ParquetSink(tmp_path).begin("run-2", Epoch.of(1, 1))
+    following = ParquetSink(tmp_path)
+    following.begin("run-1", Epoch.of(2, 1))
+    with pytest.raises(StaleEpoch, match="claim 1 is over"):
+        first.publish(key(1), table(2), Epoch.of(1, 5))
+    assert not following.publish(key(0), table(1), Epoch.of(2, 1)), "it was here already"
+    assert numbers(following) == [1]
 
 
 # -- rows that nodes write ------------------------------------------------------------------------------------------

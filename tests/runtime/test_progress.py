@@ -116,6 +116,13 @@ def test_a_damaged_file_is_named(text: str, tmp_path: Path) -> None:
     assert path.read_text() == text
 
 
+def test_a_file_of_another_version_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "progress.json"
+    path.write_text('{"holdfast-progress": 2, "application": "app", "run": "r", "epoch": 4, "machine": {}}')
+    with pytest.raises(BadInput, match="has format 2, and this version of Holdfast reads 3"):
+        ProgressFile(path, "app")
+
+
 def test_another_application_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "progress.json"
     ProgressFile(path, "one")
