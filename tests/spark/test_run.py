@@ -270,6 +270,7 @@ def test_what_cannot_run_is_refused(spark: SparkSession, tmp_path: Path) -> None
     holds.source("s", schema={"a": "int64"}).map(session.createDataFrame).output()
     with pytest.raises(BadInput, match="cannot be sent"):
         SparkRun(holds, spark, tmp_path / "held")
+    assert not (tmp_path / "held" / "progress.json").exists(), "a start that is refused takes no claim"
 
 
 def test_a_sink_with_a_publish_of_its_own_gets_its_rows(tmp_path: Path) -> None:
