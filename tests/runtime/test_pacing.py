@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from holdfast.runtime.coordinator.pacing import LONGEST_PAUSE, REPORT_SECONDS, CycleSettings, StallDetector
+from holdfast.ids import BatchId
+from holdfast.runtime.coordinator.pacing import (
+    LONGEST_PAUSE,
+    REPORT_SECONDS,
+    CheckpointSchedule,
+    CycleSettings,
+    Mark,
+    StallDetector,
+)
 
 
 def test_a_run_that_should_move_and_does_not_gives_up_after_some_tries() -> None:
@@ -43,3 +51,15 @@ def test_waiting_is_told_now_and_then_and_ends() -> None:
     assert patience.waits_in_vain
     patience.stood(could=False)
     assert not patience.waits_in_vain, "a cycle was run"
+
+
+def test_a_checkpoint_is_due_after_batches_or_seconds_and_some_are_durable() -> None:
+    settings = CycleSettings(checkpoint_batches=10, checkpoint_seconds=5.0, most_batches=4, durable_every=2)
+    schedule = CheckpointSchedule(settings, 0.0)
+    none, last = BatchId(-1), BatchId(9)
+    assert schedule.next_mark(none, BatchId(4), 1.0) is None, "the next cycle reaches batch 8, and 9 is due"
+    assert schedule.next_mark(none, BatchId(5), 1.0) == Mark(BatchId(9), durable=True)
+    assert schedule.next_mark(last, BatchId(11), 5.9) is None
+    assert schedule.next_mark(last, BatchId(9), 6.0) is None, "no batch has come since"
+    assert schedule.next_mark(last, BatchId(11), 6.0) == Mark(BatchId(12), durable=False), "which none has reached yet"
+    assert schedule.next_mark(BatchId(12), BatchId(30), 7.0) == Mark(BatchId(31), durable=True)

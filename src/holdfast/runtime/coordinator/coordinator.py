@@ -34,7 +34,7 @@ from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime.backend import Backend
 from holdfast.runtime.coordinator.event_log import Observation, effect_fields, effect_line, event_kind
 from holdfast.runtime.coordinator.outputs import Outputs
-from holdfast.runtime.coordinator.pacing import CycleSettings, StallDetector
+from holdfast.runtime.coordinator.pacing import CheckpointSchedule, CycleSettings, StallDetector
 from holdfast.runtime.coordinator.progress import Progress
 from holdfast.runtime.coordinator.status import RunStatus
 from holdfast.runtime.io.sinks import Sink
@@ -78,8 +78,6 @@ class _Counters:
 
     handed_out: int = 0
     ended: int = 0
-    marks: int = 0
-    marked_at: float = 0.0
     forget: list[str] = field(default_factory=list)
     problem: str | None = None
     not_staged: set[OperatorId] = field(default_factory=set)
@@ -125,8 +123,8 @@ class Coordinator:
         self.rollbacks = 0
         """How often partitions rolled back, or were lost, after the start."""
         self._began = clock()
-        self._counters = _Counters(marked_at=self._began)
-        self._stalls = StallDetector(self.pace)
+        self._counters = _Counters()
+        self._stalls, self._schedule = StallDetector(self.pace), CheckpointSchedule(self.pace, self._began)
         self._cycle: _Cycle | None = None
         self._unread: deque[Report] = deque()
         self._counted_at = self._began
@@ -400,19 +398,14 @@ class Coordinator:
 
     def _mark(self) -> None:
         """Mark a batch that no partition has reached yet for a checkpoint, if it is time."""
-        state, counters = self.state, self._counters
+        state = self.state
         if state.checkpoints.marks and not state.recovering:
             return  # one at a time; during a recovery live partitions take further snapshots meanwhile
         last = max([state.checkpoints.global_batch, *state.checkpoints.marks])
         reached = max(one.frontier for one in state.partitions.values())
-        next_one = BatchId(last + self.pace.checkpoint_batches)
-        timely = reached > last and self._clock() - counters.marked_at >= self.pace.checkpoint_seconds
-        if not timely and next_one > reached + self.pace.most_batches:
-            return  # this cycle does not reach it
-        durable = counters.marks % self.pace.durable_every == 0
-        counters.marks += 1
-        counters.marked_at = self._clock()
-        self.handle(CheckpointMarked(BatchId(reached + 1 if timely else max(next_one, reached + 1)), durable))
+        mark = self._schedule.next_mark(last, reached, self._clock())
+        if mark is not None:
+            self.handle(CheckpointMarked(mark.batch, mark.durable))
 
     def checkpoint(self) -> BatchId:
         """Take a durable checkpoint at the last batch now, and wait until it is complete."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from holdfast.ids import BatchId
+
 REPORT_SECONDS = 15.0
 """How often it is told that partitions wait for nodes."""
 LONGEST_PAUSE = 0.5
@@ -32,6 +34,38 @@ class CycleSettings:
     """Whether plans use measured CPU, in cores, in the place of the topology's costs."""
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A batch at which partitions take snapshots."""
+
+    batch: BatchId
+    durable: bool
+
+
+@dataclass(slots=True)
+class CheckpointSchedule:
+    """When the next checkpoint is due: after so many batches or seconds, whichever comes first."""
+
+    settings: CycleSettings
+    _marked_at: float
+    _marks: int = 0
+
+    def next_mark(self, last: BatchId, reached: BatchId, now: float) -> Mark | None:
+        """Return the batch to mark now; None: it is not time, or the next cycle does not reach it.
+
+        `last` is the last batch that is marked or a checkpoint, `reached` the last that any partition has completed.
+        """
+        settings = self.settings
+        due = BatchId(last + settings.checkpoint_batches)
+        timely = reached > last and now - self._marked_at >= settings.checkpoint_seconds
+        if not timely and due > reached + settings.most_batches:
+            return None
+        durable = self._marks % settings.durable_every == 0
+        self._marks += 1
+        self._marked_at = now
+        return Mark(BatchId(reached + 1) if timely else max(due, BatchId(reached + 1)), durable)
+
+
 @dataclass(slots=True)
 class StallDetector:
     """What a run has gone through since it last moved."""
@@ -52,7 +86,7 @@ class StallDetector:
         self._still = self._tries = 0
 
     def idled(self, seconds: float) -> bool:
-        """Time has passed without a cycle; say whether people should hear of it again."""
+        """Time has passed without a cycle; return whether a line about it is due."""
         self.idle += seconds
         due = self.idle - self._reported_at > REPORT_SECONDS
         if due:
