@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from holdfast.ids import NodeId, OperatorId, PartitionId
 from holdfast.recovery.events import NodesArrived, NodesLost, NodesSilent
 from holdfast.runtime.blocks import Block
+from holdfast.runtime.io.sinks import Stager
 from holdfast.runtime.io.sources import SourceLog
 from holdfast.runtime.messages import CycleEnded, DesiredState, NodeReport, Report
 from holdfast.runtime.program import Program
@@ -90,7 +92,9 @@ class SimulatedCluster:
         log: Log,
         touch: Callable[[str], None],
         complain: Complain,
+        stagers: Mapping[OperatorId, Stager] = MappingProxyType({}),
     ) -> None:
+        self._stagers = stagers
         self._program, self._logs, self._snapshot_store = program, logs, snapshot_store
         self._mischief, self._draw, self.clock = mischief, mischief.draw, clock
         self._log, self._touch, self._complain = log, touch, complain
@@ -150,6 +154,7 @@ class SimulatedCluster:
             name=name,
             clock=clock,
             cpu_clock=_no_cpu,
+            stagers=self._stagers,
             small_snapshot=self.small_snapshot,
         )
 

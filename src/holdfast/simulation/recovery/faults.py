@@ -34,6 +34,8 @@ class Fault(StrEnum):
     FETCH_LATE = "snapshot came late"
     SNAPSHOT_LOST = "snapshot lost: too few fragments"
     SNAPSHOT_DAMAGED = "snapshot damaged"
+    STAGING_FAILED = "node could not stage rows"
+    STAGED_MISSING = "staged rows missing"
     STATE_MISSING = "state files missing"
     PARTITION_MISSING = "all files of a partition missing"
     OUTBOX_MISSING = "outbox file missing"
@@ -66,6 +68,8 @@ USUAL: dict[Fault, float] = {
     Fault.FETCH_LATE: 0.4,
     Fault.SNAPSHOT_LOST: 0.3,
     Fault.SNAPSHOT_DAMAGED: 0.1,
+    Fault.STAGING_FAILED: 0.05,
+    Fault.STAGED_MISSING: 0.05,
     Fault.STATE_MISSING: 0.004,
     Fault.PARTITION_MISSING: 0.003,
     Fault.OUTBOX_MISSING: 0.012,

@@ -17,6 +17,7 @@ from holdfast.ids import NodeId, OperatorId
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
+from holdfast.runtime.coordinator.outputs import stagers_of
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.io.sources import MemoryLog, log_batch
 from holdfast.simulation.recovery.applications import (
@@ -36,7 +37,13 @@ from holdfast.simulation.recovery.checks import (
 )
 from holdfast.simulation.recovery.cluster import FakeClock, SimulatedCluster
 from holdfast.simulation.recovery.faults import Fault, Mischief, draw_mischief
-from holdfast.simulation.recovery.stores import FragileStore, SlowSnapshotStore, WatchedProgress, WatchedSink
+from holdfast.simulation.recovery.stores import (
+    FragileStore,
+    SlowSnapshotStore,
+    StagingWatchedSink,
+    WatchedProgress,
+    WatchedSink,
+)
 
 MOST_STEPS = 400
 """Steps that a storm, or the calm after it, may take."""
@@ -161,7 +168,13 @@ class _Run:
         """The handle of the driver that counts."""
         self.logs = {name: MemoryLog(source, self.program.name) for name, source in self.program.sources.items()}
         outputs = dict.fromkeys(p.operator for p in self.program.outputs)
-        self.sinks = {name: WatchedSink(self._touch, self._complain) for name in outputs}
+        self.sinks: dict[OperatorId, WatchedSink] = {
+            # In every third run nodes stage the rows of outputs.
+            name: StagingWatchedSink(self._touch, self._complain, self.mischief)
+            if seed % 3 == 0
+            else WatchedSink(self._touch, self._complain)
+            for name in outputs
+        }
         self.late: dict[tuple[OperatorId, OperatorId], WatchedSink] = {}
         self.checks = StepChecks(self.program, self.snapshot_store, self._found, self.progress.run)
         self.inputs = inputs_of(self.scene.recipe, self.scene.input_seed, self.scene.count)
@@ -169,7 +182,7 @@ class _Run:
         self._died = ""
         self._alive = True
         self.old: _Old | None = None
-        self.starts = 0
+        self.starts = self._begun = 0
         self.cluster: SimulatedCluster
         self.driver: Coordinator
         self._start({})
@@ -183,6 +196,8 @@ class _Run:
         self.snapshot_store.new_driver()
         self.checks.new_driver()
         while True:
+            self._begun += 1
+            stagers = stagers_of(self.program, self.sinks, f"start-{self._begun}")
             cluster = SimulatedCluster(
                 self.program,
                 self.logs,
@@ -192,6 +207,7 @@ class _Run:
                 self.note,
                 self._touch,
                 self._complain,
+                stagers,
             )
             cluster.capacity = self.scene.capacity
             if self.seed % 2:
@@ -221,6 +237,9 @@ class _Run:
                     emit=self._observe,
                     log=self._nothing,
                 )
+                for sink in self.sinks.values():
+                    if isinstance(sink, StagingWatchedSink):
+                        sink.sweep_staged()
                 return
             except DriverDied:
                 self.note("driver killed while it starts")

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from holdfast.ids import BatchId, Epoch, PartitionId
 from holdfast.runtime.coordinator.progress import MemoryProgress, ProgressRecord
-from holdfast.runtime.io.sinks import MemorySink, OutputKey
+from holdfast.runtime.io.sinks import MemorySink, OutputKey, StagedRows
 from holdfast.runtime.state.snapshot_store import Answered, SaveAnswer
 from holdfast.runtime.state.store import Addition, MemoryStore
 from holdfast.runtime.state.versions import Commit, Pointer
@@ -229,3 +229,52 @@ class WatchedSink:
             self._complain(f"{key} was published, and comes again with other rows")
         self._touch("after publishing")
         return new
+
+
+class _Stager:
+    """What nodes stage rows with during one start of a driver."""
+
+    def __init__(self, start: str, area: dict[str, pa.Table], mischief: Mischief) -> None:
+        self._start, self._area, self._mischief = start, area, mischief
+
+    def stage(self, cycle: int, rows: pa.Table) -> StagedRows | str:
+        """See Stager."""
+        if self._mischief.strikes(Fault.STAGING_FAILED):
+            return "OSError: No space left on device"
+        place = f"{self._start}/{cycle}-{len(self._area)}"
+        self._area[place] = rows
+        return StagedRows(place, cycle, rows.num_rows)
+
+
+class StagingWatchedSink(WatchedSink):
+    """A watched sink whose rows nodes stage; what they staged can go missing before it is adopted."""
+
+    def __init__(self, touch: Callable[[str], None], complain: Complain, mischief: Mischief) -> None:
+        super().__init__(touch, complain)
+        self._mischief = mischief
+        self._areas: dict[str, dict[str, pa.Table]] = {}
+        self._current = ""
+
+    def stager(self, start: str) -> _Stager:
+        """See StagingSink."""
+        self._current, self._areas[start] = start, {}
+        return _Stager(start, self._areas[start], self._mischief)
+
+    def adopt(self, key: OutputKey, staged: StagedRows, epoch: Epoch) -> bool:
+        """See StagingSink."""
+        area = self._areas.get(staged.place.partition("/")[0], {})
+        if staged.place in area and self._mischief.strikes(Fault.STAGED_MISSING):
+            del area[staged.place]
+        if staged.place not in area:
+            raise FileNotFoundError(staged.place)
+        new = self.publish(key, area[staged.place], epoch)
+        del area[staged.place]
+        return new
+
+    def sweep_staged(self) -> None:
+        """See StagingSink."""
+        self._areas = {start: area for start, area in self._areas.items() if start == self._current}
+
+    def end_staging(self) -> None:
+        """See StagingSink."""
+        self._areas.clear()
