@@ -357,11 +357,13 @@ class SimulatedCluster:
             (Fault.OUTBOX_MISSING, FragileStore.lose_outbox),
             (Fault.PARTITION_MISSING, _drop),
         ):
-            if mischief.would(fault) and self.members:
-                member = self.members[draw.choice(list(self.members))]
-                victims = member.store.partitions
-                if victims:
-                    victim = draw.choice(victims)
+            if mischief.would(fault):
+                held = [(member, p) for member in self.members.values() for p in member.store.partitions]
+                # Half of the time an output's: what it has not published yet is nowhere else.
+                outputs = [one for one in held if one[1] in self._program.outputs]
+                held = outputs if outputs and draw.random() < 0.5 else held
+                if held:
+                    member, victim = draw.choice(held)
                     if lose(member.store, victim):
                         self._log(f"{fault}: {victim} on {member.name}")
                         mischief.injected[fault] += 1

@@ -72,7 +72,7 @@ USUAL: dict[Fault, float] = {
     Fault.STAGED_MISSING: 0.05,
     Fault.STATE_MISSING: 0.004,
     Fault.PARTITION_MISSING: 0.003,
-    Fault.OUTBOX_MISSING: 0.012,
+    Fault.OUTBOX_MISSING: 0.04,
     Fault.DRIVER_KILLED: 0.0025,
     Fault.DRIVER_REPLACED: 0.02,
     Fault.OLD_DRIVER_WENT_ON: 0.5,

@@ -128,7 +128,7 @@ class _Scene:
         self.count = draw.choice((8, 10, 12))
         self.input_seed = draw.randrange(4)
         self.pace = CycleSettings(
-            checkpoint_batches=draw.choice((1, 1, 2, 3)),
+            checkpoint_batches=draw.choice((1, 2, 3, 4)),
             durable_every=draw.choice((1, 2, 3)),
             most_batches=draw.choice((1, 2, 8)),
             most_tries=60,
