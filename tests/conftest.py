@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from holdfast.spark.cluster import EmbeddedCluster
+    from holdfast_lab.s3_server import S3Server
 
 # Commands and executors that tests start import what the tests import, also in a second checkout of the repository.
 _ROOT = Path(__file__).resolve().parent.parent
@@ -53,3 +54,17 @@ def unhurried(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.set("spark.holdfast.keepalive.seconds", "600s")
     yield spark
     spark.conf.unset("spark.holdfast.keepalive.seconds")
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """A real S3 server on loopback with one bucket; `environment` has what a process needs to use it."""
+    from holdfast.errors import BadInput
+    from holdfast_lab.s3_server import S3Server
+
+    try:
+        server = S3Server()
+    except BadInput as missing:
+        pytest.skip(str(missing))
+    with server:
+        yield server

@@ -24,6 +24,7 @@ LINES = [
     ["examples"],
     ["application"],
     ["topology", "erasure"],
+    ["storage"],
     ["ids", "lab", "durable_files"],
     ["errors"],
 ]
@@ -51,7 +52,14 @@ IMPURE_MODULES = {
 }
 IMPURE_CALLS = {"open", "print", "input"}
 IMPURE_ATTRIBUTES = {"np.random", "numpy.random", "datetime.now", "datetime.utcnow", "date.today", "sys.stdin"}
-ONLY_IN = {"pyspark": {"spark"}, "py4j": {"spark"}, "matplotlib": {"pictures"}, "rich": {"cli"}, "click": {"cli"}}
+ONLY_IN = {
+    "pyspark": {"spark"},
+    "py4j": {"spark"},
+    "matplotlib": {"pictures"},
+    "rich": {"cli"},
+    "click": {"cli"},
+    "obstore": {"storage"},
+}
 
 
 def modules() -> list[Path]:

@@ -55,7 +55,14 @@ class Undecided(HoldfastError):
     status = 4
 
 
-EXTRAS = {"ortools": "plan", "matplotlib": "plots", "pyspark": "spark", "py4j": "spark", "pandas": "spark"}
+EXTRAS = {
+    "ortools": "plan",
+    "matplotlib": "plots",
+    "pyspark": "spark",
+    "py4j": "spark",
+    "pandas": "spark",
+    "obstore": "objects",
+}
 """Which extra of the package brings a module that is not always there."""
 
 

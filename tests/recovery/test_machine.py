@@ -217,13 +217,53 @@ def test_an_image_that_is_lost_takes_everything_to_the_durable_one() -> None:
     assert {driven.state(one) for one in "abc"} == {"running"}
 
 
-def test_a_durable_image_that_is_lost_is_said() -> None:
-    driven = running()
+def lose_the_checkpoint(driven: Driven, node: str) -> None:
+    """Lose the node of c, and find that its snapshot is damaged."""
     driven.lose(str(driven.node("c")))
-    driven.arrive({"n4": SIZE})
+    driven.arrive({node: SIZE})
     snapshot = driven.machine.state.partitions[part("c")].start.snapshots[-1]
+    driven.tell(RestoreFailed(part("c"), snapshot.id, driven.machine.state.epoch, "the disk burnt"))
+
+
+def test_a_durable_checkpoint_that_is_lost_takes_everything_to_the_one_before() -> None:
+    """Finding 7: one damaged file was final, and the log was trimmed to the newest checkpoint."""
+    driven = running()
+    driven.cycle(7)
+    trimmed = [one.inputs_from for one in driven.checkpoint(7, durable=True) if isinstance(one, GlobalCheckpoint)]
+    assert trimmed == [3], "inputs reach back to the older one"
+    checkpoints = driven.machine.state.checkpoints
+    assert (checkpoints.durable_batch, checkpoints.durable_before) == (7, 3)
+    lose_the_checkpoint(driven, "n4")
+    assert (checkpoints.global_batch, checkpoints.durable_batch, checkpoints.durable_before) == (3, 3, None)
+    assert {driven.machine.state.partitions[part(one)].start.batch for one in "abc"} == {3}
+    driven.cycle(9)
+    assert {driven.state(one) for one in "abc"} == {"running"}
+    trimmed = [one.inputs_from for one in driven.checkpoint(9, durable=True) if isinstance(one, GlobalCheckpoint)]
+    assert trimmed == [3]
+
+
+def test_the_first_durable_checkpoint_that_is_lost_takes_everything_to_the_beginning() -> None:
+    driven = running()
+    lose_the_checkpoint(driven, "n4")
+    assert {driven.machine.state.partitions[part(one)].start.batch for one in "abc"} == {-1}
+    driven.cycle(5)
+    assert {driven.state(one) for one in "abc"} == {"running"}
+
+
+def test_two_durable_checkpoints_that_are_lost_are_said() -> None:
+    driven = running()
+    driven.cycle(7)
+    driven.checkpoint(7, durable=True)
+    lose_the_checkpoint(driven, "n4")
+    driven.cycle(8)
     with pytest.raises(CheckFailed, match="durable checkpoint at batch 3 is lost"):
-        driven.tell(RestoreFailed(part("c"), snapshot.id, driven.machine.state.epoch, "the disk burnt"))
+        lose_the_checkpoint(driven, "n5")
+
+
+def test_what_is_out_and_would_come_out_otherwise_again_keeps_its_checkpoint() -> None:
+    driven = running(unsure="c")
+    with pytest.raises(CheckFailed, match="durable checkpoint at batch 3 is lost"):
+        lose_the_checkpoint(driven, "n4")
 
 
 def test_a_failed_restore_of_an_image_during_recovery_goes_to_the_global_one() -> None:

@@ -23,14 +23,15 @@ from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.coordinator.pacing import CycleSettings
-from holdfast.runtime.coordinator.progress import MemoryProgress, ProgressRecord
+from holdfast.runtime.coordinator.progress import Progress, last_driver
 from holdfast.runtime.in_process import LoopBackend
+from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.sinks import MemorySink, OutputKey, Sink
-from holdfast.runtime.io.sources import MemoryLog, log_batch
 from holdfast.runtime.messages import DesiredState, NodeReport, OperatorFailed, Refused
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.snapshot_store import Answered, MemorySnapshotStore, SaveAnswer
 from holdfast.runtime.state.store import MemoryStore, StaleEpoch
+from holdfast.storage.memory import MemoryStorage
 
 EXAMPLE = EXAMPLES["traffic"]
 GIVEN = list(EXAMPLE.batches(1, 16, 60))
@@ -55,24 +56,25 @@ class Bench:
     sink: Mapping[str, Sink] = field(default_factory=dict)
     application: Callable[[], Application] = EXAMPLE.application
     late: Sink = field(default_factory=MemorySink)
-    record: ProgressRecord = field(default_factory=ProgressRecord)
+    storage: MemoryStorage = field(default_factory=MemoryStorage)
     pace: CycleSettings = field(default_factory=lambda: CycleSettings(checkpoint_batches=3, wait_seconds=0.5))
 
     def __post_init__(self) -> None:
         self.program = Program(self.application())
-        self.logs = {name: MemoryLog(source, self.program.name) for name, source in self.program.sources.items()}
+        progress = Progress(self.storage, self.program.name)
+        self.log = BatchLog(self.program.sources, self.program.name, claim=progress.claim)
         self.sinks: dict[str, Sink] = {p.operator: MemorySink() for p in self.program.outputs} | dict(self.sink)
         self.told: list[str] = []
         self.seen: list[Observation] = []
-        self.backend = LoopBackend(self.program, self.logs, self.snapshot_store, lambda node: MemoryStore())
+        self.backend = LoopBackend(self.program, self.log, self.snapshot_store, lambda node: MemoryStore())
         self.backend.add_nodes({NodeId(f"n{number}"): self.capacity for number in range(4)})
         self.coordinator = Coordinator(
             self.program,
             self.backend,
-            self.logs,
+            self.log,
             self.sinks,  # type: ignore[arg-type]
             lambda operator, feed: self.late,
-            MemoryProgress(record=self.record),
+            progress,
             recovery=self.recovery,
             pace=self.pace,
             log=self.told.append,
@@ -81,7 +83,7 @@ class Bench:
 
     def feed(self, batches: list[Mapping[str, pa.Table]]) -> None:
         for batch in batches:
-            log_batch(self.program, self.logs, batch)
+            self.log.append(batch)
             self.coordinator.run()
 
     def check(self) -> None:
@@ -100,7 +102,8 @@ def test_too_few_peers_hold_up_checkpoints_and_not_the_stream() -> None:
     assert bench.coordinator.status.frontier == 9, "the stream goes on"
     assert bench.coordinator.state.checkpoints.global_batch == -1
     assert any("1 peer answers, 2 are needed" in line and "speeds[0]" in line for line in bench.told), bench.told
-    assert all(log.blocks(0, 1) for log in bench.logs.values()), "and its logs are kept"  # type: ignore[arg-type]
+    kept = [bench.log.blocks(name, BatchId(0), Epoch(1)) for name in bench.program.sources]
+    assert all(kept), "and its log is kept"
     snapshot_store.short = False
     bench.feed(GIVEN[10:])
     assert bench.coordinator.state.checkpoints.global_batch > 0
@@ -112,7 +115,7 @@ def test_what_no_node_has_room_for_waits_and_says_so() -> None:
     bench = Bench(capacity=total / 4 / 0.8 * 1.3)
     bench.feed(GIVEN[:8])
     bench.backend.lose_nodes(NodeId("n0"), NodeId("n1"))
-    log_batch(bench.program, bench.logs, GIVEN[8])
+    bench.log.append(GIVEN[8])
     with pytest.raises(CheckFailed, match="were assigned to no node"):
         bench.coordinator.run()
     assert [one.fields["count"] for one in bench.seen if one.kind == "requested"] == [2]
@@ -160,7 +163,7 @@ def test_what_is_alive_goes_on_while_others_wait_for_nodes() -> None:
     bench.backend.lose_nodes(NodeId("n0"), NodeId("n1"))
     state = bench.coordinator.state
     for number in range(6, 14):
-        log_batch(bench.program, bench.logs, GIVEN[number])
+        bench.log.append(GIVEN[number])
         while bench.coordinator.status.live_frontier < number:
             bench.coordinator.advance()
     alive = {p for p in bench.program.outputs if state.available(p)}
@@ -205,7 +208,7 @@ def test_late_rows_are_not_lost_where_a_sink_fails(broken: str) -> None:
     late.away = broken == "late rows"
     bench = Bench(application=late_words, late=late, sink={"c": out})
     for batch in late_batches():
-        log_batch(bench.program, bench.logs, batch)
+        bench.log.append(batch)
         with contextlib.suppress(CheckFailed, OperatorFailed):
             bench.coordinator.run()
     late.away = False
@@ -237,15 +240,16 @@ def test_an_output_never_leaves_a_batch_out() -> None:
 
 
 def test_costs_are_measured_and_a_new_driver_plans_with_them() -> None:
-    record = ProgressRecord()
+    storage = MemoryStorage()
     bench = Bench(
-        record=record, pace=CycleSettings(checkpoint_batches=3, wait_seconds=0.5, measure_costs=True), capacity=1.0
+        storage=storage, pace=CycleSettings(checkpoint_batches=3, wait_seconds=0.5, measure_costs=True), capacity=1.0
     )
     bench.feed(GIVEN)
-    costs = {name: one["cost"] for name, one in record.measures.items()}
+    measures = (last_driver(storage) or {})["measures"]
+    costs = {name: one["cost"] for name, one in measures.items()}
     assert set(costs) == {str(p) for p in bench.program.partitions}
     assert max(costs.values()) > 1e-5
-    again = Bench(record=record, pace=CycleSettings(measure_costs=True), capacity=1.0)
+    again = Bench(storage=storage, pace=CycleSettings(measure_costs=True), capacity=1.0)
     assert again.coordinator.state.costs == {PartitionId.parse(name): cost for name, cost in costs.items()}
 
 

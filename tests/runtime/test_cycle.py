@@ -18,7 +18,7 @@ from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.recovery.cluster_state import Start
 from holdfast.runtime import run_in_process
 from holdfast.runtime.blocks import LATE, SINK, Block, decode_blocks, encode_blocks
-from holdfast.runtime.io.sources import MemoryLog
+from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.messages import DesiredState, Missing, NodeReport, PartitionAssignment, Refused, SnapshotStored
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.directory_store import DirectoryStore
@@ -47,7 +47,7 @@ class Driver:
         self.program = Program(application())
         self.random = np.random.default_rng(seed)
         self.directory, self.snapshot_store = directory, MemorySnapshotStore()
-        self.logs = {OperatorId("s"): MemoryLog(self.program.sources[OperatorId("s")], "q")}
+        self.log = BatchLog(self.program.sources, "q")
         self.epoch = Epoch(1)
         self.starts = dict.fromkeys(self.program.partitions, Start(self.epoch, NOTHING, ()))
         self.frontier = dict.fromkeys(self.program.partitions, NOTHING)
@@ -59,13 +59,13 @@ class Driver:
 
     @property
     def logged(self) -> BatchId:
-        return min(log.frontier for log in self.logs.values())
+        return self.log.frontier
 
     def node(self, name: NodeId) -> NodeWorker:
         """A fresh worker over the node's files: nothing is remembered between cycles."""
         store = DirectoryStore(self.directory / name, cache_bytes=0)
         return NodeWorker(
-            self.program, store, self.snapshot_store, self.logs, name=name, clock=lambda: 0.0, cpu_clock=lambda: 0.0
+            self.program, store, self.snapshot_store, self.log, name=name, clock=lambda: 0.0, cpu_clock=lambda: 0.0
         )
 
     def task(self, partition: PartitionId) -> PartitionAssignment:
@@ -135,7 +135,7 @@ class Driver:
 
     def feed(self, made: Sequence[pa.Table]) -> None:
         for one in made:
-            self.logs[OperatorId("s")].append(BatchId(self.logged + 1), one)
+            self.log.append({"s": one})
             self.cycle()
 
     def finish(self) -> None:
@@ -209,7 +209,7 @@ def test_partitions_go_on_from_images_on_other_nodes(
 
 def test_a_partition_that_is_elsewhere_is_released_and_one_that_is_gone_is_named(tmp_path: Path) -> None:
     driver = Driver(tmp_path, 1)
-    driver.logs[OperatorId("s")].append(BatchId(0), table(batches(21, 1, 20)[0]))
+    driver.log.append({"s": table(batches(21, 1, 20)[0])})
     node = driver.node(NODES[0])
     cycle = driver.next_cycle()
     here = [p for p in driver.program.partitions if driver.placement[p] == NODES[0]]

@@ -1,138 +1,152 @@
-"""The batch log: what a killed, a second and an old driver find."""
+"""Claims and progress: what a killed, a second and a frozen driver find."""
 
 from __future__ import annotations
 
-import fcntl
-import threading
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import Epoch
-from holdfast.runtime.coordinator.progress import MemoryProgress, ProgressFile, ProgressRecord
+from holdfast.runtime.coordinator.progress import KEPT, Progress, last_driver
 from holdfast.runtime.state.store import StaleEpoch
+from holdfast.storage.files import FileStorage
+from holdfast.storage.memory import MemoryStorage
+from holdfast.storage.records import Records, Written
 
-MACHINE = {
-    "checkpoints": {"global": 7, "durable": 4, "snapshots": {"a[0]": [[7, 2, None, None, False, 0]]}},
-}
+MACHINE = {"checkpoints": {"global": 7, "durable": 4}}
 MEASURES = {"a[0]": {"cpu_seconds": 1.5, "rows_in": 20}}
 
 
 def test_what_was_written_is_found(tmp_path: Path) -> None:
-    path = tmp_path / "progress.json"
-    first = ProgressFile(path, "app")
+    first = Progress(FileStorage(tmp_path), "app")
     assert (first.claim, first.machine) == (1, None), "the run begins"
     first.write(Epoch.of(1, 3), MACHINE, MEASURES)
     assert (first.machine, first.measures) == (MACHINE, MEASURES)
-    found = ProgressFile(path, "app")
+    found = Progress(FileStorage(tmp_path), "app")
     assert (found.claim, found.machine, found.measures) == (2, MACHINE, MEASURES)
     assert found.run == first.run, "one name over all drivers: snapshots are found by it"
-    assert sorted(tmp_path.iterdir()) == [tmp_path / ".progress.json.lock", path], "nothing else is left beside it"
+    assert found.run != Progress(MemoryStorage(), "app").run
 
 
-def test_two_runs_have_two_names(tmp_path: Path) -> None:
-    assert ProgressFile(tmp_path / "one", "app").run != ProgressFile(tmp_path / "two", "app").run
-
-
-def test_only_a_higher_claim_ends_a_driver(tmp_path: Path) -> None:
-    path = tmp_path / "progress.json"
-    old = ProgressFile(path, "app")
+def test_only_a_later_claim_ends_a_driver() -> None:
+    storage = MemoryStorage()
+    old = Progress(storage, "app")
     old.write(Epoch.of(1, 1), {"by": "old"}, {})
     old.write(Epoch.of(1, 9), {"by": "old, later"}, {})
-    new = ProgressFile(path, "app")
+    new = Progress(storage, "app")
     for number in (1, 9, 10):  # whatever epoch it is in
-        with pytest.raises(StaleEpoch, match="another driver has taken claim 2"):
+        with pytest.raises(StaleEpoch, match="claim 1 is over: another driver has taken a later one"):
             old.write(Epoch.of(1, number), {"by": "old"}, {})
     new.write(Epoch.of(2, 1), {"by": "new"}, {})
-    assert ProgressFile(path, "app").machine == {"by": "new"}
+    assert Progress(storage, "app").machine == {"by": "new"}
 
 
-def test_a_claim_is_taken_over_what_is_written_at_that_moment(tmp_path: Path) -> None:
-    """A driver that starts while another one makes a checkpoint has either none of it, or ends the other first.
+def test_a_driver_that_starts_cannot_turn_progress_back() -> None:
+    """Finding 1: B reads, A makes a durable checkpoint and trims its log, B writes what it has read."""
 
-    Before claims, the second could read, be overtaken by the first's checkpoint, and turn progress back.
-    """
-    path = tmp_path / "progress.json"
-    old = ProgressFile(path, "app")
+    class FreezesAfterReading(MemoryStorage):
+        frozen = False
+
+        def read(self, name: str):  # type: ignore[no-untyped-def]
+            found = super().read(name)
+            if self.frozen:
+                self.frozen = False
+                old.write(Epoch.of(1, 1), {"checkpoint": 2}, {})  # B is frozen here
+            return found
+
+    storage = FreezesAfterReading()
+    old = Progress(storage, "app")
     old.write(Epoch.of(1, 1), {"checkpoint": 1}, {})
-    new = ProgressFile(path, "app")
+    storage.frozen = True
+    new = Progress(storage, "app")
+    assert new.machine == {"checkpoint": 2}, "its number was taken: it reads again"
     with pytest.raises(StaleEpoch):
-        old.write(Epoch.of(1, 1), {"checkpoint": 2}, {})
-    assert new.machine == {"checkpoint": 1}
-    new.write(Epoch.of(2, 1), dict(new.machine), {})
-    assert ProgressFile(path, "app").machine == {"checkpoint": 1}
+        old.write(Epoch.of(1, 1), {"checkpoint": 3}, {})
 
 
-def test_a_driver_looks_and_writes_in_one_step(tmp_path: Path) -> None:
-    """While another one writes it waits; one that is frozen in the middle is named, and nothing is written."""
-    path = tmp_path / "progress.json"
-    mine = ProgressFile(path, "app", lock_seconds=0.05)
-    before = path.read_bytes()
-    with (tmp_path / ".progress.json.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(CheckFailed, match="another driver has been writing"):
-            mine.write(Epoch.of(1, 1), {"by": "mine"}, {})
-        with pytest.raises(CheckFailed, match="another driver has been writing"):
-            ProgressFile(path, "app", lock_seconds=0.05)
-        claims: list[int] = []
-        waits = threading.Thread(target=lambda: claims.append(ProgressFile(path, "app").claim))
-        waits.start()
-        waits.join(0.1)
-        assert waits.is_alive()
-        assert path.read_bytes() == before
-    waits.join()
-    assert claims == [2]
+def test_a_driver_that_was_frozen_for_long_finds_its_number_free_and_is_over_all_the_same() -> None:
+    storage = MemoryStorage()
+    old = Progress(storage, "app")
+    new = Progress(storage, "app")
+    for number in range(4 * KEPT):
+        new.write(Epoch.of(2, 1), {"checkpoint": number}, {})
+    assert len(storage.list("progress/")) <= 2 * KEPT, "old records are dropped"
     with pytest.raises(StaleEpoch):
-        mine.write(Epoch.of(1, 1), {"by": "mine"}, {})
+        old.write(Epoch.of(1, 1), {"by": "old"}, {})
+    new.write(Epoch.of(2, 1), {"checkpoint": "last"}, {})
+    assert Progress(storage, "app").machine == {"checkpoint": "last"}
 
 
-def test_memory_keeps_to_the_same() -> None:
-    record = ProgressRecord()
-    old = MemoryProgress(record=record)
-    assert (old.claim, old.machine) == (1, None)
-    old.write(Epoch.of(1, 2), MACHINE, MEASURES)
-    assert old.machine == MACHINE
-    new = MemoryProgress(record=record)
-    assert (new.claim, new.machine) == (2, MACHINE)
-    with pytest.raises(StaleEpoch, match="another driver has taken claim 2"):
-        old.write(Epoch.of(1, 3), {}, {})
-    new.write(Epoch.of(2, 1), {"by": "new"}, MEASURES)
-    assert MemoryProgress(record=record).machine == {"by": "new"}
+def test_a_write_whose_answer_was_lost_counts_when_it_is_repeated() -> None:
+    class LosesAnswers(MemoryStorage):
+        loses = True
+
+        def create(self, name: str, data):  # type: ignore[no-untyped-def]
+            new = super().create(name, data)
+            if self.loses:
+                self.loses = False
+                raise OSError("timed out")
+            return new
+
+    records = Records(LosesAnswers(), "progress", version=1)
+    with pytest.raises(OSError, match="timed out"):
+        records.create(0, {"by": "me"})
+    assert records.create(0, {"by": "me"}) is Written.CREATED
+    assert records.create(0, {"by": "another"}) is Written.TAKEN
+
+
+def test_of_many_drivers_each_has_a_claim_of_its_own(tmp_path: Path) -> None:
+    claims: list[int] = []
+    drivers = [
+        Thread(target=lambda: claims.append(Progress(FileStorage(tmp_path), "app", run="r").claim)) for _ in range(8)
+    ]
+    for one in drivers:
+        one.start()
+    for one in drivers:
+        one.join()
+    assert len(set(claims)) == 8
+
+
+def test_a_driver_that_ended_in_order_says_so() -> None:
+    storage = MemoryStorage()
+    assert last_driver(storage) is None
+    progress = Progress(storage, "app", driver={"pid": 7})
+    last = last_driver(storage)
+    assert last is not None
+    assert (last["ended"], last["driver"]["pid"]) == (False, 7)
+    progress.end()
+    assert (last_driver(storage) or {})["ended"]
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        *("", "{", "[]", '{"application": "app"}', '{"application": "app", "run": "r", "claim": "x", "machine": {}}'),
-        '{"application": "app", "run": "r", "claim": 1, "machine": []}',
-    ],
+    "text", [b"", b"{", b"holdfast-progress 4 0 00000000\n{}", b"holdfast-progress 4 9 a505df1b\n{}"]
 )
-def test_a_damaged_file_is_named(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "progress.json"
-    path.write_text(text)
-    with pytest.raises(CheckFailed, match="damaged"):
-        ProgressFile(path, "app")
-    assert path.read_text() == text
+def test_a_damaged_record_is_named(text: bytes) -> None:
+    storage = MemoryStorage()
+    storage.create("progress/000000000000", text)
+    with pytest.raises(CheckFailed, match=r"progress/000000000000: is damaged"):
+        Progress(storage, "app")
 
 
-def test_a_file_of_another_version_says_so(tmp_path: Path) -> None:
-    path = tmp_path / "progress.json"
-    path.write_text('{"holdfast-progress": 2, "application": "app", "run": "r", "epoch": 4, "machine": {}}')
-    with pytest.raises(BadInput, match="has format 2, and this version of Holdfast reads 3"):
-        ProgressFile(path, "app")
+def test_a_record_of_another_version_says_so() -> None:
+    storage = MemoryStorage()
+    storage.create("progress/000000000000", b"holdfast-progress 99 0 00000000\n{}")
+    with pytest.raises(BadInput, match="has format 99, and this version of Holdfast reads 4"):
+        Progress(storage, "app")
 
 
-def test_another_application_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "progress.json"
-    ProgressFile(path, "one")
-    with pytest.raises(BadInput, match="belongs to application"):
-        ProgressFile(path, "two")
+def test_another_application_is_refused() -> None:
+    storage = MemoryStorage()
+    Progress(storage, "one")
+    with pytest.raises(BadInput, match="belongs to application 'one', not 'two'"):
+        Progress(storage, "two")
 
 
 @pytest.mark.parametrize("name", ["/home/me/x", "../../x", "..", "straße 7", "a/b", "x" * 300])
 def test_a_run_is_named_so_that_it_is_one_folder_wherever_it_stands(name: str, tmp_path: Path) -> None:
-    run = ProgressFile(tmp_path / "progress.json", name).run
+    run = Progress(MemoryStorage(), name).run
     assert Path(run).name == run
     assert (tmp_path / run).parent == tmp_path
     (tmp_path / run).mkdir()

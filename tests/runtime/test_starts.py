@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
+from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot, snapshot_name
 from holdfast.recovery.cluster_state import Start
 from holdfast.runtime.blocks import SINK, encode_blocks
-from holdfast.runtime.io.sources import MemoryLog
+from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.messages import (
     DesiredState,
     Missing,
@@ -23,12 +23,13 @@ from holdfast.runtime.messages import (
     SnapshotStored,
 )
 from holdfast.runtime.state.directory_store import DirectoryStore
-from holdfast.runtime.state.snapshot_directory import DirectorySnapshotStore
+from holdfast.runtime.state.durable_snapshots import DurableSnapshotStore
 from holdfast.runtime.state.snapshot_store import MemorySnapshotStore, SnapshotStore
 from holdfast.runtime.state.snapshots import decode_snapshot
 from holdfast.runtime.state.store import MemoryStore, VersionStore
 from holdfast.runtime.state.versions import NO_BATCH
 from holdfast.runtime.worker.worker import NodeWorker
+from holdfast.storage.files import FileStorage
 from runtime.test_host import P, words
 
 PROGRAM = words(1, 1)
@@ -50,11 +51,11 @@ class CountingSnapshotStore(MemorySnapshotStore):
         return super().fetched(name)
 
 
-def log() -> MemoryLog:
-    made = MemoryLog(PROGRAM.sources[OperatorId("s")], PROGRAM.name)
+def log() -> BatchLog:
+    made = BatchLog(PROGRAM.sources, PROGRAM.name)
     for number in range(BATCHES):
         rows = {"word": ["a", "b", f"c{number}"], "n": [number, 1, 2], "at": [number + 0.25] * 3}
-        made.append(BatchId(number), pa.table(rows))
+        made.append({"s": pa.table(rows)})
     return made
 
 
@@ -62,8 +63,7 @@ LOG = log()
 
 
 def node(name: str, store: VersionStore, snapshot_store: SnapshotStore) -> NodeWorker:
-    logs = {OperatorId("s"): LOG}
-    return NodeWorker(PROGRAM, store, snapshot_store, logs, name=NodeId(name), clock=lambda: 0.0, cpu_clock=lambda: 0.0)
+    return NodeWorker(PROGRAM, store, snapshot_store, LOG, name=NodeId(name), clock=lambda: 0.0, cpu_clock=lambda: 0.0)
 
 
 def cycle(name: str, epoch: int, through: int, *, marks: tuple[int, ...] = (), **task: object) -> DesiredState:
@@ -101,7 +101,11 @@ def outbox(worker: NodeWorker) -> bytes:
 
 @pytest.fixture(params=["memory", "directory"])
 def snapshot_store(request: pytest.FixtureRequest, tmp_path: Path) -> SnapshotStore:
-    return MemorySnapshotStore() if request.param == "memory" else DirectorySnapshotStore(tmp_path / "snapshot_store")
+    return (
+        MemorySnapshotStore()
+        if request.param == "memory"
+        else DurableSnapshotStore(FileStorage(tmp_path / "snapshot_store"))
+    )
 
 
 def test_a_base_and_its_changes_bring_state_and_outbox_to_another_node(

@@ -12,10 +12,12 @@ from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.blocks import Block, Edge, Header
 from holdfast.runtime.state.directory_store import DirectoryStore
-from holdfast.runtime.state.snapshot_directory import DirectorySnapshotStore
+from holdfast.runtime.state.durable_snapshots import DurableSnapshotStore
 from holdfast.runtime.state.snapshots import assemble, decode_snapshot, encode_snapshot, take_snapshot
 from holdfast.runtime.state.store import FRESH, Addition, MemoryStore, StaleEpoch, VersionStore
 from holdfast.runtime.state.versions import Commit, Pointer, SegmentRef, VersionId, decode_segments, encode_segments
+from holdfast.storage.files import FileStorage
+from holdfast.storage.memory import MemoryStorage
 
 P = PartitionId.parse("O3[0]")
 Q = PartitionId.parse("O5[1]")
@@ -222,10 +224,25 @@ def test_an_image_is_a_base_and_changes() -> None:
 
 
 def test_what_a_dead_driver_had_not_forgotten_is_swept_away(tmp_path: Path) -> None:
-    snapshot_store = DirectorySnapshotStore(tmp_path)
-    for name in ("run-1/O1-0/5.1-d", "run-1/O1-0/9.2-d", "run-2/O1-0/5.1-d"):
+    snapshot_store = DurableSnapshotStore(FileStorage(tmp_path))
+    needed, mine = "run-1/O1-0/c1.0-9.2-d", "run-1/O1-0/c2.0-12.3-d"
+    for name in ("run-1/O1-0/c1.0-5.1-d", needed, mine, "run-2/O1-0/c1.0-5.1-d"):
         snapshot_store.save(name, b"snapshot", epoch=1, durable=True)
-    snapshot_store.sweep("run-1", {"run-1/O1-0/9.2-d"})
+    snapshot_store.sweep("run-1", {needed}, claim=2)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-    assert left == ["run-1/O1-0/9.2-d", "run-2/O1-0/5.1-d"], "other runs' snapshots are not ours"
-    snapshot_store.sweep("run-3", set())
+    assert left == [needed, mine, "run-2/O1-0/c1.0-5.1-d"], (
+        "other runs' snapshots are not ours, nor is what is being saved"
+    )
+    snapshot_store.sweep("run-3", set(), claim=1)
+
+
+def test_a_durable_snapshot_is_read_back_before_it_counts() -> None:
+    class Forgetful(MemoryStorage):
+        def read(self, name: str) -> pa.Buffer | None:
+            found = super().read(name)
+            return None if found is None else found.slice(1)
+
+    snapshot_store = DurableSnapshotStore(Forgetful())
+    with pytest.raises(CheckFailed, match="does not read back as it was written"):
+        snapshot_store.save("run-1/O1-0/c1.0-5.1-d", b"snapshot", epoch=1, durable=True)
+    assert snapshot_store.saved("run-1/O1-0/c1.0-5.1-d") is None

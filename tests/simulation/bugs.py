@@ -18,16 +18,22 @@ from holdfast.recovery.checkpoints import Checkpoints
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.machine import RecoveryMachine
+from holdfast.recovery.states import LIVE_STATES
 from holdfast.runtime.coordinator import coordinator as coordinators
-from holdfast.runtime.coordinator import progress
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.outputs import Outputs
+from holdfast.runtime.coordinator.progress import Progress
+from holdfast.runtime.coordinator.status import RunStatus
+from holdfast.runtime.io import intake as intakes
+from holdfast.runtime.io.batch_log import BatchLog
+from holdfast.runtime.io.intake import Intake
 from holdfast.runtime.io.sinks import MemorySink
 from holdfast.runtime.state import store as stores
 from holdfast.runtime.state.versions import VersionChain
 from holdfast.runtime.worker.host import PartitionHost
 from holdfast.runtime.worker.hosted import Delivery, Inbox
 from holdfast.runtime.worker.worker import NodeWorker
+from holdfast.storage.records import Records, Written
 
 Patch = pytest.MonkeyPatch
 
@@ -130,14 +136,155 @@ def epoch_not_checked(patch: Patch) -> None:
     patch.setattr(PartitionHost, "take", take)
 
 
-def old_driver_writes(patch: Patch) -> None:
-    """Progress of the driver before is taken, as if it had the same claim."""
+def taken_number_taken_again(patch: Patch) -> None:
+    """A driver that finds its next number taken goes on: its record counts for it, the other one for all others."""
+    right = Records.create
+    patch.setattr(Records, "create", lambda self, number, fields: right(self, number, fields) and Written.CREATED)
 
-    def check_claim(mine: int, current: int, where: str | None = None) -> None:
-        if mine < current - 1:
-            raise stores.StaleEpoch(f"claim {mine} is over")
 
-    patch.setattr(progress, "check_claim", check_claim)
+def dropped_number_used_again(patch: Patch) -> None:
+    """A driver that was frozen for long uses a number that was dropped meanwhile, and does not look at later ones."""
+    right = Records.create
+
+    def create(self: Records, number: int, fields: Any) -> Written:
+        found = right(self, number, fields)
+        return Written.CREATED if found is Written.PASSED else found
+
+    patch.setattr(Records, "create", create)
+
+
+def progress_turned_back(patch: Patch) -> None:
+    """A driver reads progress, and takes its claim over whatever was written since."""
+    right = Records.create
+
+    def create(self: Records, number: int, fields: Any) -> Written:
+        found = right(self, number, fields)
+        if found is Written.TAKEN and self._kind == "progress" and fields["machine"] is not None:
+            return right(self, self.numbers()[-1] + 1, fields)
+        return found
+
+    patch.setattr(Records, "create", create)
+
+
+def same_claim_again(patch: Patch) -> None:
+    """A new driver takes the claim of the one before."""
+    right = Progress._append
+
+    def append(self: Progress, *, ended: bool) -> bool:
+        if self.claim > 1 and self.machine is not None:
+            self.claim = 1
+        return right(self, ended=ended)
+
+    patch.setattr(Progress, "_append", append)
+
+
+def pieces_swept_at_once(patch: Patch) -> None:
+    """A driver sweeps away what earlier ones wrote when it starts, though they can still log it."""
+    right = BatchLog.__init__
+
+    def begin(self: BatchLog, *given: Any, **named: Any) -> None:
+        right(self, *given, **named)
+        if self.claim:
+            there = self._storage.list("pieces/")
+            named_there = {
+                piece.file
+                for number in self._records.numbers()
+                if (record := self.record(BatchId(number))) is not None
+                for one in record.sources.values()
+                for piece in one.pieces
+            }
+            self._storage.delete([name for name in there if name not in named_there])
+
+    patch.setattr(BatchLog, "__init__", begin)
+
+
+def pieces_of_others_swept(patch: Patch) -> None:
+    """A driver that has a micro-batch sweeps away all other pieces of its number, though they may be logged."""
+    right = Intake.arrived
+
+    def arrived(self: Intake, source: Any, micro_batch: Any, *, turn: int) -> bool:
+        new = right(self, source, micro_batch, turn=turn)
+        mine, storage = {piece.file for piece in micro_batch.pieces}, self._log._storage
+        label = f"-{micro_batch.number}-"
+        storage.delete([name for name in storage.list(f"pieces/{source}/") if label in name and name not in mine])
+        return new
+
+    patch.setattr(Intake, "arrived", arrived)
+
+
+def other_batch_taken_for_own(patch: Patch) -> None:
+    """A batch that the driver before has logged passes for this driver's: what has arrived here counts as logged."""
+    patch.setattr(BatchLog, "is_own", lambda self, record: True)
+
+
+def readers_not_begun_anew(patch: Patch) -> None:
+    """After a batch of the driver before, readers go on where they are."""
+    patch.setattr(Intake, "_go_on_after_another", lambda self: None)
+
+
+def position_ahead_of_batch(patch: Patch) -> None:
+    """A batch says that the reader is where it is, not where the batch ends."""
+    right = Intake.make_batch
+
+    def make_batch(self: Intake) -> Any:
+        ends = {name: one.arrived[-1] for name, one in self._sources.items() if one.arrived}
+        positions = {name: intakes._position(last) for name, last in ends.items()}
+        commit = self._log.commit
+
+        def ahead(batch: Any, arrived: Any, **named: Any) -> Any:
+            moved = {name: replace(one, position=positions.get(name, one.position)) for name, one in arrived.items()}
+            return commit(batch, moved, **named)
+
+        self._log.commit = ahead  # type: ignore[method-assign]
+        try:
+            return right(self)
+        finally:
+            self._log.commit = commit  # type: ignore[method-assign]
+
+    patch.setattr(Intake, "make_batch", make_batch)
+
+
+def position_lost_without_rows(patch: Patch) -> None:
+    """A batch in which a source has nothing new says that its reader begins."""
+    right = BatchLog._logged
+
+    def logged(self: BatchLog, source: Any, arrived: Any, before: Any, *, last: bool) -> Any:
+        return replace(right(self, source, arrived, before, last=last), position=arrived.position)
+
+    patch.setattr(BatchLog, "_logged", logged)
+
+
+def failed_write_taken_for_done(patch: Patch) -> None:
+    """A batch whose write failed counts as logged."""
+    right = Records.create
+
+    def create(self: Records, number: int, fields: Any) -> Written:
+        try:
+            return right(self, number, fields)
+        except OSError:
+            return Written.CREATED
+
+    patch.setattr(Records, "create", create)
+
+
+def log_trimmed_to_the_newest(patch: Patch) -> None:
+    """The log is trimmed to the last durable checkpoint, not to the one before."""
+    patch.setattr(Checkpoints, "inputs_from", property(lambda self: self.durable_batch))
+
+
+def one_durable_checkpoint_kept(patch: Patch) -> None:
+    """The snapshots of the durable checkpoint before the last are dropped."""
+    patch.setattr(Checkpoints, "_kept", property(lambda self: {self.global_batch, self.durable_batch}))
+
+
+def live_wait_for_the_log(patch: Patch) -> None:
+    """The feed waits for live partitions behind a lost sender."""
+
+    def live_frontier(self: RunStatus) -> BatchId:
+        live = self._state.in_state(LIVE_STATES)
+        return min((self._state.partitions[p].frontier for p in live), default=self.frontier)
+
+    patch.setattr(RunStatus, "live_frontier", property(live_frontier))
 
 
 def global_too_early(patch: Patch) -> None:
@@ -191,12 +338,12 @@ def needed_snapshots_dropped(patch: Patch) -> None:
 
 
 def log_trimmed_early(patch: Patch) -> None:
-    """Source logs are trimmed to the global checkpoint, which nodes can lose, not to the durable one."""
+    """The log is trimmed to the global checkpoint, which nodes can lose, not to a durable one."""
     right = coordinators.Coordinator._do
 
     def do(self: Coordinator, effect: Any) -> None:
         if isinstance(effect, coordinators.GlobalCheckpoint):
-            effect = replace(effect, durable=effect.batch)
+            effect = replace(effect, inputs_from=effect.batch)
         right(self, effect)
 
     patch.setattr(Coordinator, "_do", do)
@@ -304,8 +451,9 @@ def snapshot_without_its_base(patch: Patch) -> None:
     def stored(self: Checkpoints, partition: Any, snapshot: Any) -> None:
         self._snapshots[partition][snapshot.id] = snapshot
 
-    def lost(self: Checkpoints, partition: Any, snapshot: Any) -> None:
+    def lost(self: Checkpoints, partition: Any, snapshot: Any) -> list[Any]:
         self._snapshots[partition].pop(snapshot, None)
+        return []
 
     patch.setattr(Checkpoints, "stored", stored)
     patch.setattr(Checkpoints, "lost", lost)
@@ -338,7 +486,20 @@ BUGS = tuple(
         nondeterministic_consumers_stay,
         nondeterministic_published_at_once,
         epoch_not_checked,
-        old_driver_writes,
+        taken_number_taken_again,
+        dropped_number_used_again,
+        progress_turned_back,
+        same_claim_again,
+        pieces_swept_at_once,
+        pieces_of_others_swept,
+        other_batch_taken_for_own,
+        readers_not_begun_anew,
+        position_ahead_of_batch,
+        position_lost_without_rows,
+        failed_write_taken_for_done,
+        log_trimmed_to_the_newest,
+        one_durable_checkpoint_kept,
+        live_wait_for_the_log,
         global_too_early,
         global_before_published,
         wrong_snapshot,

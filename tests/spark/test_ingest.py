@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from pathlib import Path
 from threading import Thread
@@ -16,11 +15,16 @@ import pytest
 
 from holdfast import Application, count, tumbling
 from holdfast.errors import BadInput
-from holdfast.ids import BatchId, Epoch
-from holdfast.runtime.io.sources import DirectoryLog
+from holdfast.ids import BatchId, Epoch, OperatorId
+from holdfast.runtime.io.batch_log import BatchLog
+from holdfast.runtime.io.source_pieces import write_piece
 from holdfast.runtime.program import Program
+from holdfast.runtime.state.store import StaleEpoch
 from holdfast.spark.ingest import Ingestion, IngestionStopped
+from holdfast.spark.reader_checkpoint import ReaderCheckpoint
 from holdfast.spark.run import SparkRun
+from holdfast.storage.memory import MemoryStorage
+from holdfast.storage.storage import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,23 +68,22 @@ def test_files_are_counted_once_over_two_drivers(spark: SparkSession, tmp_path: 
     for number in range(3):
         write(folder, number)
     first = SparkRun(words(folder), spark, place, sinks=sinks)
-    drain(Ingestion(words(folder), spark, first, place), first)
+    drain(Ingestion(words(folder), spark, first), first)
     first.close()
-    # A driver that died after it had listed a batch and before it had logged it.
+    # A driver that dies when a micro-batch has arrived and is in no batch yet.
     write(folder, 3)
     dying = SparkRun(words(folder), spark, place, sinks=sinks)
-    ingestion = Ingestion(words(folder), spark, dying, place)
-    ingestion._log = lambda batch, taken: None  # type: ignore[method-assign]
+    ingestion = Ingestion(words(folder), spark, dying)
     ingestion.start(available_now=True)
     while ingestion.reading:
         time.sleep(0.05)
+    assert ingestion.intake.pending
     before = dying.logged
-    assert ingestion.make_batch() == before + 1
-    assert dying.logged == before, "listed, not logged"
+    ingestion.stop()
     dying.close()
     last = SparkRun(words(folder), spark, place, sinks=sinks)
-    again = Ingestion(words(folder), spark, last, place)
-    assert last.logged == before + 1, "the listed batch is in the log now"
+    assert last.logged == before
+    again = Ingestion(words(folder), spark, last)
     drain(again, last)
     last.log({}, last=True)
     last.run()
@@ -97,7 +100,7 @@ def test_sources_that_cannot_be_read_are_refused(spark: SparkSession, tmp_path: 
     bare.source("s", schema={"a": "int64"}).output()
     run = SparkRun(bare, spark, tmp_path / "bare")
     with pytest.raises(BadInput, match="no streaming DataFrame"):
-        Ingestion(bare, spark, run, tmp_path / "bare")
+        Ingestion(bare, spark, run)
     for name, frame, problem in (
         ("batch", lambda spark: spark.range(3), "is not a streaming DataFrame"),
         ("columns", lambda spark: spark.readStream.format("rate").load(), "has no column 'a'"),
@@ -106,7 +109,7 @@ def test_sources_that_cannot_be_read_are_refused(spark: SparkSession, tmp_path: 
         app.source("s", frame, schema={"a": "int64"}).output()
         run = SparkRun(app, spark, tmp_path / name)
         with pytest.raises(BadInput, match=problem):
-            Ingestion(app, spark, run, tmp_path / name).start()
+            Ingestion(app, spark, run).start()
 
 
 # -- what needs no cluster: micro-batches are handed in as Spark would -------------------------------------------------
@@ -135,78 +138,94 @@ def two_streams() -> Application:
 
 
 class Bench:
-    """A run as far as ingestion knows it, its ingestion and its logs."""
+    """A run as far as ingestion knows it, and its ingestion."""
 
-    def __init__(self, directory: Path, *, most_behind: int = 10, **options: Any) -> None:
-        self.program = Program(two_streams())
-        self.logs = {
-            name: DirectoryLog(source, "two", directory / "sources" / name)
-            for name, source in self.program.sources.items()
-        }
+    def __init__(self, storage: Storage, *, claim: int = 1, most_behind: int = 10, **options: Any) -> None:
+        self.program, self.storage, self.claim = Program(two_streams()), storage, claim
+        self.batch_log = BatchLog(self.program.sources, "two", storage, claim=claim)
         self.live_frontier = BatchId(-1)
         options = {**options, "most_behind": most_behind}
-        self.ingestion = Ingestion(two_streams(), None, self, directory, **options)  # type: ignore[arg-type]
+        self.ingestion = Ingestion(two_streams(), None, self, **options)  # type: ignore[arg-type]
+        self.places = {name: self._reader(name) for name in self.program.sources}
 
-    @property
-    def logged(self) -> BatchId:
-        return min(log.frontier for log in self.logs.values())
+    def _reader(self, name: OperatorId) -> ReaderCheckpoint:
+        return ReaderCheckpoint(self.storage, name, self.claim, self.ingestion.intake.reader(name)[1])
 
-    def arrive(self, name: str, number: int, *tasks: list[float]) -> None:
+    def arrive(self, name: str, number: int, *tasks: list[float], offsets: str = "") -> None:
         frame = Frame(*(pa.table({"n": range(len(at)), "at": pa.array(at, pa.float64())}) for at in tasks))
-        self.ingestion._arrived(name, frame, number)  # type: ignore[arg-type]
+        self.deliver(name, number, frame, offsets or f"up to {number}")
+
+    def deliver(self, name: str, number: int, frame: Frame, offsets: str) -> None:
+        source = OperatorId(name)
+        place = self.places[source]
+        for file, text in ((f"offsets/{number}", f"v1\n{{}}\n{offsets}"), (f"sources/0/{number}", f"files {number}")):
+            (place.folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (place.folder / file).write_text(text)
+        turn = self.ingestion.intake.reader(source)[0]
+        self.ingestion._arrived(source, turn, place, frame, number)  # type: ignore[arg-type]
 
     def times(self, name: str, batch: int) -> list[float]:
-        rows = self.logs[name].block(BatchId(batch), 0, Epoch(1)).rows
+        rows = self.batch_log.block(OperatorId(name), BatchId(batch), 0, Epoch(1)).rows
         return [] if rows is None else rows["at"].to_pylist()
 
-    def watermark(self, name: str, batch: int) -> float:
-        manifest = self.logs[name].manifest(BatchId(batch))
-        assert manifest is not None
-        assert manifest.watermark is not None
-        return manifest.watermark / 1e6
+    def pieces(self) -> list[str]:
+        return self.storage.list("pieces/")
 
 
-def test_a_micro_batch_that_comes_again_is_taken_once(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_micro_batches_are_logged_in_the_order_of_their_tasks() -> None:
+    storage = MemoryStorage()
+    bench = Bench(storage)
     bench.arrive("left", 0, [1.0, 2.0], [], [3.0])
-    bench.arrive("left", 0, [9.0])
     bench.arrive("right", 0, [5.0])
     assert bench.ingestion.make_batch() == 0
-    bench.arrive("left", 0, [9.0])  # after it was taken
-    assert bench.ingestion.make_batch() is None
-    assert (bench.times("left", 0), bench.times("right", 0)) == ([1.0, 2.0, 3.0], [5.0]), "in the order of the tasks"
-    anew = Bench(tmp_path)
+    assert (bench.times("left", 0), bench.times("right", 0)) == ([1.0, 2.0, 3.0], [5.0])
+    anew = Bench(storage, claim=2)
     anew.arrive("left", 0, [9.0])
-    assert anew.ingestion.make_batch() is None, "another driver knows it too"
+    assert anew.ingestion.make_batch() is None, "Spark delivers the last one again, and it is known"
     anew.arrive("left", 1, [4.0])
     assert anew.ingestion.make_batch() == 1
     assert (anew.times("left", 1), anew.times("right", 1)) == ([4.0], [])
 
 
-def test_pieces_without_a_list_never_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(tmp_path)
-
-    def crash(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("os.link", crash)
-        with pytest.raises(KeyboardInterrupt):
-            bench.arrive("left", 0, [1.0])
-    pieces = tmp_path / "sources" / "left"
-    assert len(list(pieces.glob("*.rows"))) == 1
-    anew = Bench(tmp_path)
+def test_what_a_driver_had_read_and_not_logged_is_swept_away_and_read_again() -> None:
+    storage = MemoryStorage()
+    dead = Bench(storage)
+    dead.arrive("left", 0, [1.0])
+    assert len(dead.pieces()) == 1
+    anew = Bench(storage, claim=2)
     assert anew.ingestion.make_batch() is None
     anew.arrive("left", 0, [2.0])
-    assert len(list(pieces.glob("*.rows"))) == 1, "what the dead driver left is swept away"
     assert anew.ingestion.make_batch() == 0
-    assert anew.times("left", 0) == [2.0]
-    anew.logs["left"].trim(BatchId(0))
-    assert not list(pieces.glob("*.rows")), "trimmed with its batch"
+    assert (anew.times("left", 0), len(anew.pieces())) == ([2.0], 1)
 
 
-def test_a_source_waits_when_too_much_is_waiting(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, most_behind=2, most_arrivals=1)
+def test_attempts_that_did_not_count_leave_nothing() -> None:
+    bench = Bench(MemoryStorage())
+    row = pa.table({"n": [1], "at": [1.0]})
+    write_piece(bench.storage, bench.program.sources[OperatorId("left")], row, "pieces/left/00000001-0-lost")
+    bench.arrive("left", 0, [2.0])
+    assert len(bench.pieces()) == 1
+    assert bench.ingestion.make_batch() == 0
+    assert bench.times("left", 0) == [2.0]
+
+
+def test_a_driver_frozen_in_a_micro_batch_takes_nothing_from_the_next() -> None:
+    """Finding 2: it woke after another one had logged the micro-batch, and swept its pieces away."""
+    storage = MemoryStorage()
+    frozen, woken = Bench(storage), Bench(storage, claim=2)
+    woken.arrive("left", 0, [1.0])
+    assert woken.ingestion.make_batch() == 0
+    frozen.arrive("left", 0, [1.0])
+    with pytest.raises(StaleEpoch):
+        frozen.ingestion.make_batch()
+    assert Bench(storage, claim=3).times("left", 0) == [1.0]
+    woken.arrive("left", 1, [2.0])
+    assert woken.ingestion.make_batch() == 1
+    assert woken.times("left", 1) == [2.0]
+
+
+def test_a_source_waits_when_too_much_is_waiting() -> None:
+    bench = Bench(MemoryStorage(), most_behind=2, most_arrivals=1)
     for number in range(2):
         bench.arrive("left", number, [float(number)])
     assert bench.ingestion.make_batch() == 0
@@ -223,39 +242,48 @@ def test_a_source_waits_when_too_much_is_waiting(tmp_path: Path) -> None:
         bench.arrive("left", 3, [3.0])
 
 
-def test_an_idle_source_lets_the_watermark_go_where_asked_to(tmp_path: Path) -> None:
-    for idle, stands in ((None, [5.0] * 6), (2, [5.0, 5.0, 5.0, 30.0, 40.0, 50.0])):
-        bench = Bench(tmp_path / str(idle), idle_batches=idle)
-        for batch in range(6):
-            bench.arrive("left", batch, [10.0 * batch + 10])
-            if batch == 0:
-                bench.arrive("right", 0, [5.0])
-            assert bench.ingestion.make_batch() == batch
-        assert [bench.watermark("right", batch) for batch in range(6)] == stands
-        bench.arrive("right", 1, [100.0])
-        assert bench.ingestion.make_batch() == 6
-        assert bench.watermark("right", 6) == 100.0
-
-
-def test_rows_of_another_type_are_named(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_rows_of_another_type_are_named() -> None:
+    bench = Bench(MemoryStorage())
     with pytest.raises(BadInput, match="column 'n' of a batch of source left is string, declared as int64"):
-        bench.ingestion._arrived("left", Frame(pa.table({"n": ["x"], "at": [1.0]})), 0)  # type: ignore[arg-type]
+        bench.deliver("left", 0, Frame(pa.table({"n": ["x"], "at": [1.0]})), "up to 0")
     failed = SimpleNamespace(exception=lambda: "PythonException", isActive=False)
     bench.ingestion._queries["left"] = failed  # type: ignore[index,assignment]
     with pytest.raises(BadInput, match="source left is string"):
         bench.ingestion.reading  # noqa: B018
 
 
-@pytest.mark.cluster
-def test_a_source_without_the_checkpoint_it_was_read_with_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark would count its micro-batches anew, and what they bring would pass for delivered already."""
-    folder, place = tmp_path / "in", tmp_path / "run"
-    write(folder, 0)
-    run = SparkRun(words(folder), spark, place)
-    drain(Ingestion(words(folder), spark, run, place), run)
-    again = Ingestion(words(folder), spark, run, place)
-    shutil.rmtree(place / "ingest" / "words" / "checkpoint")
-    with pytest.raises(BadInput, match=r"source words: .*checkpoint: Spark's checkpoint of this source is gone"):
-        again.start(available_now=True)
-    run.close()
+def test_a_source_with_state_of_spark_s_own_is_refused() -> None:
+    bench = Bench(MemoryStorage())
+    (bench.places[OperatorId("left")].folder / "state").mkdir()
+    with pytest.raises(BadInput, match="source left: keeps state of Spark's own"):
+        bench.arrive("left", 0, [1.0])
+
+
+# -- Spark's checkpoint of a reader --------------------------------------------------------------------------------
+
+
+def test_the_files_of_a_reader_are_there_again_for_the_next_driver() -> None:
+    storage = MemoryStorage()
+    bench = Bench(storage)
+    for number in range(3):
+        bench.arrive("left", number, [float(number)])
+        bench.ingestion.make_batch()
+    anew = Bench(storage, claim=2)
+    folder = anew.places[OperatorId("left")].folder
+    assert sorted(path.name for path in (folder / "sources" / "0").iterdir()) == ["0", "1", "2"]
+    assert sorted(path.name for path in (folder / "offsets").iterdir()) == ["1", "2"]
+    assert (folder / "sources" / "0" / "1").read_text() == "files 1"
+
+
+def test_many_copies_become_one_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.spark.reader_checkpoint.MOST_BUNDLES", 4)
+    storage = MemoryStorage()
+    bench = Bench(storage, most_behind=100)
+    place = bench.places[OperatorId("left")]
+    for number in range(20):
+        bench.arrive("left", number, [float(number)])
+        bench.ingestion.make_batch()
+        place.logged(bench.ingestion.intake.reader(OperatorId("left"))[1])
+        assert len(storage.list("readers/")) <= 5
+    anew = Bench(storage, claim=2)
+    assert len(list((anew.places[OperatorId("left")].folder / "sources" / "0").iterdir())) == 20

@@ -13,7 +13,9 @@ import pytest
 
 from holdfast.examples.registry import EXAMPLES
 from holdfast.runtime import run_in_process
+from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.runtime.io.parquet_sink import ParquetSink
+from holdfast.storage.files import FileStorage
 
 pytestmark = pytest.mark.cluster
 
@@ -27,17 +29,16 @@ def command(directory: Path) -> list[str]:
     return [*start, "--directory", str(directory), "--json", *words]
 
 
-def checkpoint_of(progress: Path) -> int:
+def checkpoint_of(run: Path) -> int:
     """Return the last global checkpoint that is written; -1: there is none, or the driver has only taken its claim."""
-    machine = json.loads(progress.read_bytes())["machine"] if progress.exists() else None
-    return -1 if machine is None else int(machine["checkpoints"]["global"])
+    last = last_driver(FileStorage(run))
+    return -1 if last is None or last["machine"] is None else int(last["machine"]["checkpoints"]["global"])
 
 
 def test_a_killed_driver_loses_and_repeats_nothing(tmp_path: Path) -> None:
-    progress = tmp_path / "run" / "progress.json"
     first = subprocess.Popen(command(tmp_path), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 300
-    while checkpoint_of(progress) < 2:
+    while checkpoint_of(tmp_path / "run") < 2:
         assert first.poll() is None, "it ended before its first checkpoint"
         assert time.monotonic() < deadline, "no checkpoint came"
         time.sleep(0.05)
@@ -47,7 +48,9 @@ def test_a_killed_driver_loses_and_repeats_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["batches"] == BATCHES
-    assert json.loads(progress.read_bytes())["claim"] == 2, "a second driver took over"
+    last = last_driver(FileStorage(tmp_path / "run"))
+    assert last is not None
+    assert (last["claim"], last["ended"]) == (2, True), "a second driver took over, and ended in order"
     example = EXAMPLES["word-count"]
     expected = run_in_process(example.application(), example.batches(SEED, BATCHES, ROWS), close=False)
     for name in result["rows"]:

@@ -105,7 +105,7 @@ def test_retries_and_cancelled_cycles_change_nothing(
         assert as_rows(plain) == as_rows(expected.rows(name)), (
             "other readers see nothing of attempts that did not count"
         )
-        assert not list((tmp_path / "out" / name).glob("_holdfast/staged/*"))
+        assert not list((tmp_path / "out" / name).glob("_holdfast/starts/*"))
     assert seen["cancelled"] > 0, "cycles were cancelled"
     kinds = {
         Random(f"{SEED} {cycle} {level} {slot}").choice(KINDS)

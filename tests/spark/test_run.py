@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,7 +141,7 @@ def test_rows_of_files_are_written_by_nodes_where_these_reach_the_directory(
     def elsewhere(self: ParquetSink, start: str) -> ParquetStager:
         found = stager(self, start)
         assert found is not None
-        return ParquetStager(f"{found.folder}-elsewhere")
+        return ParquetStager(f"{found.url}-elsewhere", found.start)
 
     monkeypatch.setattr(ParquetSink, "adopt", counted)
     if not shared:
@@ -157,7 +156,7 @@ def test_rows_of_files_are_written_by_nodes_where_these_reach_the_directory(
     assert sorted(said) == ([] if shared else sorted(OUTPUTS)), "each is told of once"
     for name in OUTPUTS:
         assert as_rows(run.rows(name)) == expected[name]
-        assert not list(Path(sinks[name]).glob("_holdfast/staged/*/*")), "nothing is left behind"
+        assert not list(Path(sinks[name]).glob("_holdfast/starts/*")), "nothing is left behind"
     assert {key.query.operator for key in by_nodes} == (set(OUTPUTS) if shared else set())
 
 
@@ -220,8 +219,7 @@ def test_what_is_not_certain_waits_for_its_checkpoint_and_comes_out_once(
     assert [row["a"] for row in published] == [0, 1, 2], "batches 3 and 4 wait"
     first.close()
     # An epoch that died while it took the checkpoint of batch 5: what it left must not be mixed with another's.
-    name = json.loads((place / "progress.json").read_bytes())["run"]
-    left = place / "checkpoints" / name / "draws-0" / "5.1-o3"
+    left = place / "checkpoints" / first.id / "draws-0" / "c1.0-5.1-o3"
     left.write_bytes(b"half a checkpoint")
     second = SparkRun(uncertain(), unhurried, place, sinks=sinks, checkpoint_every=3)
     second.log({"s": pa.table({"a": [5]})})
@@ -230,6 +228,7 @@ def test_what_is_not_certain_waits_for_its_checkpoint_and_comes_out_once(
     rows = second.rows("draws").to_pylist()
     assert [row["a"] for row in rows] == [0, 1, 2, 3, 4, 5]
     assert rows[:3] == published, "what was out stays as it was"
+    assert not left.exists(), "what an earlier driver had not forgotten is swept away"
     second.close()
 
 
@@ -270,7 +269,7 @@ def test_what_cannot_run_is_refused(spark: SparkSession, tmp_path: Path) -> None
     holds.source("s", schema={"a": "int64"}).map(session.createDataFrame).output()
     with pytest.raises(BadInput, match="cannot be sent"):
         SparkRun(holds, spark, tmp_path / "held")
-    assert not (tmp_path / "held" / "progress.json").exists(), "a start that is refused takes no claim"
+    assert not (tmp_path / "held" / "progress").exists(), "a start that is refused takes no claim"
 
 
 def test_a_sink_with_a_publish_of_its_own_gets_its_rows(tmp_path: Path) -> None:

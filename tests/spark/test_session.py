@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.spark.session import _not_from_py4j, interrupts_held, submitted_session
-from holdfast.spark.start import run_folder
+from holdfast.spark.start import run_place
 
 
 def test_an_interrupt_waits_for_the_end_of_the_block() -> None:
@@ -66,8 +66,8 @@ def test_spark_submit_names_the_master_and_nobody_else() -> None:
 
 def test_a_cluster_beyond_this_machine_needs_a_directory() -> None:
     with pytest.raises(BadInput, match=r"--directory: other machines would not reach.*spark\.holdfast\.directory"):
-        run_folder("x", "spark://10.0.0.1:7077", None)
-    assert run_folder("x", "spark://10.0.0.1:7077", "/data/x") == Path("/data/x")
-    here = run_folder("a/b", "spark://127.0.0.1:7077", None)
+        run_place("x", "spark://10.0.0.1:7077", None)
+    assert run_place("x", "spark://10.0.0.1:7077", "/data/x") == Path("/data/x")
+    here = run_place("a/b", "spark://127.0.0.1:7077", None)
     assert here.is_dir(), "here a new folder does"
     here.rmdir()

@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast as hf
+from holdfast.runtime.coordinator.progress import last_driver
+from holdfast.storage.files import FileStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,8 +116,9 @@ def test_a_run_is_read_watched_stopped_and_continued(
     assert run.awaitTermination(1) is True
     assert run.awaitTermination() is None
     assert run.status["message"] == "Stopped"
-    progress_file = json.loads((place / "run" / "progress.json").read_bytes())
-    assert progress_file["machine"]["checkpoints"]["global"] == run.lastProgress["loggedBatchId"], "a checkpoint of all"  # type: ignore[index]
+    last = last_driver(FileStorage(place / "run"))
+    assert last is not None
+    assert last["machine"]["checkpoints"]["global"] == run.lastProgress["loggedBatchId"], "a checkpoint of all"  # type: ignore[index]
     assert spark.range(3).count() == 3, "the session that was passed goes on"
 
     write(folder, 4)

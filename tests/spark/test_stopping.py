@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.runtime.io.parquet_sink import ParquetSink
+from holdfast.storage.files import FileStorage
 
 APPLICATION = """
 import holdfast as hf
@@ -51,8 +53,10 @@ def test_signals_end_a_run_in_order(tmp_path: Path) -> None:
             out, _ = process.communicate(timeout=120)
         assert process.returncode == 0, (tmp_path / "err").read_text()
         found: dict[str, Any] = json.loads(out)
-        saved = json.loads((place / "run" / "progress.json").read_bytes())["machine"]["checkpoints"]
-        assert saved["global"] == found["batches"] - 1, "the checkpoint covers every batch"
+        last = last_driver(FileStorage(place / "run"))
+        assert last is not None
+        assert last["ended"]
+        assert last["machine"]["checkpoints"]["global"] == found["batches"] - 1, "the checkpoint covers every batch"
         return found
 
     first = run([str(file)], signal.SIGTERM)  # hf.submit

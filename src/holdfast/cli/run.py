@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
 @click.option("--nodes", default=3, show_default=True, type=click.IntRange(1, 50), help="Nodes of an embedded cluster.")
 @click.option(
     "--directory",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where logs, checkpoints and outputs go; every node must reach it. Default: as spark.holdfast.directory says, "
-    "else a new folder, where all nodes are on this machine.",
+    metavar="DIR|URL",
+    help="Where logs, checkpoints and outputs go, a folder or s3://…; every node must reach it. Default: as "
+    "spark.holdfast.directory says, else a new folder, where all nodes are on this machine.",
 )
 @click.option(
     "--checkpoint-every", type=click.IntRange(1), help="Batches per checkpoint. Default: as spark.holdfast.* says."
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 @click.option("--rows", default=2000, show_default=True, type=click.IntRange(1), help="An example's rows per batch.")
 @click.option("--seed", default=1, show_default=True, help="Seed of an example's input.")
 @click.option("--available-now", is_flag=True, help="Read what the sources have now, then end.")
+@click.option("--take-over", is_flag=True, help="End the driver that runs this application, and continue in its place.")
 @click.option("--close", is_flag=True, help="At the end of the input close all windows; the run cannot go on after it.")
 @json_option
 def run(
@@ -43,13 +43,14 @@ def run(
     application: str,
     master: str | None,
     nodes: int,
-    directory: Path | None,
+    directory: str | None,
     checkpoint_every: int | None,
     conf: tuple[str, ...],
     batches: int,
     rows: int,
     seed: int,
     available_now: bool,
+    take_over: bool,
     close: bool,
     as_json: bool,
 ) -> None:
@@ -95,6 +96,7 @@ def run(
             batches=given,
             checkpoint_every=checkpoint_every,
             watch=display.watch,
+            take_over=take_over,
         )
         signals.stop(running)
         running.awaitTermination()
@@ -114,7 +116,7 @@ def run(
     display.table()
     print_table(f"{app.name}: {result['batches']} batches", ["output", "rows"], list(counts.items()), right=(1,))
     place = running.directory
-    click.echo(f"Outputs without a sink are Parquet under {place / 'out'}; to continue: --directory {place}")
+    click.echo(f"Outputs without a sink are Parquet under {place}/out; to continue: --directory {place}")
 
 
 def _session(name: str, master: str | None, settings: dict[str, str], held: ExitStack) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,7 +28,7 @@ class RunDisplay:
         self._width = 0
         self._run: SparkRun | None = None
 
-    def watch(self, running: SparkRun, place: Path) -> Watch:
+    def watch(self, running: SparkRun) -> Watch:
         """Watch a run that is about to start."""
         from holdfast.spark.start import Watch
 

@@ -4,7 +4,8 @@ Sources mark batches; every partition that completes a marked batch saves a snap
 of a mark is *global* once every partition's snapshot is safe and every output up to it is out. Each snapshot is a base
 or the changes since the one before (a chain). During a recovery snapshots hold outboxes too, so that a partition that
 fails again starts from its own last snapshot and costs only itself. Every so many marks are durable: bases, on storage
-that outlives the nodes; a recovery that finds too few fragments goes back to the last of those.
+that outlives the nodes. A recovery that finds too few fragments goes back to the last of those; where that is damaged
+too, to the one before, which is kept with all inputs since.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class SavedSnapshot:
     outbox_from: BatchId | None = None
     """The first batch whose output it holds, with the snapshots it follows; None: it holds none."""
     durable: bool = False
+    saved: tuple[int, int] = (0, 0)
+    """The claim under which it was saved, and the partition's count of forgotten snapshots: a name is used once."""
     contents: bytes | None = field(default=None, compare=False)
     """The snapshot itself, where it is so small that the record of checkpoints holds it; None: the store has it."""
 
@@ -46,13 +49,22 @@ class SavedSnapshot:
 
 
 def snapshot_name(run: str, partition: PartitionId, snapshot: SavedSnapshot) -> str:
-    """Name a snapshot in the store: what it holds is in its name, so that a name never stands for two things."""
-    name = f"{run}/{partition.operator}-{partition.index}/{snapshot.batch}.{snapshot.epoch}"
+    """Name a snapshot in the store. A name never stands for two things, and is never used again once it is forgotten.
+
+    So a driver or node that was frozen can neither overwrite nor delete what a later one needs.
+    """
+    claim, count = snapshot.saved
+    name = f"{run}/{partition.operator}-{partition.index}/c{claim}.{count}-{snapshot.batch}.{snapshot.epoch}"
     if snapshot.follows is not None:
         name += f"-{snapshot.follows[0]}.{snapshot.follows[1]}"
     if snapshot.outbox_from is not None:
         name += f"-o{snapshot.outbox_from}"
     return f"{name}{_DURABLE}" if snapshot.durable else name
+
+
+def claim_of_name(name: str) -> int:
+    """Return the claim under which a snapshot of this name was saved."""
+    return int(name.rpartition("/")[2].partition(".")[0].removeprefix("c"))
 
 
 def is_durable_name(name: str) -> bool:
@@ -72,7 +84,21 @@ class Checkpoints:
         """Marked batches after the last global checkpoint."""
         self.global_batch = NOTHING
         self.durable_batch = NOTHING
+        """The last durable checkpoint."""
+        self.durable_before: BatchId | None = NOTHING
+        """The durable checkpoint before it: the beginning, where there was none yet; None: it is used up."""
         self._durable_marks: set[BatchId] = set()
+
+    @classmethod
+    def at_batch(cls, snapshots: Mapping[PartitionId, SavedSnapshot], batch: BatchId) -> Checkpoints:
+        """Return the record of one durable checkpoint, and of nothing before it: where another layout begins."""
+        checkpoints = cls(snapshots)
+        for partition, snapshot in snapshots.items():
+            checkpoints._snapshots[partition][snapshot.id] = snapshot
+        checkpoints.global_batch = checkpoints.durable_batch = batch
+        checkpoints.durable_before = None
+        checkpoints._durable_marks = {batch}
+        return checkpoints
 
     # -- marks and snapshots -------------------------------------------------------------------------------------------
 
@@ -95,12 +121,19 @@ class Checkpoints:
         """Whether snapshots of a mark are whole, and kept on durable storage too."""
         return mark in self._durable_marks
 
-    def stored(self, partition: PartitionId, snapshot: SavedSnapshot) -> bool:
-        """Hear that a snapshot is safe; say whether it is of use: not if it holds changes since one that is gone."""
-        if snapshot.follows is not None and snapshot.follows not in self._snapshots[partition]:
-            return False
-        self._snapshots[partition][snapshot.id] = snapshot
-        return True
+    def stored(self, partition: PartitionId, snapshot: SavedSnapshot) -> SavedSnapshot | None:
+        """Hear that a snapshot is safe; return the one that is of no use now, if any: this, or one it replaces.
+
+        It is of no use if it holds changes since one that is gone, or if there is one that holds as much.
+        """
+        snapshots = self._snapshots[partition]
+        if snapshot.follows is not None and snapshot.follows not in snapshots:
+            return snapshot
+        there = snapshots.get(snapshot.id)
+        if there is not None and there != snapshot and (there.durable or not snapshot.durable):
+            return snapshot
+        snapshots[snapshot.id] = snapshot
+        return there if there != snapshot else None
 
     @property
     def last_batch(self) -> BatchId:
@@ -117,7 +150,7 @@ class Checkpoints:
 
     def knows(self, partition: PartitionId, snapshot: SavedSnapshot) -> bool:
         """Whether a snapshot is recorded."""
-        return snapshot.id in self._snapshots[partition]
+        return self._snapshots[partition].get(snapshot.id) == snapshot
 
     def has(self, partition: PartitionId, mark: BatchId) -> bool:
         """Whether a partition's snapshot at a mark is safe, durably where the mark is."""
@@ -169,8 +202,8 @@ class Checkpoints:
     def make_global(self, mark: BatchId) -> dict[PartitionId, list[SavedSnapshot]]:
         """Let a mark be the global checkpoint; return the snapshots that nobody needs any more."""
         self.global_batch = mark
-        if mark in self._durable_marks:
-            self.durable_batch = mark
+        if mark in self._durable_marks and mark != self.durable_batch:
+            self.durable_before, self.durable_batch = self.durable_batch, mark
         self.marks = [one for one in self.marks if one > mark]
         self._durable_marks = {one for one in self._durable_marks if one >= mark}
         return self.sweep()
@@ -192,8 +225,24 @@ class Checkpoints:
             gone = {key for key, one in snapshots.items() if one.follows in gone}
         return found
 
+    @property
+    def inputs_from(self) -> BatchId:
+        """The batch after which inputs are needed: of the older durable checkpoint."""
+        return self.durable_batch if self.durable_before is None else self.durable_before
+
+    @property
+    def durable_is_damaged(self) -> bool:
+        """Whether a snapshot of the last durable checkpoint is lost."""
+        batch = self.durable_batch
+        return batch != NOTHING and any(self.at(p, batch) is None for p in self._partitions)
+
     def go_durable(self) -> dict[PartitionId, list[SavedSnapshot]]:
-        """The global checkpoint is lost: the last durable one takes its place, and what came after is forgotten."""
+        """The global checkpoint is lost: the last durable one takes its place, and what came after is forgotten.
+
+        Where that one is damaged too, the durable one before takes its place.
+        """
+        if self.durable_is_damaged and self.durable_before is not None:
+            self.durable_batch, self.durable_before = self.durable_before, None
         self.global_batch = self.durable_batch
         self.marks = []
         self._durable_marks = {self.durable_batch}
@@ -202,9 +251,9 @@ class Checkpoints:
     def sweep(self) -> dict[PartitionId, list[SavedSnapshot]]:
         """Drop what nobody needs any more, and return it.
 
-        Needed are the global and the durable checkpoint, what may become one, and every partition's last snapshot.
+        Needed are the global and the durable checkpoints, what may become one, and every partition's last snapshot.
         """
-        needed_at = {self.global_batch, self.durable_batch, *self.marks}
+        needed_at = {*self._kept, *self.marks}
         gone = {}
         for partition, snapshots in self._snapshots.items():
             needed: set[tuple[BatchId, Epoch]] = set()
@@ -215,17 +264,23 @@ class Checkpoints:
             gone[partition] = [snapshots.pop(key) for key in [key for key in snapshots if key not in needed]]
         return gone
 
+    @property
+    def _kept(self) -> set[BatchId]:
+        """The batches of checkpoints that a recovery may start from."""
+        return {self.global_batch, self.durable_batch, self.inputs_from}
+
     # -- written down --------------------------------------------------------------------------------------------------
 
     def written(self) -> dict[str, object]:
         """Return what a driver that starts again needs."""
-        kept = {self.global_batch, self.durable_batch}
+        kept = self._kept
         return {
             "global": self.global_batch,
             "durable": self.durable_batch,
+            "durable-before": self.durable_before,
             "snapshots": {
                 str(partition): [
-                    [one.batch, one.epoch, one.follows, one.outbox_from, one.durable, _as_text(one.contents)]
+                    [one.batch, one.epoch, one.follows, one.outbox_from, one.durable, one.saved, _as_text(one.contents)]
                     for one in sorted(snapshots.values())
                     if one.batch in kept or any(one in self.chain(partition, top) for top in _tops(snapshots, kept))
                 ]
@@ -239,14 +294,18 @@ class Checkpoints:
         checkpoints = cls(partitions)
         checkpoints.global_batch = BatchId(int(str(fields["global"])))
         checkpoints.durable_batch = BatchId(int(str(fields["durable"])))
+        before = fields["durable-before"]
+        checkpoints.durable_before = None if before is None else BatchId(int(str(before)))
         checkpoints._durable_marks = {checkpoints.durable_batch}
         snapshots = fields["snapshots"]
         assert isinstance(snapshots, Mapping)
         for partition in partitions:
-            for batch, epoch, follows, outbox_from, durable, kept in snapshots.get(str(partition), ()):
-                before = None if follows is None else (BatchId(follows[0]), Epoch(follows[1]))
+            for batch, epoch, follows, outbox_from, durable, saved, kept in snapshots.get(str(partition), ()):
+                base = None if follows is None else (BatchId(follows[0]), Epoch(follows[1]))
                 contents = b64decode(kept) if isinstance(kept, str) else None
-                snapshot = SavedSnapshot(BatchId(batch), Epoch(epoch), before, outbox_from, durable, contents)
+                snapshot = SavedSnapshot(
+                    BatchId(batch), Epoch(epoch), base, outbox_from, durable, (saved[0], saved[1]), contents
+                )
                 checkpoints._snapshots[partition][snapshot.id] = snapshot
         return checkpoints
 

@@ -36,6 +36,8 @@ class PartitionStatus:
     """The first batch that its outbox surely has: nobody was ever told to drop it."""
     first_mark: BatchId = NOTHING
     """It saves at marks from this one on."""
+    forgotten: int = 0
+    """How often snapshots of it were forgotten: those saved from then on have other names."""
 
     @property
     def state(self) -> PartitionState:

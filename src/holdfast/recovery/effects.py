@@ -61,10 +61,12 @@ class RequestNodes:
 
 @dataclass(frozen=True, slots=True)
 class GlobalCheckpoint:
-    """A checkpoint is global: outboxes need not reach back further; source logs not beyond the durable one."""
+    """A checkpoint is global: outboxes need not reach back further; the batch log not beyond the older durable one."""
 
     batch: BatchId
     durable: BatchId
+    inputs_from: BatchId
+    """The batch after which the batch log must have rows."""
 
 
 @dataclass(frozen=True, slots=True)

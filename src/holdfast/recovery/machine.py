@@ -128,7 +128,7 @@ class RecoveryMachine:
             or self.state.checkpoints.at(event.partition, self.state.checkpoints.global_batch) is not None
         )
         if not whole:
-            if self.state.checkpoints.global_batch == self.state.checkpoints.durable_batch:
+            if self.state.checkpoints.durable_is_damaged and not self.has_older():
                 raise CheckFailed(
                     f"the durable checkpoint at batch {self.state.checkpoints.durable_batch} is lost: {event.why}",
                     where=f"partition {event.partition}",
@@ -148,18 +148,17 @@ class RecoveryMachine:
                 mine.first_mark = min(mine.first_mark, event.batch)
 
     def _stored(self, event: CheckpointStored) -> None:
-        wanted = event.snapshot.batch in self.state.checkpoints.marks
-        if not (wanted and self.state.checkpoints.stored(event.partition, event.snapshot)):
-            # Said twice, it may be part of a checkpoint; and a batch that may be marked again has the same names again.
-            if (
-                not self.state.checkpoints.knows(event.partition, event.snapshot)
-                and event.snapshot.batch < self.state.checkpoints.last_batch
-            ):
-                self._forget(event.partition, [event.snapshot])
-            return
-        self._advance_checkpoint()
-        if self.state.recovering:
-            self._give_up_marks()
+        checkpoints = self.state.checkpoints
+        if event.snapshot.batch in checkpoints.marks:
+            found = checkpoints.stored(event.partition, event.snapshot)
+            if found is None or found != event.snapshot:
+                self._forget(event.partition, [] if found is None else [found])
+                self._advance_checkpoint()
+                if self.state.recovering:
+                    self._give_up_marks()
+                return
+        if not checkpoints.knows(event.partition, event.snapshot):  # said twice, it may be part of a checkpoint
+            self._forget(event.partition, [event.snapshot])
 
     def _partitions_reported(self, event: PartitionsReported) -> None:
         if event.epoch != self.state.epoch:
@@ -211,6 +210,16 @@ class RecoveryMachine:
             self._keep_everything()
         self.state.recovering = True
         self._plan(why, fenced=True)
+
+    def has_older(self) -> bool:
+        """Whether the durable checkpoint before the last one can take its place.
+
+        Not where an output is out that would not be made the same again.
+        """
+        older = self.state.checkpoints.durable_before
+        return older is not None and all(
+            self.state.graph.deterministic(p) or batch <= older for p, batch in self.state.published.items()
+        )
 
     def _fall_back(self, event: RestoreFailed) -> None:
         """Too few fragments of the global checkpoint are left: everything starts again from the durable one."""
@@ -330,7 +339,9 @@ class RecoveryMachine:
         gone = self.state.checkpoints.make_global(mark)
         for p in self.state.lost:
             self._set_start(p)
-        self._effects.append(GlobalCheckpoint(mark, self.state.checkpoints.durable_batch))
+        self._effects.append(
+            GlobalCheckpoint(mark, self.state.checkpoints.durable_batch, self.state.checkpoints.inputs_from)
+        )
         for p, snapshots in gone.items():
             self._forget(p, snapshots)
         self._end_recovery()
@@ -357,6 +368,7 @@ class RecoveryMachine:
     def _forget(self, partition: PartitionId, snapshots: Iterable[SavedSnapshot]) -> None:
         gone = tuple((partition, snapshot) for snapshot in snapshots)
         if gone:
+            self.state.partitions[partition].forgotten += 1
             self._effects.append(Forget(gone))
 
     def _end_recovery(self) -> None:

@@ -32,20 +32,25 @@ from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime.blocks import Block
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
+from holdfast.runtime.coordinator.layout import change_layout, changes_of, needs_new_layout
 from holdfast.runtime.coordinator.outputs import name_sinks
 from holdfast.runtime.coordinator.pacing import CycleSettings
-from holdfast.runtime.coordinator.progress import MemoryProgress, ProgressFile
+from holdfast.runtime.coordinator.progress import Progress
+from holdfast.runtime.identity import describe
+from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import MemorySink, Sink
-from holdfast.runtime.io.sources import DirectoryLog, MemoryLog, SourceLog, log_batch
 from holdfast.runtime.messages import CycleEnded, DesiredState, Measures, Report
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.directory_store import DirectoryStore
-from holdfast.runtime.state.snapshot_directory import DirectorySnapshotStore
+from holdfast.runtime.state.durable_snapshots import DurableSnapshotStore
 from holdfast.runtime.state.snapshot_store import MemorySnapshotStore, SnapshotStore
 from holdfast.runtime.state.store import MemoryStore, VersionStore
 from holdfast.runtime.worker.host import PartitionHost
 from holdfast.runtime.worker.worker import NodeWorker
+from holdfast.storage.files import FileStorage
+from holdfast.storage.memory import MemoryStorage
+from holdfast.storage.storage import Storage
 
 
 class LoopBackend:
@@ -54,14 +59,15 @@ class LoopBackend:
     def __init__(
         self,
         program: Program,
-        logs: Mapping[OperatorId, SourceLog],
+        batch_log: BatchLog,
         snapshot_store: SnapshotStore,
         store_of: Callable[[NodeId], VersionStore],
         *,
         clock: Callable[[], float] = time.perf_counter,
         cpu_clock: Callable[[], float] = time.process_time,
     ) -> None:
-        self._program, self._logs, self._snapshot_store, self._store_of = program, logs, snapshot_store, store_of
+        self._program, self._batch_log = program, batch_log
+        self._snapshot_store, self._store_of = snapshot_store, store_of
         self._clock, self._cpu_clock = clock, cpu_clock
         self.nodes: dict[NodeId, NodeWorker] = {}
         self._reports: list[Report] = []
@@ -73,7 +79,7 @@ class LoopBackend:
                 self._program,
                 self._store_of(name),
                 self._snapshot_store,
-                self._logs,
+                self._batch_log,
                 name=name,
                 clock=self._clock,
                 cpu_clock=self._cpu_clock,
@@ -163,30 +169,29 @@ class InProcess:
         """
         self.program = Program(app)
         self._directory = None if directory is None else Path(directory)
-        self._logs: dict[OperatorId, SourceLog] = {
-            name: MemoryLog(source, self.program.name)
-            if self._directory is None
-            else DirectoryLog(source, self.program.name, self._directory / "sources" / name)
-            for name, source in self.program.sources.items()
-        }
-        snapshot_store = (
-            MemorySnapshotStore()
-            if self._directory is None
-            else DirectorySnapshotStore(self._directory / "checkpoints")
+        storage: Storage = MemoryStorage() if self._directory is None else FileStorage(self._directory)
+        changes = changes_of(storage, self.program)
+        if needs_new_layout(storage, self.program, changes):
+            change_layout(storage, storage.within("checkpoints"), self.program, run_old=self._refuse_to_run_old)
+        progress = Progress(storage, self.program.name)
+        progress.describe(describe(self.program))
+        self._batch_log = BatchLog(
+            self.program.sources, self.program.name, storage, claim=progress.claim, generation=progress.generation
         )
-        self._backend = LoopBackend(self.program, self._logs, snapshot_store, self._store, clock=clock)
+        snapshot_store = (
+            MemorySnapshotStore() if self._directory is None else DurableSnapshotStore(storage.within("checkpoints"))
+        )
+        self._backend = LoopBackend(self.program, self._batch_log, snapshot_store, self._store, clock=clock)
         self._backend.add_nodes({NodeId(f"node-{number}"): math.inf for number in range(nodes)})
         if checkpoint_every is None:
             checkpoint_every = _NEVER if self._directory is None else CHECKPOINT_EVERY
         self._coordinator = Coordinator(
             self.program,
             self._backend,
-            self._logs,
+            self._batch_log,
             name_sinks(self.program, self.program.sinks_by_operator(sinks or {})),
             self._late_sink,
-            MemoryProgress()
-            if self._directory is None
-            else ProgressFile(self._directory / "progress.json", self.program.name),
+            progress,
             recovery=recovery,
             pace=CycleSettings(checkpoint_batches=checkpoint_every, time_budget=math.inf),
             emit=self._see,
@@ -199,7 +204,7 @@ class InProcess:
 
     @property
     def frontier(self) -> BatchId:
-        """The last batch logged by every source."""
+        """The last batch in the log."""
         return self._coordinator.status.logged
 
     @property
@@ -226,12 +231,12 @@ class InProcess:
 
     def feed(self, batch: Mapping[str, pa.Table]) -> None:
         """Log one batch (sources that are not named have no rows in it) and process it."""
-        log_batch(self.program, self._logs, batch)
+        self._batch_log.append(batch)
         self.run()
 
     def close(self) -> None:
         """End all sources: windows that are still open come out."""
-        log_batch(self.program, self._logs, {}, last=True)
+        self._batch_log.append({}, last=True)
         self.run()
 
     def run(self) -> None:
@@ -295,8 +300,19 @@ class InProcess:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
+    def _refuse_to_run_old(self) -> None:
+        raise BadInput(
+            "changed its layout, and there are batches after its last checkpoint",
+            where=f"application {self.program.name}",
+            remedy="run the application as it was, call checkpoint(), then change it",
+        )
+
     def _store(self, node: NodeId) -> VersionStore:
-        return MemoryStore() if self._directory is None else DirectoryStore(self._directory / node)
+        if self._directory is None:
+            return MemoryStore()
+        # What a node has of another layout is of no use: its partitions are others, under the same names.
+        generation = self._batch_log.generation
+        return DirectoryStore(self._directory / (f"{node}-layout-{generation}" if generation else node))
 
     def _late_sink(self, operator: OperatorId, feed: OperatorId) -> Sink:
         return MemorySink() if self._directory is None else ParquetSink(self._directory / "late" / operator / feed)

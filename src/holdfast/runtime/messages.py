@@ -44,6 +44,8 @@ class PartitionAssignment:
     follows: SavedSnapshot | None = None
     """Its last snapshot: the next one may hold only what has changed since."""
     with_outbox: bool = False
+    forgotten: int = 0
+    """Part of the names of its snapshots: one that was forgotten is never used again."""
     paused: bool = False
 
 
@@ -75,6 +77,8 @@ class DesiredState:
     """Snapshots to drop."""
     trim_outboxes: bool = False
     """Whether workers trim their outboxes now, and report from which batch on they hold rows: looking costs."""
+    generation: int = 0
+    """The layout of the run: part of the key of every output."""
 
 
 # -- what a partition host answers: values, never exceptions -----------------------------------------------------------

@@ -24,6 +24,7 @@ from holdfast.errors import BadInput
 from holdfast.ids import NodeId
 from holdfast.spark.pinned_jobs import own_host
 from holdfast.spark.settings import PREFIX, Settings
+from holdfast.storage.storage import is_url
 from holdfast.store.agent.agent_files import AgentSettings, agent_ready, enter_ring, live_with, write_settings
 from holdfast.store.agent.spool import SPOOL_VARIABLE, agent_address, make_folders
 from holdfast.store.wire.address import Address, is_loopback
@@ -76,7 +77,7 @@ def agent_settings(settings: Settings, host: str) -> AgentSettings:
         peers=settings.store_peers,
         wait_for_ring=not given,
         secret_file=settings.store_secret_file,
-        durable=settings.store_durable,
+        durable=None if is_url(settings.store_durable or "") else settings.store_durable,
         data_fragments=settings.store_data_fragments,
         parity_fragments=settings.store_parity_fragments,
         survive=settings.store_tolerate_node_loss,

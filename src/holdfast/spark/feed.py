@@ -9,6 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from holdfast.errors import BadInput
+from holdfast.runtime.coordinator.status import has_room
 from holdfast.spark.ingest import Ingestion
 from holdfast.spark.run import SparkRun
 
@@ -49,8 +50,6 @@ class SourceFeed:
     def __init__(self, ingestion: Ingestion, running: SparkRun, *, available_now: bool) -> None:
         """With `available_now`, read what there is and end."""
         self._ingestion, self._running, self._available_now = ingestion, running, available_now
-        # Several batches where much has come: a cycle then takes them together, with fewer exchanges.
-        self._most = 2 * running.coordinator.pace.most_batches
 
     def start(self) -> None:
         """See Feed."""
@@ -64,19 +63,19 @@ class SourceFeed:
     @property
     def pending(self) -> bool:
         """See Feed."""
-        return self._ingestion.unlogged
+        return self._ingestion.intake.pending
 
     def log_batches(self) -> bool:
         """See Feed."""
-        made, running = False, self._running
-        while running.logged - running.live_frontier < self._most and self._ingestion.make_batch() is not None:
+        made, coordinator = False, self._running.coordinator
+        while has_room(coordinator.status, coordinator.pace.most_batches) and self._ingestion.make_batch() is not None:
             made = True
         return made
 
     def available(self) -> Callable[[], bool]:
         """See Feed."""
         through = self._ingestion.await_available()
-        return lambda: self._ingestion.has_taken(through)
+        return lambda: self._ingestion.intake.has_taken(through)
 
     def stop(self) -> None:
         """See Feed."""

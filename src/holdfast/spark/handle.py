@@ -27,7 +27,7 @@ class Run:
         run.stop()
     """
 
-    def __init__(self, running: SparkRun, feed: Feed, view: RunView, loop: RunLoop, directory: Path) -> None:
+    def __init__(self, running: SparkRun, feed: Feed, view: RunView, loop: RunLoop, directory: Path | str) -> None:
         """Made by `hf.start`."""
         self._running, self._feed, self._view, self._loop = running, feed, view, loop
         self.directory = directory

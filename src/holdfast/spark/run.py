@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -24,21 +26,26 @@ from holdfast.ids import BatchId, OperatorId, PartitionId, folder_name
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
+from holdfast.runtime.coordinator.layout import change_layout, changes_of, needs_new_layout
+from holdfast.runtime.coordinator.liveness import DriverSigns, refuse_if_alive, this_driver
 from holdfast.runtime.coordinator.outputs import name_sinks, stagers_of
 from holdfast.runtime.coordinator.pacing import CycleSettings
-from holdfast.runtime.coordinator.progress import ProgressFile
+from holdfast.runtime.coordinator.progress import Progress, last_driver
+from holdfast.runtime.identity import describe
+from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.parquet_sink import ParquetSink
-from holdfast.runtime.io.sinks import StagingSink
-from holdfast.runtime.io.sources import DirectoryLog, log_batch
+from holdfast.runtime.io.sinks import FunctionSink, OutputKey, Sink, StagingSink
 from holdfast.runtime.messages import Measures
 from holdfast.runtime.program import Program
-from holdfast.runtime.state.snapshot_directory import DirectorySnapshotStore
-from holdfast.runtime.times import END_OF_TIME
+from holdfast.runtime.state.durable_snapshots import DurableSnapshotStore
+from holdfast.runtime.state.store import StaleEpoch
 from holdfast.spark.backend import SparkBackend
 from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.requirements import check_requirements
 from holdfast.spark.settings import PREFIX, Settings, conf_of
 from holdfast.spark.worker_task import RunContext
+from holdfast.storage.self_check import check_storage
+from holdfast.storage.storage import Storage, open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,7 +58,7 @@ class SparkRun:
         self,
         app: Application,
         spark: SparkSession,
-        directory: Path,
+        directory: Path | str,
         *,
         sinks: Mapping[str, object] | None = None,
         settings: Settings | None = None,
@@ -66,15 +73,22 @@ class SparkRun:
         request_nodes: Callable[[int], str | None] | None = None,
         secret_file: Path | str | None = None,
         admits: Callable[[str], bool] = lambda host: True,
+        take_over: bool = False,
+        old_sink: Callable[[str], object] = lambda name: None,
+        old_layout: bool = False,
     ) -> None:
         """Begin, or go on where an earlier driver left off: `directory` is on storage that every node reaches.
 
-        It holds the source logs, durable checkpoints and the progress of the run. `settings` are the session's
-        `spark.holdfast.*` unless given; what is named here goes before them: a checkpoint every so many batches, how
-        recovery goes about it, the pace, the capacity of a node in the unit of the topology's costs. `nodes`: how many
-        executors to begin with. `request_nodes` asks for replacements of lost ones. The nodes' agents are pinged with
-        the secret in `secret_file`. Executors on hosts that `admits` says no to stand by until it says yes. `log` gets
-        a line for people, `emit` every event, as values.
+        It is a folder or a URL of object storage, and holds the batch log, durable checkpoints and the progress of the
+        run. Where another driver is alive, this one is refused unless it is to `take_over`. An application that has
+        changed since is compared with what the run is: what would lose state or rows is refused; another layout first
+        runs the old one to its end (`old_layout`), with `old_sink` for outputs that are no more.
+
+        `settings` are those of the session (`spark.holdfast.*`) unless given; what is named here goes before them: a
+        checkpoint every so many batches, how recovery goes about it, the pace, the capacity of a node in the unit of
+        the topology's costs. `nodes`: how many executors to begin with. `request_nodes` asks for replacements of lost
+        ones. The nodes' agents are pinged with the secret in `secret_file`. Executors on hosts that `admits` says no to
+        stand by until it says yes. `log` gets a line for people, `emit` every event, as values.
         """
         for hint in check_requirements(spark):
             log(hint)
@@ -86,29 +100,71 @@ class SparkRun:
         if checkpoint_every is not None:
             chosen = replace(chosen, checkpoint_batches=checkpoint_every, checkpoint_seconds=math.inf)
         self.program = Program(app)
-        # Tasks have a working directory of their own: what they are told must not depend on the driver's.
-        self._directory = Path(directory).absolute()
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._logs = {
-            name: DirectoryLog(source, self.program.name, self._directory / "sources" / name)
-            for name, source in self.program.sources.items()
-        }
+        self.storage = open_storage(directory)
+        """Where the run is."""
+        check_storage(self.storage)
+        durable = open_storage(chosen.store_durable) if chosen.store_durable else self.storage.within("checkpoints")
         start = f"{folder_name(self.program.name)}-{uuid4().hex[:12]}"
         self._sinks = name_sinks(self.program, self.program.sinks_by_operator(sinks or {}))
         portable, planned = _portable(app), recovery or _recovery(chosen, self.program)
+        changes = None if old_layout else changes_of(self.storage, self.program)
+        # Taking the claim ends an earlier driver: what this one would be refused for is looked at before.
+        if not take_over:
+            refuse_if_alive(self.storage, seconds=chosen.driver_heartbeat_seconds, log=log)
+        for line in [] if changes is None else changes.lines():
+            if not line.endswith(": same"):
+                log(line)
+        if needs_new_layout(self.storage, self.program, changes):
+
+            def run_old() -> None:
+                old = _old_application(self.storage)
+                _log_old(log)
+                inner = SparkRun(
+                    old,
+                    spark,
+                    directory,
+                    sinks=_old_sinks(old, self.program, self._sinks, old_sink),
+                    settings=chosen,
+                    wait_seconds=wait_seconds,
+                    log=log,
+                    pace=pace,
+                    nodes=nodes,
+                    request_nodes=request_nodes,
+                    admits=admits,
+                    take_over=True,
+                    old_layout=True,
+                )
+                try:
+                    inner.run()
+                    inner.checkpoint()
+                finally:
+                    inner.close()
+
+            change_layout(self.storage, durable, self.program, run_old=run_old, driver=this_driver())
         stagers = stagers_of(self.program, self._sinks, start)
         staging = _pickled(stagers) if stagers else b""
-        # Taking the claim ends an earlier driver: what this one would be refused for was looked at before.
-        progress = ProgressFile(self._directory / "progress.json", self.program.name)
-        self.id, self.start_id = progress.run, start
+        self._progress = progress = Progress(self.storage, self.program.name, driver=this_driver())
+        self.id, self.start_id, self.claim = progress.run, start, progress.claim
+        kept = f"applications/{progress.generation:06d}-{progress.claim:08d}"
+        self.storage.create(kept, portable)
+        progress.describe(describe(self.program), kept)
+        self._signs = DriverSigns(self.storage, progress.claim, seconds=chosen.driver_heartbeat_seconds)
+        self.batch_log = BatchLog(
+            self.program.sources,
+            self.program.name,
+            self.storage,
+            claim=progress.claim,
+            generation=progress.generation,
+        )
         context = RunContext(
             portable,
             start,
-            str(self._directory / "sources"),
-            chosen.store_durable or str(self._directory / "checkpoints"),
+            self.storage,
+            durable,
             progress.run,
             chosen,
             staging,
+            progress.generation,
         )
         self._keep_alive = KeepAlive(secret_file=chosen.store_secret_file, seconds=chosen.keepalive_seconds)
         self.backend = SparkBackend(
@@ -126,9 +182,9 @@ class SparkRun:
         self.coordinator = Coordinator(
             self.program,
             self.backend,
-            self._logs,
+            self.batch_log,
             self._sinks,
-            lambda operator, feed: ParquetSink(self._directory / "late" / operator / feed),
+            lambda operator, feed: ParquetSink(self.storage.within(f"late/{operator}/{feed}")),
             progress,
             recovery=planned,
             pace=pace or _pace(chosen, wait_seconds),
@@ -137,7 +193,8 @@ class SparkRun:
         )
         # This driver has the run's claim now: an earlier one is refused, and what it left without a name is of no use.
         names = self.coordinator.state.checkpoints.names(progress.run)
-        DirectorySnapshotStore(Path(context.checkpoints)).sweep(progress.run, names)
+        DurableSnapshotStore(durable).sweep(progress.run, names, progress.claim)
+        self.storage.delete([name for name in self.storage.list("applications/") if name != kept and name < kept])
         for name in stagers:
             self._staging(name).sweep_staged()
         self._staged = tuple(stagers)
@@ -146,7 +203,7 @@ class SparkRun:
 
     @property
     def logged(self) -> BatchId:
-        """The last batch that every source has logged."""
+        """The last batch in the log."""
         return self.coordinator.status.logged
 
     @property
@@ -162,8 +219,7 @@ class SparkRun:
     @property
     def closed(self) -> bool:
         """Whether the sources are closed: every window is, and nothing can follow."""
-        last = [log.manifest(log.frontier) for log in self._logs.values()]
-        return any(one is not None and one.watermark == END_OF_TIME for one in last)
+        return self.batch_log.closed
 
     @property
     def caught_up(self) -> bool:
@@ -171,13 +227,13 @@ class SparkRun:
         return self.coordinator.status.caught_up
 
     def log(self, batch: Mapping[str, pa.Table], *, last: bool = False, number: BatchId | None = None) -> BatchId:
-        """Put one batch into the source logs; sources that are not named have no rows in it. Returns its number."""
-        return log_batch(self.program, self._logs, batch, last=last, number=number)
+        """Put one batch into the log; sources that are not named have no rows in it. Returns its number."""
+        return self.batch_log.append(batch, last=last, number=number)
 
     def logged_rows(self, batch: BatchId) -> dict[str, int]:
-        """Return how many rows each source has in a batch; 0 where its manifest is trimmed."""
-        found = {name: log.manifest(batch) for name, log in self._logs.items()}
-        return {str(name): 0 if one is None else sum(one.rows) for name, one in found.items()}
+        """Return how many rows each source has in a batch; 0 where it is trimmed."""
+        record = self.batch_log.record(batch)
+        return {str(name): 0 if record is None else sum(record.sources[name].rows) for name in self.program.sources}
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -203,6 +259,9 @@ class SparkRun:
         self._keep_alive.close()
         for name in self._staged:
             self._staging(name).end_staging()
+        self._signs.stop()
+        with suppress(StaleEpoch, OSError):  # another driver has the run, or finds out itself that this one is gone
+            self._progress.end()
 
     def _staging(self, name: OperatorId) -> StagingSink:
         sink = self._sinks[name]
@@ -279,6 +338,39 @@ def _backup_partitions(retention: str, program: Program) -> frozenset[PartitionI
             f"there is no partition {min(strange)}", field=f"{PREFIX}retention", remedy="plan for this topology"
         )
     return found
+
+
+def _old_application(storage: Storage) -> Application:
+    """Return the application of a run's present layout, as its last driver kept it."""
+    last = last_driver(storage)
+    kept = None if last is None or last["program"] is None else storage.read(last["program"])
+    try:
+        if kept is None:
+            raise FileNotFoundError("it was not kept")
+        found: Application = pickle.loads(kept)
+        return found
+    except Exception as error:
+        raise BadInput(
+            f"the application as it was cannot be loaded: {_first_line(error)}",
+            where=storage.url,
+            remedy="start it as it was before, stop it, then change it: a stopped run needs the old one no more",
+        ) from None
+
+
+def _old_sinks(
+    old: Application, program: Program, sinks: Mapping[OperatorId, Sink], old_sink: Callable[[str], object]
+) -> dict[str, object]:
+    """Return the sinks of an application that was before: those of the same outputs now, else what is given."""
+    now: dict[str, object] = {name: sinks[operator] for operator, name in program.output_names.items()}
+    return {name: now.get(name) or old_sink(name) or FunctionSink(_drop) for name in old.output_names().values()}
+
+
+def _drop(rows: pa.Table, key: OutputKey) -> None:
+    """Take rows of an output that is no more, and whose sink nobody knows."""
+
+
+def _log_old(log: Callable[[str], object]) -> None:
+    log("the layout changes: the application as it was processes what is logged and takes a checkpoint")
 
 
 def _pickled(value: object) -> bytes:

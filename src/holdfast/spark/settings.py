@@ -94,7 +94,10 @@ class Settings:
     """How an application runs. Each field says its key, its default and what it is for."""
 
     directory: str | None = _setting(
-        "directory", _text, None, "Folder of the run, on storage that every node reaches: logs, progress, outputs."
+        "directory",
+        _text,
+        None,
+        "Folder or URL (s3://…) of the run, on storage that every node reaches: logs, progress, outputs.",
     )
     checkpoint_batches: int = _setting(
         "checkpoint.batches", _whole(1), 10, "A global checkpoint after so many batches, if not before."
@@ -134,6 +137,12 @@ class Settings:
     )
     store_linger_seconds: float = _setting(
         "store.linger", _seconds, 600.0, "How long agents outlive their executors: the fast way back for a new driver."
+    )
+    driver_heartbeat_seconds: float = _setting(
+        "driver.heartbeat.seconds",
+        _some_seconds,
+        3.0,
+        "The driver writes a sign of life to the run's storage so often; one that misses three has gone.",
     )
     keepalive_seconds: float = _setting(
         "keepalive.seconds", _some_seconds, 2.5, "A node that answers nothing for so long has failed."

@@ -31,6 +31,7 @@ from holdfast.spark.run_loop import RunLoop
 from holdfast.spark.run_view import RunView
 from holdfast.spark.session import is_loopback_master, start_session, stop_session
 from holdfast.spark.settings import PREFIX, Settings, conf_of
+from holdfast.storage.storage import is_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,19 +62,22 @@ def start(
     close: bool = False,
     sinks: Mapping[str, object] | None = None,
     batches: Iterable[Mapping[str, pa.Table]] | None = None,
+    take_over: bool = False,
 ) -> Run:
     """Start an application in the background; return the handle of the run.
 
     Without a session, an embedded cluster of so many `nodes` is started on this machine, and stopped with the run. A
     session that is passed goes on after the run; it must be a classic session on a cluster, not Spark Connect.
 
-    `directory` holds logs, checkpoints and outputs, on storage that every node reaches: the setting
-    `spark.holdfast.directory` by default, else a new folder where all nodes are on this machine. Started again with
+    `directory` holds logs, checkpoints and outputs, on storage that every node reaches: a folder, or a URL of object
+    storage (s3://…); the setting `spark.holdfast.directory` by default, else a new folder where all nodes are on this
+    machine. Started again with
     the same directory, a run continues where it stood, and each output row comes out once. `conf` are settings of
     Spark and `spark.holdfast.*`; with a session that is passed, only the latter. With `available_now` the run reads
     what the sources have now, then ends; with `close` it then closes all windows, and cannot be continued. `sinks`
     replaces the sinks of outputs, by their names. `batches` replaces the sources: source -> pyarrow.Table for each
-    batch, for tests of an application.
+    batch, for tests of an application. Where a driver of this run is alive, a second one is refused, unless it is to
+    `take_over`: then the first one ends.
 
     Example:
         app = hf.Application("web")
@@ -93,6 +97,7 @@ def start(
         close=close,
         sinks=sinks or {},
         batches=batches,
+        take_over=take_over,
     )
 
 
@@ -108,7 +113,8 @@ def launch(
     sinks: Mapping[str, object],
     batches: Iterable[Mapping[str, pa.Table]] | None,
     checkpoint_every: int | None = None,
-    watch: Callable[[SparkRun, Path], Watch] | None = None,
+    watch: Callable[[SparkRun], Watch] | None = None,
+    take_over: bool = False,
 ) -> Run:
     """Start a run as `start` does; `watch` says who is watching of it, once its folder is known."""
     app.topology()  # what cannot run is refused before a cluster starts
@@ -123,14 +129,14 @@ def launch(
         settings = _settings(spark, conf, own=cluster is not None)
         frames = open_sources(app, spark) if batches is None else {}
         app = resolved(app, frames) if batches is None else app
-        place = run_folder(app.name, spark.sparkContext.master, directory or settings.directory).absolute()
+        place = run_place(app.name, spark.sparkContext.master, directory or settings.directory)
         names = app.output_names()
-        default = {name: str(place / "out" / name) for one, name in names.items() if app.sinks.get(one) is None}
+        default = {name: f"{place}/out/{name}" for one, name in names.items() if app.sinks.get(one) is None}
         relay = _Relay()
         running = SparkRun(
             app,
             spark,
-            place / "run",
+            f"{place}/run",
             sinks={**default, **sinks},
             settings=settings,
             checkpoint_every=checkpoint_every,
@@ -139,17 +145,19 @@ def launch(
             nodes=nodes if cluster else None,
             request_nodes=_replacements(cluster, nodes) if cluster else None,
             secret_file=cluster.secret_file if cluster else None,
+            take_over=take_over,
+            old_sink=lambda name: f"{place}/out/{name}",
         )
         starting.callback(running.close)
-        events = EventFile(place / "run" / "events.jsonl")
+        events = EventFile(_events_folder(place, relay.log) / "events.jsonl")
         starting.callback(events.close)
         view = RunView(running)
-        watching = Watch() if watch is None else watch(running, place)
+        watching = Watch() if watch is None else watch(running)
         relay.join(watching, [events.write, view.emit, watching.emit])
         feed: Feed
         if batches is None:
             behind = settings.max_pending_batches
-            ingestion = Ingestion(app, spark, running, place / "run", most_behind=behind, frames=frames)
+            ingestion = Ingestion(app, spark, running, most_behind=behind, frames=frames)
             feed = SourceFeed(ingestion, running, available_now=available_now)
         else:
             feed = GivenFeed(batches, running)
@@ -181,15 +189,26 @@ class _Relay:
             watch.log(line)
 
 
-def run_folder(name: str, master: str, named: Path | str | None) -> Path:
-    """Return a run's folder: as named, else a new one where all nodes are on this machine."""
+def run_place(name: str, master: str, named: Path | str | None) -> Path | str:
+    """Return a run's folder, or its URL: as named, else a new folder where all nodes are on this machine."""
+    if named is not None and is_url(str(named)):
+        return str(named).rstrip("/")
     if named is None and not is_loopback_master(master):
         raise BadInput(
             "other machines would not reach a new folder on this one",
             field="--directory",
             remedy="name a folder on storage that every node reaches, or set spark.holdfast.directory",
         )
-    return Path(named or tempfile.mkdtemp(prefix=f"holdfast-{folder_name(name)}-"))
+    return Path(named or tempfile.mkdtemp(prefix=f"holdfast-{folder_name(name)}-")).absolute()
+
+
+def _events_folder(place: Path | str, log: Callable[[str], object]) -> Path:
+    """Return where events are written: beside the run, where that is a folder; object storage has no appending."""
+    if isinstance(place, Path):
+        return place / "run"
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-events-"))
+    log(f"events are written to {folder}")
+    return folder
 
 
 def _settings(spark: SparkSession, conf: Mapping[str, str], *, own: bool) -> Settings:

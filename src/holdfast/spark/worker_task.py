@@ -19,7 +19,7 @@ from pathlib import Path
 from holdfast.errors import HoldfastError, one_line
 from holdfast.ids import BatchId, NodeId
 from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks
-from holdfast.runtime.io.sources import DirectoryLog
+from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.messages import DesiredState, Failed, NodeReport
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.directory_store import DirectoryStore
@@ -28,6 +28,7 @@ from holdfast.spark.agents import AgentReport, agent_settings, ensure_agent, nod
 from holdfast.spark.pinned_jobs import DRIVER, own_host
 from holdfast.spark.settings import Settings
 from holdfast.spark.snapshot_store import NodeSnapshotStore
+from holdfast.storage.storage import Storage
 from holdfast.store.agent.spool import Spool
 
 
@@ -39,15 +40,17 @@ class RunContext:
     """The application, without what only the driver needs."""
     start: str
     """Names this start of the driver: what nodes keep of one is apart from every other's."""
-    sources: str
-    """The folder of the source logs."""
-    checkpoints: str
-    """The folder of durable snapshots."""
+    storage: Storage
+    """Where the run is: its batch log."""
+    durable: Storage
+    """Where durable snapshots are."""
     run: str
     """Names the run, over all its drivers: agents that outlive one are found by it."""
     settings: Settings
     stagers: bytes = b""
     """What nodes stage the rows of outputs with, by operator, pickled; empty: rows pass through the driver."""
+    generation: int = 0
+    """The layout of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +128,11 @@ def _worker(context: RunContext, name: NodeId) -> NodeWorker:
     key = (hashlib.blake2b(context.application).hexdigest(), context.start, name)
     if key not in _workers:
         program = Program(pickle.loads(context.application))
-        logs = {
-            source: DirectoryLog(at, program.name, Path(context.sources) / source)
-            for source, at in program.sources.items()
-        }
         worker = NodeWorker(
             program,
             DirectoryStore(state_folder(context.start, name)),
-            NodeSnapshotStore(Path(context.checkpoints), _spool(context)),
-            logs,
+            NodeSnapshotStore(context.durable, _spool(context)),
+            BatchLog(program.sources, program.name, context.storage, generation=context.generation),
             name=name,
             clock=time.perf_counter,
             cpu_clock=time.process_time,

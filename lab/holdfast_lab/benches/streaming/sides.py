@@ -19,7 +19,6 @@ import pyarrow as pa
 from holdfast.application import Application, steps
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, OperatorId
-from holdfast.runtime.io.sources import DirectoryLog
 from holdfast.spark.ingest import Ingestion
 from holdfast.spark.run import SparkRun
 from holdfast_lab.baselines.structured_streaming import StreamOfFiles, StructuredStreaming, add_files
@@ -81,11 +80,7 @@ class HoldfastSide:
         sinks: dict[str, object] = {name: str(folder / "out" / name) for name in self._outputs}
         self._run = SparkRun(app, spark, folder / "run", sinks=sinks, secret_file=secret_file)
         # One micro-batch to a batch: both sides work in batches of the same rows.
-        self._ingestion = Ingestion(app, spark, self._run, folder / "run", most_arrivals=1)
-        self._logs = [
-            DirectoryLog(source, self._run.program.name, folder / "run" / "sources" / name)
-            for name, source in self._run.program.sources.items()
-        ]
+        self._ingestion = Ingestion(app, spark, self._run, most_arrivals=1)
         self._counted, self._rows = -1, 0
         self._expected = 0
         self._ingestion.start()
@@ -108,8 +103,7 @@ class HoldfastSide:
     def _logged_rows(self) -> int:
         while self._counted < self._run.logged:
             self._counted += 1
-            manifests = [log.manifest(BatchId(self._counted)) for log in self._logs]
-            self._rows += sum(sum(manifest.rows) for manifest in manifests if manifest is not None)
+            self._rows += sum(self._run.logged_rows(BatchId(self._counted)).values())
         return self._rows
 
     def rows(self, output: str) -> pa.Table:

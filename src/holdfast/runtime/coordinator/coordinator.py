@@ -37,8 +37,8 @@ from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.coordinator.pacing import CheckpointSchedule, CycleSettings, StallDetector
 from holdfast.runtime.coordinator.progress import Progress
 from holdfast.runtime.coordinator.status import RunStatus
+from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.sinks import Sink
-from holdfast.runtime.io.sources import SourceLog
 from holdfast.runtime.messages import (
     CycleEnded,
     CycleResult,
@@ -79,6 +79,9 @@ class _Counters:
     handed_out: int = 0
     ended: int = 0
     forget: list[str] = field(default_factory=list)
+    """Snapshots that nodes are to delete: the progress that is written does not hold them any more."""
+    dropped: list[str] = field(default_factory=list)
+    """Those that the next progress will not hold."""
     problem: str | None = None
     not_staged: set[OperatorId] = field(default_factory=set)
     """Outputs of which a line was logged that nodes cannot write their files."""
@@ -92,7 +95,7 @@ class Coordinator:
         self,
         program: Program,
         backend: Backend,
-        logs: Mapping[OperatorId, SourceLog],
+        batch_log: BatchLog,
         sinks: Mapping[OperatorId, Sink],
         late_sink: Callable[[OperatorId, OperatorId], Sink],
         progress: Progress,
@@ -107,9 +110,9 @@ class Coordinator:
 
         `emit` gets every event, as values; `log` gets a line for people.
         """
-        self.program, self.backend, self._logs = program, backend, logs
+        self.program, self.backend, self.batch_log = program, backend, batch_log
         self._progress, self._clock = progress, clock
-        self.outputs = Outputs(program, sinks, late_sink)
+        self.outputs = Outputs(program, sinks, late_sink, progress.generation)
         self._emit_to, self._log = emit, log
         self.pace = pace or CycleSettings()
         graph = PartitionGraph(program.topology, {name: one.deterministic for name, one in program.operators.items()})
@@ -117,7 +120,7 @@ class Coordinator:
         checkpoints = None if saved is None else Checkpoints.read(graph.order, saved["checkpoints"])
         self.state = ClusterState(graph, recovery, epoch=Epoch.of(progress.claim, 1), checkpoints=checkpoints)
         self.machine = RecoveryMachine(self.state)
-        self.status = RunStatus(program, self.state, logs, self.outputs)
+        self.status = RunStatus(program, self.state, batch_log, self.outputs)
         self.measures: dict[PartitionId, Measures] = dict.fromkeys(program.partitions, Measures())
         """What every partition has taken in this run."""
         self.rollbacks = 0
@@ -262,6 +265,7 @@ class Coordinator:
                 frozenset(mark for mark in marks if state.checkpoints.is_durable(mark)),
                 state.checkpoints.last(partition),
                 state.with_outbox(partition),
+                one.forgotten,
                 one.state is PartitionState.PAUSED,
             )
         return DesiredState(
@@ -275,6 +279,7 @@ class Coordinator:
             logged - min((one.frontier for one in assignments.values()), default=logged),
             state.buffering,
             tuple(self._counters.forget),
+            generation=self._progress.generation,
         )
 
     def _hand_out(self, desired: DesiredState) -> None:
@@ -425,6 +430,7 @@ class Coordinator:
             if tries > 50 * self.pace.most_tries:
                 raise self._stuck(waited=False)
         self.run()
+        self._write()  # what was published after the checkpoint is part of it
         return state.checkpoints.global_batch
 
     # -- the recovery machine ----------------------------------------------------------------------------------------
@@ -434,12 +440,14 @@ class Coordinator:
         if isinstance(event, PartitionsReported) and self.pace.measure_costs:
             self.machine.handle(CostsMeasured({p: self._cost(one) for p, one in self.measures.items()}))
         effects = self.machine.handle(event)
-        if any(isinstance(one, GlobalCheckpoint) for one in effects):
-            self.outputs.sync()  # what the checkpoint covers is not made again
-        if any(isinstance(one, Fence | Place | GlobalCheckpoint | Keep) for one in effects):
+        writes = any(isinstance(one, Fence | Place | GlobalCheckpoint | Keep) for one in effects)
+        if writes:
             self._write()
         for effect in effects:
             self._do(effect)
+        if writes:
+            self._counters.forget += self._counters.dropped
+            self._counters.dropped.clear()
 
     def _cost(self, measures: Measures) -> float:
         """Return the share of a core that a partition has taken since this driver began."""
@@ -457,12 +465,11 @@ class Coordinator:
             case RollBack():
                 self.rollbacks += 1
             case GlobalCheckpoint():
-                for log in self._logs.values():
-                    log.trim(effect.durable)
+                self.batch_log.trim(effect.inputs_from)
                 self._emit("measures", partitions={str(p): asdict(one) for p, one in self.measures.items()})
             case Forget():
                 stored = [(p, one) for p, one in effect.snapshots if one.contents is None]
-                self._counters.forget += [snapshot_name(self._progress.run, p, one) for p, one in stored]
+                self._counters.dropped += [snapshot_name(self._progress.run, p, one) for p, one in stored]
 
     def _write(self) -> None:
         self._progress.write(

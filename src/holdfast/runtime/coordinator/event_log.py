@@ -47,7 +47,7 @@ def effect_line(effect: Effect) -> str | None:
             return f"a recovery plan failed its check and does not run ({problems[0]}); please report it"
         case RollBack(partitions, batch):
             return f"{len(partitions)} live partitions roll back to batch {batch}"
-        case GlobalCheckpoint(batch):
+        case GlobalCheckpoint(batch, _, _):
             return f"checkpoint at batch {batch} is complete"
         case RecoveryEnded(batch):
             return f"recovery ended: the checkpoint at batch {batch} is complete and nothing is lost"
@@ -71,7 +71,7 @@ def effect_fields(state: ClusterState, effect: Effect) -> list[tuple[str, dict[s
             return [("rolled-back", {"partitions": [str(p) for p in partitions], "to": batch})]
         case Changed():
             return _changed_fields(state, effect)
-        case GlobalCheckpoint(batch, durable):
+        case GlobalCheckpoint(batch, durable, _):
             return [("checkpoint", {"batch": batch, "durable": durable})]
         case RecoveryEnded(batch):
             return [("recovery-ended", {"batch": batch})]

@@ -49,8 +49,10 @@ class Outputs:
         program: Program,
         sinks: Mapping[OperatorId, Sink],
         late_sink: Callable[[OperatorId, OperatorId], Sink],
+        generation: int = 0,
     ) -> None:
         self._program, self._sinks, self._late_sink = program, sinks, late_sink
+        self._generation = generation
         self.late: dict[tuple[OperatorId, OperatorId], Sink] = {}
         """The sinks of rows that came too late, by operator and input."""
         self.held: dict[PartitionId, BatchId] = {}
@@ -120,18 +122,15 @@ class Outputs:
             raise BadInput(f"{operator!r} has no sink that keeps rows", remedy="leave out its sink, or ask the sink")
         return sink
 
-    def sync(self) -> None:
-        """Have everything that was published safe from a machine that dies, in sinks that can tell."""
-        for sink in (*self._sinks.values(), *self.late.values()):
-            if (sync := getattr(sink, "sync", None)) is not None:
-                sync()
+    def _key(self, block: Block) -> OutputKey:
+        return OutputKey(block.header.sender, block.header.batch, generation=self._generation)
 
     def _set_aside(self, block: Block, epoch: Epoch) -> None:
         place = block.header.sender.operator, block.header.edge.source
         if place not in self.late:
             self.late[place] = self._late_sink(*place)
         if block.rows is not None:
-            self.late[place].publish(OutputKey(block.header.sender, block.header.batch), block.rows, epoch)
+            self.late[place].publish(self._key(block), block.rows, epoch)
 
     def _publish(self, block: Block, staged: StagedRows | None, durable: BatchId, epoch: Epoch) -> bool:
         """Give one block to its sink; say whether it is out."""
@@ -140,7 +139,7 @@ class Outputs:
             # A replay could give other rows: they go out once a checkpoint covers them that outlives everything.
             self.held[head.sender] = max(head.batch, self.held.get(head.sender, NOTHING))
             return False
-        key, sink = OutputKey(head.sender, head.batch), self._sinks[head.sender.operator]
+        key, sink = self._key(block), self._sinks[head.sender.operator]
         try:
             if staged is not None and isinstance(sink, StagingSink):
                 sink.adopt(key, staged, epoch)

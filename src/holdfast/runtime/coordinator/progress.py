@@ -1,158 +1,139 @@
 """Progress of a run: claim, epoch, checkpoints, placement, on durable storage before any effect. Runs on the driver.
 
-A driver begins by taking a *claim*: it reads what is written and puts a claim of its own over it, in one step. From
-then on an earlier driver is refused: only a higher claim ends a driver. Progress is one small file, replaced at once: a
-driver that dies between two writes finds the one or the other.
+Claims and progress are one sequence of numbered records (`storage.records`). A driver begins by writing the next
+record: with it, it takes the next *claim*, and what was written before is what it goes on from. Every later write is
+the next number again. A driver that finds its next number taken is over: another one has the run. So an earlier driver
+can write nothing that a later one has not read, wherever and for however long it was frozen.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 from uuid import uuid4
 
-from holdfast.durable_files import replace_durably
-from holdfast.errors import BadInput, CheckFailed
+from holdfast.errors import BadInput
 from holdfast.ids import Epoch, folder_name
 from holdfast.runtime.state.store import StaleEpoch
+from holdfast.storage.records import Records, Written
+from holdfast.storage.storage import Storage
 
-LOCK_SECONDS = 10.0
-"""How long a driver waits for another one's write to end."""
-FORMAT = 3
-
-
-class Progress(Protocol):
-    """Where a run's progress is written down, by the driver that has this claim."""
-
-    run: str
-    """Names the run, over all its drivers: its snapshots in the store are apart from every other's."""
-    claim: int
-    """This driver's number for the run."""
-    machine: Mapping[str, Any] | None
-    """What the recovery machine of the driver before wrote last; None: the run begins."""
-    measures: Mapping[str, Any]
-    """What partitions had taken then, by their names: a new driver plans with it."""
-
-    def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
-        """Replace the progress; refused where another driver has taken a higher claim."""
-        ...
+FORMAT = 4
+KEPT = 16
+"""So many records stay, for people who want to see what happened; the newest would do."""
 
 
-def check_claim(mine: int, current: int, where: str | None = None) -> None:
-    """Refuse a driver that another one has followed."""
-    if current != mine:
-        raise StaleEpoch(
-            f"claim {mine} is over: another driver has taken claim {current}",
-            where=where,
-            remedy="another driver runs this application: end this one",
-        )
+class Progress:
+    """A run's progress, as the driver with this claim reads and writes it."""
 
+    def __init__(
+        self,
+        storage: Storage,
+        application: str,
+        *,
+        driver: Mapping[str, Any] | None = None,
+        run: str | None = None,
+        kept: int = KEPT,
+    ) -> None:
+        """Take the next claim of the run in this storage, or begin one; another application's is refused.
 
-@dataclass(slots=True)
-class ProgressRecord:
-    """What is written of a run that does not outlive its process, whoever its driver is."""
-
-    claim: int = 0
-    machine: Mapping[str, Any] | None = None
-    measures: Mapping[str, Any] = field(default_factory=dict)
-
-
-class MemoryProgress:
-    """Progress of a run that does not outlive its process; each driver has one of its own, over one record."""
-
-    def __init__(self, run: str = "run", record: ProgressRecord | None = None) -> None:
-        """Take the next claim."""
-        self.run = run
-        self._record = record or ProgressRecord()
-        self._record.claim += 1
-        self.claim, self.machine, self.measures = self._record.claim, self._record.machine, self._record.measures
-
-    def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
-        """See Progress."""
-        check_claim(self.claim, self._record.claim)
-        self.machine = self._record.machine = machine
-        self.measures = self._record.measures = measures
-
-
-class ProgressFile:
-    """The file of a run's progress."""
-
-    def __init__(self, path: Path, application: str, *, lock_seconds: float = LOCK_SECONDS) -> None:
-        """Take the next claim of a run, or begin one; a file of another application is refused."""
-        self._path, self._application, self._lock_seconds = path, application, lock_seconds
-        with self._alone():
-            fields = self._read()
-            if fields is not None and fields["application"] != application:
-                raise BadInput(
-                    f"belongs to application {fields['application']!r}, not {application!r}",
-                    where=str(path),
-                    remedy="give every application a directory of its own",
-                )
-            self.run: str = f"{folder_name(application)}-{uuid4().hex[:12]}" if fields is None else fields["run"]
-            self.claim: int = 1 if fields is None else fields["claim"] + 1
-            self.machine: Mapping[str, Any] | None = None if fields is None else fields["machine"]
-            self.measures: Mapping[str, Any] = {} if fields is None else fields.get("measures", {})
-            # What was written stays as it is: taking a claim changes nothing else.
-            self._replace(0 if fields is None else fields["epoch"])
+        `driver` says who this is, for people and for the next driver. `run` names a run that begins. `kept`: so many
+        records stay.
+        """
+        self._kept = kept
+        self._records = Records(storage, "progress", version=FORMAT)
+        self._application = application
+        self._driver = {"id": uuid4().hex, **(driver or {})}
+        while True:
+            numbers = self._records.numbers()
+            self._number = numbers[-1] if numbers else -1
+            before = self._records.read(self._number) if numbers else None
+            if numbers and before is None:
+                continue  # the driver before has just written the next one, and dropped this
+            _check_application(before, application, storage.url)
+            self.run: str = (
+                (run or f"{folder_name(application)}-{uuid4().hex[:12]}") if before is None else before["run"]
+            )
+            """Names the run, over all its drivers: its snapshots in the store are apart from every other's."""
+            self.claim: int = 1 if before is None else before["claim"] + 1
+            """This driver's number for the run."""
+            self.machine: Mapping[str, Any] | None = None if before is None else before["machine"]
+            """What the recovery machine of the driver before wrote last; None: the run begins."""
+            self.measures: Mapping[str, Any] = {} if before is None else before["measures"]
+            """What partitions had taken then, by their names: a new driver plans with it."""
+            self.identity: Mapping[str, Any] | None = None if before is None else before["identity"]
+            """What the run is, as the driver before described it."""
+            self.generation: int = 0 if before is None else before["generation"]
+            """The number of the run's layout: operators, keys, parallelism."""
+            self.program: str | None = None if before is None else before["program"]
+            """The object of the run's storage that has the application of this layout, where one was kept."""
+            self._epoch = 0 if before is None else before["epoch"]
+            if self._append(ended=False):
+                return
 
     def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
-        """See Progress; it is on the disk when this returns."""
-        with self._alone():
-            written = self._read()
-            check_claim(self.claim, 0 if written is None else written["claim"], str(self._path))
-            self.machine, self.measures = machine, measures
-            self._replace(epoch.number)
+        """Write the next record; it is safe when this returns. Refused where another driver has taken a claim."""
+        self._epoch, self.machine, self.measures = epoch.number, machine, measures
+        self._next(ended=False)
 
-    def _replace(self, epoch: int) -> None:
+    def describe(self, identity: Mapping[str, Any], program: str | None = None) -> None:
+        """Have what the run is, and where its application is kept, in the records from the next one on."""
+        self.identity, self.program = identity, program
+
+    def change(self, generation: int, identity: Mapping[str, Any], machine: Mapping[str, Any] | None) -> None:
+        """Write that the run has another layout, and where it begins; what was measured of the old one is dropped."""
+        self.generation, self.identity, self.program = generation, identity, None
+        self.machine, self.measures = machine, {}
+        self._next(ended=False)
+
+    def end(self) -> None:
+        """Write down that this driver has ended in order: the next one need not look whether it lives."""
+        self._next(ended=True)
+
+    def _next(self, *, ended: bool) -> None:
+        if not self._append(ended=ended):
+            raise StaleEpoch(
+                f"claim {self.claim} is over: another driver has taken a later one",
+                where=f"application {self._application}",
+                remedy="another driver runs this application: end this one",
+            )
+        if self._number % self._kept == 0:
+            self._records.drop([number for number in self._records.numbers() if number <= self._number - self._kept])
+
+    def _append(self, *, ended: bool) -> bool:
         fields = {
-            "holdfast-progress": FORMAT,
             "application": self._application,
             "run": self.run,
             "claim": self.claim,
-            "epoch": epoch,
+            "driver": self._driver,
+            "ended": ended,
+            "epoch": self._epoch,
+            "generation": self.generation,
+            "identity": self.identity,
+            "program": self.program,
             "machine": self.machine,
             "measures": self.measures,
         }
-        replace_durably(self._path, json.dumps(fields).encode())
+        if self._records.create(self._number + 1, fields) is not Written.CREATED:
+            return False
+        self._number += 1
+        return True
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Look and write in one step: of two drivers, the later sees what the earlier wrote."""
-        with self._path.with_name(f".{self._path.name}.lock").open("a") as file:
-            deadline = time.monotonic() + self._lock_seconds
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() >= deadline:
-                        raise CheckFailed(
-                            f"another driver has been writing for {self._lock_seconds:.0f} s",
-                            where=str(self._path),
-                            remedy="end it (it may be frozen), and start this run again: nothing is lost",
-                        ) from None
-                    time.sleep(0.005)
-            yield
 
-    def _read(self) -> dict[str, Any] | None:
-        try:
-            fields = json.loads(self._path.read_bytes())
-            if isinstance(fields, dict) and fields.get("holdfast-progress", FORMAT) != FORMAT:
-                raise BadInput(
-                    f"has format {fields['holdfast-progress']!r}, and this version of Holdfast reads {FORMAT}",
-                    where=str(self._path),
-                    remedy="continue this run with the version that began it, or begin in another directory",
-                )
-            if not isinstance(fields["machine"], dict | None) or not isinstance(fields["claim"], int):
-                raise TypeError
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError):
-            raise CheckFailed("is damaged", where=str(self._path), remedy="restore it from a copy") from None
-        return dict(fields)
+def last_driver(storage: Storage) -> Mapping[str, Any] | None:
+    """Return the last record of a run's progress: who wrote it, and whether that driver ended; None: there is none."""
+    records = Records(storage, "progress", version=FORMAT)
+    while numbers := records.numbers():
+        found = records.read(numbers[-1])
+        if found is not None:
+            return found
+    return None
+
+
+def _check_application(before: Mapping[str, Any] | None, application: str, where: str) -> None:
+    if before is not None and before["application"] != application:
+        raise BadInput(
+            f"belongs to application {before['application']!r}, not {application!r}",
+            where=where,
+            remedy="give every application a directory of its own",
+        )

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from holdfast.ids import BatchId, OperatorId
+from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.states import LIVE_STATES, PartitionState
 from holdfast.runtime.coordinator.outputs import Outputs
-from holdfast.runtime.io.sources import SourceLog
+from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.program import Program
 
 _AT_WORK = LIVE_STATES - {PartitionState.PAUSED}
 
 
+def has_room(status: RunStatus, most_batches: int) -> bool:
+    """Whether another batch may be logged: not where those who can go on are behind by two cycles' batches."""
+    # Several batches where much has come: a cycle then takes them together, with fewer exchanges.
+    return status.logged - status.live_frontier < 2 * most_batches
+
+
 class RunStatus:
     """A view: it changes nothing, and remembers nothing."""
 
-    def __init__(
-        self, program: Program, state: ClusterState, logs: Mapping[OperatorId, SourceLog], outputs: Outputs
-    ) -> None:
-        self._program, self._state, self._logs, self._outputs = program, state, logs, outputs
+    def __init__(self, program: Program, state: ClusterState, log: BatchLog, outputs: Outputs) -> None:
+        self._program, self._state, self._log, self._outputs = program, state, log, outputs
 
     @property
     def logged(self) -> BatchId:
-        """The last batch that every source has logged."""
-        return min(log.frontier for log in self._logs.values())
+        """The last batch in the log."""
+        return self._log.frontier
 
     @property
     def frontier(self) -> BatchId:
@@ -35,9 +37,16 @@ class RunStatus:
 
     @property
     def live_frontier(self) -> BatchId:
-        """The last batch that every live partition has completed; where none is live, every partition."""
-        live = self._state.in_state(LIVE_STATES)
-        return min((self._state.partitions[p].frontier for p in live), default=self.frontier)
+        """The last batch that every partition has completed that can go on; where none can, every partition.
+
+        A live partition behind a lost or paused one cannot: nobody waits for it.
+        """
+        state = self._state
+        able: set[PartitionId] = set()
+        for p in state.graph.order:
+            if state.partitions[p].state in _AT_WORK and able.issuperset(state.graph.senders(p)):
+                able.add(p)
+        return min((state.partitions[p].frontier for p in able), default=self.frontier)
 
     @property
     def caught_up(self) -> bool:

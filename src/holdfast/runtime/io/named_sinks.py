@@ -1,7 +1,7 @@
 """The sinks as users name them: `hf.parquet(path)`, `hf.foreach_batch(function)`, … Runs on the driver.
 
-Each takes the rows of an output batch by batch, under a key (query, batch, revision); `sinks.py` says how often a
-batch may come to each of them.
+Each takes the rows of an output batch by batch, under the output's key; `sinks.py` says how often a batch may come to
+each of them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from holdfast.runtime.io.sinks import ConsoleSink, FunctionSink, MemorySink, Out
 
 
 def parquet(path: str | Path) -> ParquetSink:
-    """Write an output as Parquet files into a folder, each batch once; any Parquet reader reads the folder as a table.
+    """Write an output as Parquet into a folder or under the URL of an object store, each batch once.
 
-    Executors that reach the folder write the files themselves. Read it with `hf.read(spark, path)`.
+    Any Parquet reader reads it as one table. Executors that reach it write it themselves. Read it with
+    `hf.read(spark, path)`.
 
     >>> import holdfast as hf
     >>> app = hf.Application("web")
@@ -27,7 +28,7 @@ def parquet(path: str | Path) -> ParquetSink:
     """
     if not str(path).strip():
         raise BadInput("is empty", field="parquet.path", remedy='name a folder: hf.parquet("out/pages")')
-    return ParquetSink(Path(path))
+    return ParquetSink(path)
 
 
 def foreach_batch(function: Callable[[pa.Table, OutputKey], object]) -> FunctionSink:

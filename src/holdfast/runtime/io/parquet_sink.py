@@ -1,231 +1,221 @@
-"""Outputs as Parquet files that any reader can read as one table. Runs on the driver; rows may be written on nodes.
+"""Outputs as Parquet objects that any reader can read as one table. Runs on the driver; rows may be written on nodes.
 
-Where a node reaches the directory, it stages an output's rows in a folder of their own there and reports where; the
-driver gives them their name and their manifest (`adopt`). So rows need not pass through the driver, and what a failed
-job, a second attempt or a node of an epoch that is over has written is a file that nothing names, swept away in time.
+Each output is one object, and its name is its key. It is created only if the name is free: that is the commit. Who
+finds the name taken has nothing to do. There is no claim to check, nothing to rename, and nothing is locked.
+
+Why this is safe against a driver or a node that was frozen, is over and does not know: the rows of a key never differ.
+Outputs that a replay could change go out once a durable checkpoint covers them, and all drivers read them out of that
+one snapshot; all others are the same in every replay. So a late writer finds the name taken, or creates what the new
+driver would create. It replaces nothing, and only a higher revision deletes anything.
+
+A higher revision leaves a mark under `_holdfast/revised/`, is created, and then deletes the lower ones. A writer of
+revision 0 looks for that mark after its create. Whichever create ends last, its writer sees both revisions and deletes
+the lower one. A writer that dies in between leaves a lower revision behind: `rows` passes over it, and the next start
+deletes it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-import os
-import shutil
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.durable_files import sync_folder
 from holdfast.errors import BadInput, one_line
-from holdfast.ids import Epoch, PartitionId
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.io.sinks import OutputKey, StagedRows
-from holdfast.runtime.state.store import StaleEpoch
+from holdfast.storage.storage import Storage, open_storage
 
-_STAGED = ".staged"
-"""How names of rows end that do not count yet: no reader takes them for Parquet files."""
+_RUN = "_holdfast/run.json"
+"""Whose the directory is."""
+_STARTS = "_holdfast/starts/"
+"""One object for each driver that runs: a node that reads it reaches the same directory."""
+_REVISED = "_holdfast/revised/"
+"""One object for each output that has a revision above 0."""
+_EARLIER = "_holdfast/claim"
+"""What only directories of earlier versions have."""
+
+_NAME = re.compile(r"=?([^/]+)-([0-9]{5,})-([0-9]{10,})-g([0-9]+)-r([0-9]+)\.parquet", re.ASCII)
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetStager:
-    """See Stager: writes into a folder of one start of a driver, which made it.
+    """See Stager: creates the outputs themselves, where this node reaches the directory of its driver."""
 
-    Where the folder is not seen, the directory is not shared with this node.
-    """
+    url: str
+    start: str
 
-    folder: str
-
-    def stage(self, cycle: int, rows: pa.Table) -> StagedRows | str:
+    def stage(self, key: OutputKey, rows: pa.Table) -> StagedRows | str:
         """See Stager."""
-        path = f"{self.folder}/{cycle}-{uuid4().hex}{_STAGED}"
         try:
-            _write_table(path, rows)
+            _create(_reached(self.url, self.start), key, rows)
         except Exception as error:
             # The driver can still take the rows; where it cannot write them either, it names the output.
             return one_line(f"{type(error).__name__}: {error}")
-        return StagedRows(path, cycle, rows.num_rows)
+        return StagedRows(f"{self.url}/{_name(key)}", rows.num_rows)
 
 
 class ParquetSink:
-    """Writes outputs as Parquet files into a directory that any Parquet reader can read as one table.
+    """Writes outputs as Parquet into a directory that any Parquet reader can read as one table.
 
-    Each output is one file, written beside and renamed; its manifest, `_holdfast/<query>/<batch>.json`, is what makes
-    it count and says which revision holds. Readers pass over names that begin with `_` or `.`, so they see whole files.
+    Readers pass over names that begin with `_` or `.`, so they see whole outputs and nothing else.
     """
 
-    def __init__(self, directory: str | Path) -> None:
-        self._directory = Path(directory)
-        self._attempts = itertools.count()
-        self._made: set[PartitionId] = set()
-        self._unsynced: set[PartitionId] = set()
-        self._staging: str | None = None
-        self._run = ""
-        """The run that writes here; empty where nobody has said."""
-        self._cycle = -1
-        """The last cycle whose staged rows have come: files of earlier ones are of no use any more."""
+    def __init__(self, directory: str | Path | Storage) -> None:
+        """Take a folder, the URL of an object store, or storage; it is opened when it is first used."""
+        self._directory = directory
+        self._start: str | None = None
+
+    @cached_property
+    def _storage(self) -> Storage:
+        return open_storage(self._directory) if isinstance(self._directory, str | Path) else self._directory
 
     def begin(self, run: str, epoch: Epoch) -> None:
         """See BeginningSink: the directory is one run's; another one's rows would pass for written already."""
-        path = f"{self._directory}/_holdfast/claim"
-        seen = _read_json(path)
-        if seen is not None and seen["run"] != run:
+        held = self._storage.read(_RUN)
+        if held is None:
+            self._check_unused()
+            if not self._storage.create(_RUN, json.dumps({"run": run}).encode()):
+                held = self._storage.read(_RUN)  # of two that begin at once, one is the first
+        if held is not None and (other := json.loads(held.to_pybytes())["run"]) != run:
             raise BadInput(
-                f"has rows of another run ({seen['run']})",
-                where=str(self._directory),
+                f"has rows of another run ({other})",
+                where=self._storage.url,
                 remedy="give this run an output directory of its own, or continue the other run in its directory",
             )
-        self._run = run
-        self._check_claim(path, "", epoch)
+        if self._start is not None:
+            self._storage.create(_STARTS + self._start, run.encode())
+        if self._storage.list(_REVISED):
+            self._storage.delete(_superseded(self._storage.list()))
 
     def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
         """See Sink."""
-
-        def write() -> str:
-            beside = f"{self._directory}/.{key.query}-{key.batch}.{self._attempt()}"
-            _write_table(beside, rows)
-            return beside
-
-        return self._name(key, write, rows.num_rows, epoch)
-
-    def adopt(self, key: OutputKey, staged: StagedRows, epoch: Epoch) -> bool:
-        """As `publish`, of rows that a node has written."""
-        self._cycle = max(self._cycle, staged.cycle)
-        return self._name(key, lambda: staged.place, staged.rows, epoch)
-
-    def _name(self, key: OutputKey, write: Callable[[], str], rows: int, epoch: Epoch) -> bool:
-        """Let a file count that `write` returns; it is not asked where this output is here already.
-
-        Every output of every batch goes through here, one after the other, on the driver: paths are plain texts.
-        """
-        folder, query = str(self._directory), key.query
-        manifests = f"{folder}/_holdfast/{query.operator}-{query.index}"
-        if query not in self._made:
-            os.makedirs(manifests, exist_ok=True)
-            self._made.add(query)
-        self._check_claim(f"{folder}/_holdfast/claim", str(key), epoch)
-        place = f"{manifests}/{key.batch}.json"
-        held = _read_json(place)
-        if held is not None and held["revision"] >= key.revision:
-            return False
-        name = f"{query.operator}-{query.index:05d}-{key.batch:010d}-r{key.revision}.parquet"
-        beside = write()
-        try:
-            os.stat(beside)  # what a node wrote may have been swept away since
-            if held is not None:
-                # A reader sees the old revision or the new one, for a moment neither, never both.
-                (self._directory / held["file"]).unlink(missing_ok=True)
-            os.replace(beside, f"{folder}/{name}")
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(beside)
-            raise
-        written = {"query": str(query), "batch": key.batch, "revision": key.revision, "claim": epoch.claim}
-        self._write_json(place, {**written, "file": name, "rows": rows})
-        self._unsynced.add(query)
-        return True
+        return _create(self._storage, key, rows)
 
     # -- rows that nodes write ---------------------------------------------------------------------------------------
 
     def stager(self, start: str) -> ParquetStager | None:
         """See StagingSink. Where a subclass has a `publish` of its own, rows pass through the driver to it."""
-        if type(self).publish is not ParquetSink.publish:
+        if type(self).publish is not ParquetSink.publish or self._storage.url.startswith("memory:"):
             return None
-        self._staging, self._cycle = str(self._staged_in() / start), -1
-        os.makedirs(self._staging, exist_ok=True)
-        return ParquetStager(self._staging)
+        self._start = start
+        return ParquetStager(self._storage.url, start)
+
+    def adopt(self, key: OutputKey, staged: StagedRows, epoch: Epoch) -> bool:
+        """See StagingSink: it is published already."""
+        return True
 
     def sweep_staged(self) -> None:
-        """See StagingSink."""
-        for other in self._staged_in().glob("*"):
-            if str(other) != self._staging:
-                shutil.rmtree(other, ignore_errors=True)
+        """See StagingSink: only marks of earlier starts are left over."""
+        with contextlib.suppress(OSError):  # this is only tidying
+            self._storage.delete([name for name in self._storage.list(_STARTS) if name != f"{_STARTS}{self._start}"])
 
     def end_staging(self) -> None:
         """See StagingSink."""
-        if self._staging is not None:
-            shutil.rmtree(self._staging, ignore_errors=True)
+        if self._start is not None:
+            with contextlib.suppress(OSError):
+                self._storage.delete([_STARTS + self._start])
 
-    def _staged_in(self) -> Path:
-        return self._directory.absolute() / "_holdfast" / "staged"
-
-    def sync(self) -> None:
-        """Have the names of what was published on the disk; until then a machine that dies may come back without.
-
-        What nodes wrote in earlier cycles and nothing names goes.
-        """
-        for query in self._unsynced:
-            sync_folder(self._directory / "_holdfast" / f"{query.operator}-{query.index}")
-        if self._unsynced:
-            sync_folder(self._directory)
-        self._unsynced.clear()
-        for path in [] if self._staging is None else Path(self._staging).glob(f"*{_STAGED}"):
-            with contextlib.suppress(OSError, ValueError):  # this is only tidying
-                if int(path.name.partition("-")[0]) < self._cycle:
-                    path.unlink()
-
-    def _attempt(self) -> str:
-        return f"{os.getpid():x}-{next(self._attempts):x}"
+    # -- what is there -----------------------------------------------------------------------------------------------
 
     def count(self) -> int:
-        """Return how many rows count, as the manifests say."""
-        return sum(held["rows"] for held in self._manifests())
-
-    def _manifests(self) -> Iterator[dict[str, Any]]:
-        for path in sorted(self._directory.glob("_holdfast/*/*.json")):
-            if (held := _read_json(path)) is not None:
-                yield held
+        """Return how many rows are there, as the footers say."""
+        return sum(self._read(lambda file: pq.read_metadata(file).num_rows))
 
     def rows(self) -> pa.Table | None:
-        """Return all rows that count, by batch and then by partition; None where there are none."""
-        found = [(held["batch"], held["query"], held["file"]) for held in self._manifests()]
-        tables = [pq.read_table(self._directory / file, use_threads=False) for _, _, file in sorted(found)]
+        """Return all rows, by batch and then by partition, of the highest revisions; None where there are none."""
+        tables = self._read(lambda file: pq.read_table(file, use_threads=False))
         return pa.concat_tables(tables).combine_chunks() if tables else None
 
-    def _check_claim(self, path: str, where: str, epoch: Epoch) -> None:
-        """Refuse a driver that another one has followed, also one of another process."""
-        seen = _read_json(path)
-        if seen is not None and epoch.claim < seen["claim"]:
-            raise StaleEpoch(
-                f"claim {epoch.claim} is over: the sink has seen claim {seen['claim']}",
-                where=where or str(self._directory),
-                remedy="nothing was written; another driver runs this application: end this one",
+    def _read(self, read: Callable[[pa.BufferReader], _T]) -> list[_T]:
+        """Return what `read` makes of every output that is there."""
+        while True:
+            names = self._storage.list()
+            over = set(_superseded(names))
+            keys = {name: key for name in names if name not in over and (key := _key(name)) is not None}
+            found: list[_T] = []
+            for name in sorted(keys, key=lambda one: (keys[one].batch, keys[one].query, keys[one].generation)):
+                if (data := self._storage.read(name)) is None:
+                    break  # a higher revision has just replaced it
+                found.append(read(pa.BufferReader(data)))
+            else:
+                return found
+
+    def _check_unused(self) -> None:
+        """Refuse a directory that has rows, and does not say whose."""
+        names = self._storage.list()
+        if _EARLIER in names:
+            raise BadInput(
+                "has outputs in the format of an earlier version of Holdfast",
+                where=self._storage.url,
+                remedy="give this run an output directory of its own, or continue the earlier run with its version",
             )
-        if seen is None or epoch.claim > seen["claim"]:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._write_json(path, {"claim": epoch.claim, "run": self._run})
-
-    def _write_json(self, path: str, value: dict[str, Any]) -> None:
-        folder, _, name = path.rpartition("/")
-        beside = f"{folder}/.{name}.{self._attempt()}"
-        with open(beside, "wb") as file:
-            file.write(json.dumps(value).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
+        if any(_key(name) is not None for name in names):
+            raise BadInput(
+                f"has outputs, and nothing says of which run ({_RUN} is missing)",
+                where=self._storage.url,
+                remedy="give this run an output directory of its own",
+            )
 
 
-def _write_table(path: str, rows: pa.Table) -> None:
-    """Write a file of rows, whole on the disk; one that could not be written is not left behind."""
-    try:
-        with open(path, "wb") as file:
-            pq.write_table(rows, file)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        raise
+@cache
+def _reached(url: str, start: str) -> Storage:
+    """Return the storage, where its driver is seen from this process; what fails is tried again."""
+    storage = open_storage(url)
+    if storage.read(_STARTS + start) is None:
+        raise FileNotFoundError(f"{url} is not shared with this node")
+    return storage
 
 
-def _read_json(path: str | Path) -> dict[str, Any] | None:
-    try:
-        with open(path, "rb") as file:
-            found: dict[str, Any] = json.loads(file.read())
-    except FileNotFoundError:
+def _create(storage: Storage, key: OutputKey, rows: pa.Table) -> bool:
+    """Create an output; False: it was there already, or a higher revision is there."""
+    name, stem = _name(key), _stem(key)
+    if key.revision:
+        storage.create(_REVISED + stem, name.encode())
+    file = pa.BufferOutputStream()
+    pq.write_table(rows, file)
+    created = storage.create(name, file.getvalue())
+    if not key.revision and storage.read(_REVISED + stem) is None:
+        return created
+    over = _superseded(storage.list(f"{stem}-r"))
+    storage.delete(over)
+    return created and name not in over
+
+
+def _superseded(names: Iterable[str]) -> list[str]:
+    """Return the names of outputs of which a higher revision is among them."""
+    keys = {name: key for name in names if (key := _key(name)) is not None}
+    highest: dict[str, int] = {}
+    for key in keys.values():
+        highest[_stem(key)] = max(key.revision, highest.get(_stem(key), 0))
+    return [name for name, key in keys.items() if key.revision < highest[_stem(key)]]
+
+
+def _name(key: OutputKey) -> str:
+    return f"{_stem(key)}-r{key.revision}.parquet"
+
+
+def _stem(key: OutputKey) -> str:
+    """Return what the names of all revisions of an output begin with."""
+    operator, index = key.query
+    # Readers pass over names that begin with `_`.
+    hidden = "=" if operator.startswith("_") else ""
+    return f"{hidden}{operator}-{index:05d}-{key.batch:010d}-g{key.generation}"
+
+
+def _key(name: str) -> OutputKey | None:
+    """Read a name; None where it is none of an output. An operator's id may look like all that follows it."""
+    if (found := _NAME.fullmatch(name)) is None:
         return None
-    return found
+    operator, index, batch, generation, revision = found.groups()
+    query = PartitionId(OperatorId(operator), int(index))
+    return OutputKey(query, BatchId(int(batch)), int(revision), int(generation))

@@ -1,13 +1,14 @@
-"""Sinks: where the rows of an output partition's batch go, under the key (query, batch, revision). Runs anywhere.
+"""Sinks: where the rows of an output partition's batch go, under the key of the output. Runs anywhere.
 
 | sink | how often a batch arrives |
 |---|---|
 | MemorySink, ConsoleSink | once (a console, within one process) |
-| ParquetSink (`parquet_sink`) | once: files appear whole, and readers never see a batch twice |
+| ParquetSink (`parquet_sink`) | once: each output is one object, created only if it is not there |
 | TransactionalSink | once, where `write` stores the key together with the rows |
 | FunctionSink (any function) | at least once: the key tells the function when it has seen a batch |
 
-A later revision of a batch replaces an earlier one. A driver whose claim is over is refused.
+A later revision of a batch replaces an earlier one. Sinks of one process and sinks of functions refuse a driver whose
+claim is over. ParquetSink need not: such a driver can only create what the one after it would create.
 """
 
 from __future__ import annotations
@@ -24,22 +25,24 @@ from holdfast.runtime.state.store import StaleEpoch
 
 @dataclass(frozen=True, slots=True, order=True)
 class OutputKey:
-    """Which output: of which query (output partition), batch and revision."""
+    """Which output: of which query (output partition), batch and revision, in which layout of the run."""
 
     query: PartitionId
     batch: BatchId
     revision: int = 0
+    generation: int = 0
+    """The number of the run's layout: under another one, a partition has other rows."""
 
     def __str__(self) -> str:
-        return f"{self.query}, batch {self.batch}, revision {self.revision}"
+        layout = f", generation {self.generation}" if self.generation else ""
+        return f"{self.query}, batch {self.batch}, revision {self.revision}{layout}"
 
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """Rows of an output that a node has written where its sink adopts them; nothing names them yet."""
+    """Rows of an output that a node has written for its sink: where, and how many."""
 
     place: str
-    cycle: int
     rows: int
 
 
@@ -49,8 +52,12 @@ class Stager(Protocol):
     It is sent to the nodes as it is, so it holds plain values only.
     """
 
-    def stage(self, cycle: int, rows: pa.Table) -> StagedRows | str:
-        """Write a batch's rows where the sink will look for them; or say why that cannot be done from this node."""
+    def stage(self, key: OutputKey, rows: pa.Table) -> StagedRows | str:
+        """Write an output's rows where its sink will look for them; or say why that cannot be done from this node.
+
+        It is called again for an output whose driver has not taken the report, and by nodes whose driver is over. It
+        may publish the rows: they are the same every time.
+        """
         ...
 
 
@@ -73,10 +80,13 @@ class BeginningSink(Protocol):
 
 @runtime_checkable
 class StagingSink(Protocol):
-    """A sink whose rows nodes can write themselves; the driver only lets them count."""
+    """A sink whose rows nodes can write themselves."""
 
     def stager(self, start: str) -> Stager | None:
-        """Return what nodes write with during this start of a driver; None: rows pass through the driver."""
+        """Return what nodes write with during this start of a driver; None: rows pass through the driver.
+
+        It is asked before `begin`, and must not write anything yet.
+        """
         ...
 
     def adopt(self, key: OutputKey, staged: StagedRows, epoch: Epoch) -> bool:
@@ -84,11 +94,11 @@ class StagingSink(Protocol):
         ...
 
     def sweep_staged(self) -> None:
-        """Remove what nodes of earlier drivers have staged and nothing names; those drivers must be over."""
+        """Remove what earlier drivers and their nodes have left and nothing needs; those drivers must be over."""
         ...
 
     def end_staging(self) -> None:
-        """Remove what nodes have staged for this driver and nothing names: no more will come."""
+        """Remove what was made for staging under this driver: no more will come."""
         ...
 
 
@@ -125,15 +135,15 @@ class MemorySink:
 
     def outputs(self) -> dict[OutputKey, pa.Table]:
         """Return the newest revision of every output, in the order of query and batch."""
-        newest: dict[tuple[PartitionId, BatchId], OutputKey] = {}
+        newest: dict[tuple[PartitionId, BatchId, int], OutputKey] = {}
         for key in sorted(self._held):
-            newest[key.query, key.batch] = key
+            newest[key.query, key.batch, key.generation] = key
         return {key: self._held[key] for key in newest.values()}
 
     def rows(self) -> pa.Table | None:
         """Return all rows, by batch and then by partition; None where there are none."""
         found = self.outputs()
-        ordered = sorted(found, key=lambda key: (key.batch, key.query))
+        ordered = sorted(found, key=lambda key: (key.batch, key.query, key.generation))
         return pa.concat_tables([found[key] for key in ordered]).combine_chunks() if ordered else None
 
 

@@ -1,7 +1,7 @@
-"""Pieces of the source log: rows as they came, cut for the source's partitions, in files. Runs on a node or the driver.
+"""Pieces of the batch log: rows as they came, cut for the source's partitions. Runs on a node or the driver.
 
 A batch of a source is a list of pieces. Whoever has rows writes a piece, under a name that nobody else takes; a piece
-counts once a manifest names it, and the order of pieces there is the order of the rows. A piece has one section for
+counts once a batch names it, and the order of pieces there is the order of the rows. A piece has one section for
 each partition of the source that gets rows: an Arrow IPC stream, found by place and length and checked by a checksum,
 so a reader takes what its partition needs and copies nothing.
 """
@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from holdfast import durable_files
 from holdfast.erasure.checksums import crc32
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.runtime.program import SourceProgram
@@ -23,13 +21,14 @@ from holdfast.runtime.schemas import conform
 from holdfast.runtime.tables import decode_rows, encode_rows
 from holdfast.runtime.times import event_times
 from holdfast.runtime.worker.routing import spread_by_key
+from holdfast.storage.storage import Storage
 
 _ALIGN = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Where the rows for one partition are in a piece's file."""
+    """Where the rows for one partition are in a piece."""
 
     partition: int
     start: int
@@ -41,9 +40,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some rows of a source, in a file of its log."""
+    """Some rows of a source."""
 
     file: str
+    """Its name in the run's storage."""
     sections: tuple[Section, ...]
     latest: int | None
     """The latest event in it, in microseconds; None: no row has an event time."""
@@ -68,8 +68,8 @@ def cut_rows(source: SourceProgram, rows: pa.Table) -> tuple[list[pa.Table | Non
         raise error.placed(f"source {source.id}") from None
 
 
-def write_piece(source: SourceProgram, rows: pa.Table, path: Path) -> Piece:
-    """Write rows as a piece; they are on the disk when this returns. The name must be one that nobody else takes."""
+def write_piece(storage: Storage, source: SourceProgram, rows: pa.Table, name: str) -> Piece:
+    """Write rows as a piece; they are safe when this returns. The name must be one that nobody else takes."""
     tables, latest = cut_rows(source, rows)
     sections: list[Section] = []
     parts: list[bytes | memoryview] = []
@@ -81,28 +81,34 @@ def write_piece(source: SourceProgram, rows: pa.Table, path: Path) -> Piece:
         sections.append(Section(partition, start, len(data), table.num_rows, crc32(data)))
         parts += [data, bytes(-len(data) % _ALIGN)]
         start += len(data) + -len(data) % _ALIGN
-    durable_files.write_durably(path, parts)
-    return Piece(path.name, tuple(sections), latest)
+    storage.create(name, b"".join(parts))
+    return Piece(name, tuple(sections), latest)
 
 
-def read_pieces(directory: Path, pieces: Sequence[Piece], partition: int) -> pa.Table | None:
-    """Return the rows of one partition, piece by piece; None where there are none. A file that is gone is an error."""
+def read_pieces(storage: Storage, pieces: Sequence[Piece], partition: int) -> pa.Table | None:
+    """Return the rows of one partition, piece by piece; None where there are none. A piece that is gone is an error."""
     tables = []
     for piece in pieces:
         for section in piece.sections:
             if section.partition == partition:
-                tables.append(_read(directory / piece.file, section))
+                tables.append(_read(storage, piece.file, section))
     return pa.concat_tables(tables) if tables else None
 
 
-def _read(path: Path, section: Section) -> pa.Table:
-    with pa.memory_map(str(path)) as file:
-        data = file.read_buffer().slice(section.start, section.bytes)
+def _read(storage: Storage, name: str, section: Section) -> pa.Table:
+    held = storage.read(name)
+    if held is None:
+        raise CheckFailed(
+            "is not there any more",
+            where=f"{storage.url}/{name}",
+            remedy="bring it back: a batch that is still needed names it",
+        )
+    data = held.slice(section.start, section.bytes)
     if len(data) != section.bytes or crc32(memoryview(data)) != section.check:
         raise CheckFailed(
-            "rows in it have another checksum than their manifest says",
-            where=str(path),
-            remedy="restore the file from a copy of the log",
+            "rows in it have another checksum than their batch says",
+            where=f"{storage.url}/{name}",
+            remedy="restore it from a copy of the log",
         )
     return decode_rows(data)
 

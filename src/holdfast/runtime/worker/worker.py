@@ -17,8 +17,8 @@ from holdfast.errors import CheckFailed, HoldfastError
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot, snapshot_name
 from holdfast.runtime.blocks import LATE, SINK, Block
-from holdfast.runtime.io.sinks import StagedRows, Stager
-from holdfast.runtime.io.sources import SourceLog
+from holdfast.runtime.io.batch_log import BatchLog
+from holdfast.runtime.io.sinks import OutputKey, StagedRows, Stager
 from holdfast.runtime.messages import (
     Answer,
     DesiredState,
@@ -49,14 +49,14 @@ SMALL_SNAPSHOT = 512
 
 
 class NodeWorker:
-    """The worker of one node: its host, its files, the snapshot store, and the sources' logs."""
+    """The worker of one node: its host, its files, the snapshot store, and the batch log."""
 
     def __init__(
         self,
         program: Program,
         store: VersionStore,
         snapshot_store: SnapshotStore,
-        logs: Mapping[OperatorId, SourceLog],
+        batch_log: BatchLog,
         *,
         name: NodeId,
         clock: Callable[[], float],
@@ -65,13 +65,8 @@ class NodeWorker:
         small_snapshot: int = SMALL_SNAPSHOT,
     ) -> None:
         """`stagers`: for outputs whose rows this node writes itself, what it writes them with."""
-        self.name, self._program, self._store, self._snapshot_store, self._logs = (
-            name,
-            program,
-            store,
-            snapshot_store,
-            logs,
-        )
+        self.name, self._program, self._store, self._snapshot_store = name, program, store, snapshot_store
+        self._batch_log = batch_log
         self._cpu_clock, self._stagers, self._small_snapshot = cpu_clock, stagers, small_snapshot
         self.host = PartitionHost(program, store, node=name, epoch=Epoch(0), clock=clock)
         self._begun: dict[tuple[PartitionId, VersionId], SavedSnapshot] = {}
@@ -102,7 +97,7 @@ class NodeWorker:
         self._take_acknowledgements(desired, here)
         self.host.deliver(given)
         if level == 0:
-            self._read_logs(desired, here, answers)
+            self._read_log(desired, here, answers)
         paused = [p for p in here if mine[p].paused]
         answers += self.host.run(desired.max_batches, seconds=desired.time_budget, without=paused)
         for p in here:
@@ -148,7 +143,7 @@ class NodeWorker:
         stager = self._stagers.get(head.sender.operator)
         if stager is None or block.rows is None or head.receiver.operator != SINK:
             return block
-        rows = stager.stage(desired.number, block.rows)
+        rows = stager.stage(OutputKey(head.sender, head.batch, generation=desired.generation), block.rows)
         if isinstance(rows, str):
             not_staged[head.sender.operator] = f"on {self.name}: {rows}"
             return block
@@ -262,11 +257,10 @@ class NodeWorker:
                 [*assignment.marks, *(() if assignment.follows is None else [assignment.follows.batch])],
             )
 
-    def _read_logs(self, desired: DesiredState, here: list[PartitionId], answers: list[Answer]) -> None:
-        """Give source partitions what their logs have for them."""
+    def _read_log(self, desired: DesiredState, here: list[PartitionId], answers: list[Answer]) -> None:
+        """Give source partitions what the log has for them."""
         for p in here:
-            log = self._logs.get(p.operator)
-            if log is None:
+            if p.operator not in self._program.sources:
                 continue
             first = self.host.frontier(p) + 1
             last: int = desired.assignments[p].through
@@ -274,7 +268,7 @@ class NodeWorker:
                 last = min(last, first + desired.max_batches - 1)
             try:
                 for number in range(first, last + 1):
-                    self.host.deliver([log.block(BatchId(number), p.index, desired.epoch)])
+                    self.host.deliver([self._batch_log.block(p.operator, BatchId(number), p.index, desired.epoch)])
             except HoldfastError as error:
                 answers.append(Failed(p, self.host.frontier(p), str(error)))
 
@@ -301,7 +295,7 @@ class NodeWorker:
         self, desired: DesiredState, partition: PartitionId, assignment: PartitionAssignment, version: VersionId
     ) -> SnapshotStored | SnapshotNotStored | None:
         """Begin to save a version, or say what came of it; None: it is on its way."""
-        snapshot = self._begun.get((partition, version)) or self._described(partition, assignment, version)
+        snapshot = self._begun.get((partition, version)) or self._described(desired, partition, assignment, version)
         name = snapshot_name(desired.run, partition, snapshot)
         answer = self._snapshot_store.saved(name)
         again = answer is not None and answer.problem is not None
@@ -346,9 +340,12 @@ class NodeWorker:
             return snapshot.outbox_from
         return max(snapshot.outbox_from, BatchId(snapshot.follows[0] + 1))
 
-    def _described(self, partition: PartitionId, assignment: PartitionAssignment, version: VersionId) -> SavedSnapshot:
+    def _described(
+        self, desired: DesiredState, partition: PartitionId, assignment: PartitionAssignment, version: VersionId
+    ) -> SavedSnapshot:
         """Say what a snapshot of this version is to hold: all, or what is new since the last one."""
         last, durable = assignment.follows, version.batch in assignment.durable
+        saved = desired.epoch.claim, assignment.forgotten
         # Saved late, consumers may have passed it: then there is nothing up to it that an outbox should hold.
         first = min(self.host.outbox_from(partition), BatchId(version.batch + 1)) if assignment.with_outbox else None
         if (
@@ -358,10 +355,10 @@ class NodeWorker:
             or self.host.version(partition, last.batch) != VersionId(*last.id)
             or (first is not None and (last.outbox_from is None or last.outbox_from > first))
         ):
-            return SavedSnapshot(version.batch, version.epoch, None, first, durable)
+            return SavedSnapshot(version.batch, version.epoch, None, first, durable, saved)
         if first is not None and first <= last.batch + 1:
             first = last.outbox_from  # with no gap to what the last one holds, they reach back together
-        return SavedSnapshot(version.batch, version.epoch, last.id, first, durable)
+        return SavedSnapshot(version.batch, version.epoch, last.id, first, durable, saved)
 
 
 def _shares(done: list[Done], cpu_seconds: float) -> dict[PartitionId, Measures]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,8 +21,8 @@ import holdfast as hf
 from holdfast.application import Application, Stream, rows, sliding, tumbling
 from holdfast.ids import BatchId, OperatorId, PartitionId
 from holdfast.runtime.blocks import OUTSIDE, Edge
+from holdfast.runtime.io.batch_log import watermark_after
 from holdfast.runtime.io.source_pieces import cut_rows
-from holdfast.runtime.io.sources import watermark_after
 from holdfast.runtime.program import Program
 from holdfast.runtime.schemas import conform
 from holdfast.runtime.tables import one_chunk
@@ -244,31 +244,37 @@ Outputs = Mapping[tuple[PartitionId, BatchId], pa.Table]
 LateRows = Mapping[tuple[OperatorId, PartitionId, BatchId], pa.Table]
 
 
-def expected_of(recipe: Recipe, seed: int, count: int) -> Outputs:
-    """Return what every output partition gives, batch by batch, without failures; the last batch ends the sources."""
-    return _computed(recipe, seed, count)[0]
+SourcePieces = Mapping[OperatorId, tuple[Sequence[pa.Table | None], Watermark]]
+"""What a batch has of every source: the rows of its partitions, and its watermark."""
 
 
-def late_of(recipe: Recipe, seed: int, count: int) -> LateRows:
-    """Return the rows that are kept aside, by input, partition and batch."""
-    return _computed(recipe, seed, count)[1]
-
-
-@cache
-def _computed(recipe: Recipe, seed: int, count: int) -> tuple[Outputs, LateRows]:
-    """Compute both with nothing but kernels and routes: no hosts, no stores, no machine."""
-    program = program_of(recipe)
-    states: dict[PartitionId, Mapping[str, tuple[pa.Table, ...]]] = {}
-    marks: dict[PartitionId, Watermark] = {}
-    logged: dict[OperatorId, Watermark] = {}
-    found: dict[tuple[PartitionId, BatchId], pa.Table] = {}
-    late: dict[tuple[OperatorId, PartitionId, BatchId], pa.Table] = {}
+def batches_of(recipe: Recipe, seed: int, count: int) -> list[SourcePieces]:
+    """Return the inputs as a log has them, each table a batch; the last batch ends the sources."""
+    program, marks = program_of(recipe), dict[OperatorId, Watermark]()
+    found: list[SourcePieces] = []
     for batch, tables in enumerate(inputs_of(recipe, seed, count)):
-        arriving: dict[tuple[Edge, PartitionId, PartitionId], pa.Table | None] = {}
+        logged: dict[OperatorId, tuple[Sequence[pa.Table | None], Watermark]] = {}
         for name, source in program.sources.items():
             pieces, latest = cut_rows(source, tables[name])
-            logged[name] = watermark_after(source, logged.get(name), latest, last=batch == count - 1)
-            for index, piece in enumerate(pieces):
+            marks[name] = watermark_after(source, marks.get(name), latest, last=batch == count - 1)
+            logged[name] = pieces, marks[name]
+        found.append(logged)
+    return found
+
+
+def computed(program: Program, batches: Sequence[SourcePieces]) -> tuple[Outputs, LateRows]:
+    """Compute what every output partition gives, batch by batch, without failures, and the rows that are kept aside.
+
+    With nothing but kernels and routes: no hosts, no stores, no machine.
+    """
+    states: dict[PartitionId, Mapping[str, tuple[pa.Table, ...]]] = {}
+    marks: dict[PartitionId, Watermark] = {}
+    found: dict[tuple[PartitionId, BatchId], pa.Table] = {}
+    late: dict[tuple[OperatorId, PartitionId, BatchId], pa.Table] = {}
+    for batch, logged in enumerate(batches):
+        arriving: dict[tuple[Edge, PartitionId, PartitionId], pa.Table | None] = {}
+        for name in program.sources:
+            for index, piece in enumerate(logged[name][0]):
                 arriving[Edge(OUTSIDE, name), PartitionId(OUTSIDE, index), PartitionId(name, index)] = piece
         for partition in program.partitions:
             operator = program.operators[partition.operator]
@@ -280,7 +286,7 @@ def _computed(recipe: Recipe, seed: int, count: int) -> tuple[Outputs, LateRows]
                 given.append(one_chunk(some) if some else None)
             before = marks.get(partition)
             mine = [
-                logged[partition.operator] if sender.operator == OUTSIDE else marks[sender] for _, sender in streams
+                logged[partition.operator][1] if sender.operator == OUTSIDE else marks[sender] for _, sender in streams
             ]
             now = highest(before, lowest(mine))
             stepped = operator.kernel.step(states.get(partition, {}), given, before, now)

@@ -6,7 +6,7 @@ state at all, stamps of operators that are not deterministic followed link by li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from holdfast.recovery.states import LIVE_STATES, TRANSITIONS, Cause, PartitionS
 from holdfast.runtime.io.sinks import OutputKey
 from holdfast.runtime.program import Program
 from holdfast.simulation.recovery.applications import LateRows, Outputs, mix
+from holdfast.simulation.recovery.storage import LoggedSource
 from holdfast.simulation.recovery.stores import FragileStore, SlowSnapshotStore
 
 PATIENCE = 3
@@ -82,7 +83,8 @@ class StepChecks:
     def _snapshots(self, state: ClusterState) -> None:
         """A global checkpoint says that everything is safe: see that it is."""
         checkpoints = state.checkpoints
-        for batch in {checkpoints.global_batch, checkpoints.durable_batch} - {BatchId(-1)}:
+        kept = {checkpoints.global_batch, checkpoints.durable_batch, checkpoints.inputs_from}
+        for batch in kept - {BatchId(-1)}:
             for p in self._program.partitions:
                 snapshot = checkpoints.at(p, batch)
                 chain = () if snapshot is None else checkpoints.chain(p, snapshot)
@@ -167,6 +169,20 @@ def output_problems(
                 )
         if not sure:
             found += _chain_problems(program, mine, count, stamps)
+    return found
+
+
+def row_problems(
+    inputs: Mapping[OperatorId, Sequence[pa.Table]], logged: Sequence[Mapping[OperatorId, LoggedSource]]
+) -> list[Violation]:
+    """See that every row of every source is in the log, once, and that batches are there without a gap."""
+    found = []
+    for name, tables in inputs.items():
+        wanted = sorted(str(row) for table in tables for row in table.to_pylist())
+        pieces = [table for batch in logged for table in batch[name].tables if table is not None]
+        mine = sorted(str(row) for table in pieces for row in table.to_pylist())
+        if mine != wanted:
+            found.append(Violation(f"source {name} has {len(wanted)} rows, and the log {len(mine)} or others"))
     return found
 
 

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from holdfast.ids import NodeId, OperatorId, PartitionId
 from holdfast.recovery.events import NodesArrived, NodesLost, NodesSilent
 from holdfast.runtime.blocks import Block
+from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.sinks import Stager
-from holdfast.runtime.io.sources import SourceLog
 from holdfast.runtime.messages import CycleEnded, DesiredState, NodeReport, Report
 from holdfast.runtime.program import Program
 from holdfast.runtime.worker.worker import SMALL_SNAPSHOT, NodeWorker
@@ -85,7 +85,7 @@ class SimulatedCluster:
     def __init__(
         self,
         program: Program,
-        logs: Mapping[OperatorId, SourceLog],
+        batch_log: BatchLog,
         snapshot_store: SlowSnapshotStore,
         mischief: Mischief,
         clock: FakeClock,
@@ -95,7 +95,7 @@ class SimulatedCluster:
         stagers: Mapping[OperatorId, Stager] = MappingProxyType({}),
     ) -> None:
         self._stagers = stagers
-        self._program, self._logs, self._snapshot_store = program, logs, snapshot_store
+        self._program, self._batch_log, self._snapshot_store = program, batch_log, snapshot_store
         self._mischief, self._draw, self.clock = mischief, mischief.draw, clock
         self._log, self._touch, self._complain = log, touch, complain
         self.small_snapshot = SMALL_SNAPSHOT
@@ -150,7 +150,7 @@ class SimulatedCluster:
             self._program,
             store,
             self._snapshot_store,
-            self._logs,
+            self._batch_log,
             name=name,
             clock=clock,
             cpu_clock=_no_cpu,

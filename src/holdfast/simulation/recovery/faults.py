@@ -34,6 +34,7 @@ class Fault(StrEnum):
     FETCH_LATE = "snapshot came late"
     SNAPSHOT_LOST = "snapshot lost: too few fragments"
     SNAPSHOT_DAMAGED = "snapshot damaged"
+    DURABLE_LOST = "durable snapshot damaged"
     STAGING_FAILED = "node could not stage rows"
     STAGED_MISSING = "staged rows missing"
     STATE_MISSING = "state files missing"
@@ -41,6 +42,8 @@ class Fault(StrEnum):
     OUTBOX_MISSING = "outbox file missing"
     DRIVER_KILLED = "driver killed"
     DRIVER_REPLACED = "driver replaced while the old one goes on"
+    DRIVER_PAUSED = "driver frozen inside a step while another one took over"
+    STORAGE_FAILED = "storage failed, with or without effect"
     OLD_DRIVER_WENT_ON = "old driver ran a cycle"
     REQUEST_REFUSED = "request for nodes refused"
 
@@ -68,6 +71,7 @@ USUAL: dict[Fault, float] = {
     Fault.FETCH_LATE: 0.4,
     Fault.SNAPSHOT_LOST: 0.3,
     Fault.SNAPSHOT_DAMAGED: 0.1,
+    Fault.DURABLE_LOST: 0.3,
     Fault.STAGING_FAILED: 0.05,
     Fault.STAGED_MISSING: 0.05,
     Fault.STATE_MISSING: 0.004,
@@ -75,6 +79,8 @@ USUAL: dict[Fault, float] = {
     Fault.OUTBOX_MISSING: 0.04,
     Fault.DRIVER_KILLED: 0.0025,
     Fault.DRIVER_REPLACED: 0.02,
+    Fault.DRIVER_PAUSED: 0.002,
+    Fault.STORAGE_FAILED: 0.002,
     Fault.OLD_DRIVER_WENT_ON: 0.5,
     Fault.REQUEST_REFUSED: 0.1,
 }

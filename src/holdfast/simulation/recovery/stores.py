@@ -1,18 +1,15 @@
 """What nodes and driver write to in a simulated run: files that go missing, a snapshot store that is slow and forgets,
-a log of progress, and sinks that remember what they were given. Runs anywhere.
+and sinks that remember what they were given. Runs anywhere.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
 from holdfast.ids import BatchId, Epoch, PartitionId
-from holdfast.runtime.coordinator.progress import MemoryProgress, ProgressRecord
 from holdfast.runtime.io.sinks import MemorySink, OutputKey, StagedRows
 from holdfast.runtime.state.snapshot_store import Answered, SaveAnswer
 from holdfast.runtime.state.store import Addition, MemoryStore
@@ -100,8 +97,15 @@ class SlowSnapshotStore:
     when one finds out.
     """
 
-    def __init__(self, mischief: Mischief, clock: Callable[[], float], complain: Complain) -> None:
-        self._mischief, self._clock, self._complain = mischief, clock, complain
+    def __init__(
+        self,
+        mischief: Mischief,
+        clock: Callable[[], float],
+        complain: Complain,
+        may_lose: Callable[[str], bool] = lambda name: False,
+    ) -> None:
+        """`may_lose` says whether a durable snapshot may be lost as well."""
+        self._mischief, self._clock, self._complain, self._may_lose = mischief, clock, complain, may_lose
         self.snapshots: dict[str, _Held] = {}
         self.forgotten: set[str] = set()
         self._epoch = 0
@@ -144,7 +148,10 @@ class SlowSnapshotStore:
             self._complain(f"a partition is to start from snapshot {name}, {state}")
             return
         if held.comes_at is None:
-            if not held.durable and held.lost is None:
+            if held.durable and held.lost is None and self._may_lose(name):
+                if self._mischief.strikes(Fault.DURABLE_LOST):
+                    held.lost = "its file is damaged"
+            elif not held.durable and held.lost is None:
                 if self._mischief.strikes(Fault.SNAPSHOT_LOST):
                     held.lost = "3 of 4 fragments are gone"
                 elif self._mischief.strikes(Fault.SNAPSHOT_DAMAGED):
@@ -183,40 +190,25 @@ class SlowSnapshotStore:
             held.comes_at = None
 
 
-class WatchedProgress(MemoryProgress):
-    """Progress that a driver may die before or after writing; what the next one reads has been through JSON."""
-
-    def __init__(self, touch: Callable[[str], None], complain: Complain, record: ProgressRecord | None = None) -> None:
-        super().__init__("run", record)
-        self._touch, self._complain = touch, complain
-        self._over = False
-
-    def write(self, epoch: Epoch, machine: Mapping[str, Any], measures: Mapping[str, Any]) -> None:
-        """See Progress."""
-        self._touch("before writing progress")
-        super().write(epoch, json.loads(json.dumps(machine)), measures)
-        if self._over:
-            self._complain(f"a driver that another one has followed wrote progress, under claim {epoch.claim}")
-        self._touch("after writing progress")
-
-    def for_next_driver(self) -> WatchedProgress:
-        """Let a new driver take the next claim; from now on the one before is refused."""
-        self._over = True
-        return WatchedProgress(self._touch, self._complain, self._record)
-
-
 class WatchedSink:
-    """A sink that a driver may die before or after publishing to, and that compares what it is given twice."""
+    """A sink that a driver may die before or after publishing to, and that compares what it is given twice.
+
+    Sinks that create outputs only if absent refuse nobody: what a driver or a node that is over wants to write must be
+    the same as well.
+    """
 
     def __init__(self, touch: Callable[[str], None], complain: Complain) -> None:
         self._inner = MemorySink()
         self._touch, self._complain = touch, complain
         self.given: dict[OutputKey, pa.Table] = {}
+        self._first: dict[OutputKey, pa.Table] = {}
+        """What somebody wanted to write first, whether it counted or not."""
         self._highest = Epoch(0)
 
     def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
         """See Sink."""
         self._touch("before publishing")
+        self.compare(key, rows)
         new = self._inner.publish(key, rows, epoch)
         if epoch < self._highest:
             self._complain(f"{key} was taken from epoch {epoch} after one of epoch {self._highest}")
@@ -225,25 +217,31 @@ class WatchedSink:
             self._complain(f"{key} was published twice")
         if new:
             self.given[key] = rows
-        elif not self.given[key].equals(rows):
-            self._complain(f"{key} was published, and comes again with other rows")
         self._touch("after publishing")
         return new
+
+    def compare(self, key: OutputKey, rows: pa.Table) -> None:
+        """Complain where an output comes again with other rows, from whomever it comes."""
+        if not self._first.setdefault(key, rows).equals(rows):
+            self._complain(f"{key} comes again with other rows")
 
 
 class _Stager:
     """What nodes stage rows with during one start of a driver."""
 
-    def __init__(self, start: str, area: dict[str, pa.Table], mischief: Mischief) -> None:
-        self._start, self._area, self._mischief = start, area, mischief
+    def __init__(
+        self, start: str, area: dict[str, pa.Table], compare: Callable[[OutputKey, pa.Table], None], mischief: Mischief
+    ) -> None:
+        self._start, self._area, self._compare, self._mischief = start, area, compare, mischief
 
-    def stage(self, cycle: int, rows: pa.Table) -> StagedRows | str:
+    def stage(self, key: OutputKey, rows: pa.Table) -> StagedRows | str:
         """See Stager."""
         if self._mischief.strikes(Fault.STAGING_FAILED):
             return "OSError: No space left on device"
-        place = f"{self._start}/{cycle}-{len(self._area)}"
+        self._compare(key, rows)
+        place = f"{self._start}/{key}"
         self._area[place] = rows
-        return StagedRows(place, cycle, rows.num_rows)
+        return StagedRows(place, rows.num_rows)
 
 
 class StagingWatchedSink(WatchedSink):
@@ -258,7 +256,7 @@ class StagingWatchedSink(WatchedSink):
     def stager(self, start: str) -> _Stager:
         """See StagingSink."""
         self._current, self._areas[start] = start, {}
-        return _Stager(start, self._areas[start], self._mischief)
+        return _Stager(start, self._areas[start], self.compare, self._mischief)
 
     def adopt(self, key: OutputKey, staged: StagedRows, epoch: Epoch) -> bool:
         """See StagingSink."""

@@ -15,8 +15,15 @@ import pyarrow as pa
 from holdfast.application.windows import Rows
 from holdfast.runtime.tables import one_chunk
 from holdfast.runtime.times import Watermark
-from holdfast.runtime.worker.operators.kernel import Runs, Stepped, take_rows
-from holdfast.runtime.worker.operators.summaries import Summary, codes_of, expand, places_in_group, with_plain_floats
+from holdfast.runtime.worker.operators.kernel import Declaration, InputColumns, Runs, Stepped, take_rows
+from holdfast.runtime.worker.operators.summaries import (
+    NO_KEY,
+    Summary,
+    codes_of,
+    expand,
+    places_in_group,
+    with_plain_floats,
+)
 
 _WINDOW = "@window"
 _WAITING = "waiting"
@@ -29,6 +36,18 @@ class CountWindows:
         self._size, self._every = window.size, window.every
         self._keys = tuple(keys)
         self._summary = summary
+
+    def declare(self, inputs: Sequence[InputColumns]) -> Declaration:
+        """See Kernel. The state is rows as they came, so what is computed of them may change."""
+        schema = inputs[0].schema
+        return Declaration(
+            self._summary.kind,
+            self._summary.declared(),
+            {"kind": "rows", "size": self._size, "every": self._every},
+            tables=None if schema is None else {_WAITING: schema},
+            state_keys=inputs[0].keys,
+            not_split=None if inputs[0].keys else NO_KEY,
+        )
 
     def step(self, state: Runs, inputs: Sequence[pa.Table | None], before: Watermark, now: Watermark) -> Stepped:
         """Add a batch's rows and give the windows they fill."""

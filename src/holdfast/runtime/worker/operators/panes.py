@@ -23,12 +23,14 @@ from holdfast.runtime.times import END_OF_TIME, NOT_YET, Ints, Watermark, as_tim
 from holdfast.runtime.worker.operators.kernel import (
     LATE,
     NO_EVENT_TIME,
+    Declaration,
+    InputColumns,
     Runs,
     Stepped,
     set_aside,
     take_rows,
 )
-from holdfast.runtime.worker.operators.summaries import Summary
+from holdfast.runtime.worker.operators.summaries import Summary, declare_over_time
 
 PANE = "@pane"
 START = "@start"
@@ -46,6 +48,11 @@ class PaneWindows:
         self._pane = math.gcd(self._size, self._every)
         self._summary = summary
         self._times = tuple(times)
+
+    def declare(self, inputs: Sequence[InputColumns]) -> Declaration:
+        """See Kernel."""
+        window = {"kind": "sliding", "size": self._size, "every": self._every}
+        return declare_over_time(self._summary, inputs, window, self._times, [PANE])
 
     def step(self, state: Runs, inputs: Sequence[pa.Table | None], before: Watermark, now: Watermark) -> Stepped:
         """Summarise a batch into its panes, give the windows that close, and forget panes no window needs."""

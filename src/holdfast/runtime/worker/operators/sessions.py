@@ -20,13 +20,15 @@ from holdfast.runtime.times import NOT_YET, Ints, Watermark, event_times, micros
 from holdfast.runtime.worker.operators.kernel import (
     LATE,
     NO_EVENT_TIME,
+    Declaration,
+    InputColumns,
     Runs,
     Stepped,
     set_aside,
     take_rows,
 )
 from holdfast.runtime.worker.operators.panes import with_window_columns
-from holdfast.runtime.worker.operators.summaries import Summary, codes_of, with_plain_floats
+from holdfast.runtime.worker.operators.summaries import Summary, codes_of, declare_over_time, with_plain_floats
 
 FIRST, LAST = "@first", "@last"
 _PLACE = [FIRST, LAST]
@@ -40,6 +42,10 @@ class SessionWindows:
         self._keys = tuple(keys)
         self._summary = summary
         self._times = tuple(times)
+
+    def declare(self, inputs: Sequence[InputColumns]) -> Declaration:
+        """See Kernel."""
+        return declare_over_time(self._summary, inputs, {"kind": "session", "gap": self._gap}, self._times, _PLACE)
 
     def step(self, state: Runs, inputs: Sequence[pa.Table | None], before: Watermark, now: Watermark) -> Stepped:
         """Merge a batch into the open sessions and give those that end."""

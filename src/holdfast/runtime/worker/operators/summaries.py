@@ -26,6 +26,7 @@ from holdfast.application.aggregates import Aggregate, Function
 from holdfast.application.derived_columns import joined_names
 from holdfast.errors import BadInput
 from holdfast.runtime.times import Ints
+from holdfast.runtime.worker.operators.kernel import Declaration, InputColumns
 
 
 def with_plain_floats(table: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -101,8 +102,23 @@ _MERGED_BY = {"rows": "sum", "count": "sum", "sum": "sum", "double_sum": "sum", 
 _LARGEST_SUM = 2.0**63
 
 
+NO_KEY = "it has no key: a window holds the rows of a partition"
+"""Why a state is of its partition alone."""
+
+
 class Summary(Protocol):
     """How one kind of operator summarises windows. Tables that are kept have names."""
+
+    kind: str
+    """As users know the operator."""
+
+    def declared(self) -> dict[str, Any]:
+        """Say what it computes, in values that JSON has."""
+        ...
+
+    def decides(self) -> dict[str, Any]:
+        """Say what decides which rows are kept, beside the keys, the window and the columns of the tables."""
+        ...
 
     def reduce(self, side: int, rows: pa.Table, place: Sequence[str]) -> dict[str, pa.Table]:
         """Return what must be kept of the rows of one input."""
@@ -117,8 +133,32 @@ class Summary(Protocol):
         ...
 
 
+def declare_over_time(
+    summary: Summary,
+    inputs: Sequence[InputColumns],
+    window: Mapping[str, Any],
+    times: Sequence[str],
+    place: Sequence[str],
+) -> Declaration:
+    """Say what an operator over event-time windows is; the tables it keeps are seen by keeping nothing of no rows."""
+    tables: dict[str, pa.Schema] | None = {}
+    for side, one in enumerate(inputs):
+        if one.schema is None or tables is None:
+            tables = None
+            continue
+        rows = one.schema.empty_table()
+        for name in place:
+            rows = rows.append_column(name, pa.array([], pa.int64()))
+        tables |= {name: kept.schema for name, kept in summary.reduce(side, rows, place).items()}
+    keys = inputs[0].keys
+    why = None if keys else NO_KEY
+    return Declaration(summary.kind, summary.declared(), window, tuple(times), tables, summary.decides(), keys, why)
+
+
 class Aggregates:
     """Counts, sums, averages, extremes and numbers of distinct values."""
+
+    kind = "aggregate"
 
     def __init__(self, keys: Sequence[str], aggregates: Sequence[tuple[str, Aggregate]]) -> None:
         self._keys = tuple(keys)
@@ -130,6 +170,15 @@ class Aggregates:
                 if one.function is Function.COUNT_DISTINCT and one.column is not None
             )
         )
+
+    def declared(self) -> dict[str, Any]:
+        """See Summary."""
+        found = [{"name": name, "function": str(one.function), "column": one.column} for name, one in self._aggregates]
+        return {"aggregates": found}
+
+    def decides(self) -> dict[str, Any]:
+        """See Summary: the names of the columns have it all."""
+        return {}
 
     def reduce(self, side: int, rows: pa.Table, place: Sequence[str]) -> dict[str, pa.Table]:
         """Keep one row per key and place, and the distinct values where they are counted."""
@@ -215,8 +264,18 @@ class Aggregates:
 class TopRows:
     """The k rows with the greatest (or least) value of a column; ties go by the other columns, smallest first."""
 
+    kind = "top"
+
     def __init__(self, keys: Sequence[str], k: int, by: str, largest: bool) -> None:
         self._keys, self._k, self._by, self._largest = tuple(keys), k, by, largest
+
+    def declared(self) -> dict[str, Any]:
+        """See Summary."""
+        return {"k": self._k, "by": self._by, "largest": self._largest}
+
+    def decides(self) -> dict[str, Any]:
+        """See Summary: only the best rows are kept."""
+        return self.declared()
 
     def reduce(self, side: int, rows: pa.Table, place: Sequence[str]) -> dict[str, pa.Table]:
         """Keep the best rows: the best of several are among the best of each."""
@@ -270,8 +329,18 @@ def _have_ties(codes: Any, rank: Any) -> bool:
 class DistinctRows:
     """Each combination of some columns once."""
 
+    kind = "distinct"
+
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = tuple(columns)
+
+    def declared(self) -> dict[str, Any]:
+        """See Summary."""
+        return {"columns": list(self._columns)}
+
+    def decides(self) -> dict[str, Any]:
+        """See Summary: the columns are those of the table."""
+        return {}
 
     def reduce(self, side: int, rows: pa.Table, place: Sequence[str]) -> dict[str, pa.Table]:
         """Keep each combination once."""
@@ -292,10 +361,19 @@ class DistinctRows:
 class Pairs:
     """Rows of the left and the right input that agree on the keys."""
 
+    kind = "join"
     sides = ("left", "right")
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._keys = tuple(keys)
+
+    def declared(self) -> dict[str, Any]:
+        """See Summary: the keys are those of the inputs."""
+        return {}
+
+    def decides(self) -> dict[str, Any]:
+        """See Summary: all rows are kept."""
+        return {}
 
     def reduce(self, side: int, rows: pa.Table, place: Sequence[str]) -> dict[str, pa.Table]:
         """Keep rows whose keys are all there: null equals nothing."""

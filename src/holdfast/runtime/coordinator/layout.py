@@ -1,0 +1,195 @@
+"""A run with another layout: operators, keys or parallelism change over a restart. Runs on the driver.
+
+The old layout comes to one batch at which everything is processed, every output is out and a durable checkpoint is
+taken. An empty batch, the first of the new layout, fences the log: no driver of the old layout can log any more, and no
+node of it can read what comes after. The state of the checkpoint is spread over the new partitions, and one record of
+progress lets the new layout, the next *generation*, begin there. A driver that dies on the way leaves the old layout,
+and the next one does it again.
+
+Operators that are added begin with empty state; those that are removed are forgotten; the others go on, and no query is
+replayed for another. The generation is part of every output's key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.errors import CheckFailed
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
+from holdfast.recovery.checkpoints import NOTHING, Checkpoints, SavedSnapshot, snapshot_name
+from holdfast.runtime.coordinator.progress import Progress, last_driver
+from holdfast.runtime.identity import Changes, Description, Verdict, check_changes, compare, describe
+from holdfast.runtime.io.batch_log import BatchLog
+from holdfast.runtime.program import Program
+from holdfast.runtime.state.durable_snapshots import DurableSnapshotStore
+from holdfast.runtime.state.repartition import State, snapshot_of
+from holdfast.runtime.state.snapshots import Snapshot, assemble, decode_snapshot, encode_snapshot
+from holdfast.runtime.state.versions import Commit, VersionId
+from holdfast.runtime.times import Watermark, lowest
+from holdfast.runtime.worker.worker import SMALL_SNAPSHOT
+from holdfast.storage.storage import Storage
+
+
+def changes_of(storage: Storage, program: Program) -> Changes | None:
+    """Compare a program with what the run in this storage is; None: it begins. What may not change is refused."""
+    last = last_driver(storage)
+    if last is None or last["identity"] is None:
+        return None
+    changes = compare(last["identity"], describe(program))
+    check_changes(changes, where=storage.url)
+    return changes
+
+
+def needs_new_layout(storage: Storage, program: Program, changes: Changes | None) -> bool:
+    """Whether a run must go to another layout before this program continues it."""
+    last = last_driver(storage)
+    if last is None or changes is None:
+        return False
+    log = BatchLog(program.sources, program.name, storage, generation=last["generation"])
+    return changes.layout_changed or log.fenced
+
+
+def change_layout(
+    storage: Storage,
+    durable: Storage,
+    program: Program,
+    *,
+    run_old: Callable[[], object],
+    driver: Mapping[str, Any] | None = None,
+) -> None:
+    """Let a run go on with another program, which `compare` has found to be compatible.
+
+    `run_old` runs the old layout until everything is processed and out and takes a durable checkpoint.
+    """
+    tries = 3
+    while True:
+        last = last_driver(storage)
+        assert last is not None
+        old = BatchLog(program.sources, program.name, storage, generation=last["generation"])
+        if not _settled(last["machine"], old.frontier):
+            tries -= 1
+            if tries < 0:
+                raise CheckFailed(
+                    "the old layout does not come to a checkpoint of everything that is logged",
+                    where=storage.url,
+                    remedy="start the application as it was before, stop it, then change it",
+                )
+            run_old()
+            continue
+        progress = Progress(storage, program.name, driver=driver)
+        log = BatchLog(program.sources, program.name, storage, claim=progress.claim, generation=progress.generation)
+        # Another driver may have gone on since; and one may have logged a batch before the fence.
+        if _settled(progress.machine, log.frontier) and log.fence():
+            break
+        progress.end()
+    assert progress.identity is not None
+    machine = moved_state(progress, progress.identity, program, log, DurableSnapshotStore(durable))
+    progress.change(progress.generation + 1, describe(program), machine)
+    progress.end()
+
+
+def _settled(machine: Mapping[str, Any] | None, frontier: BatchId) -> bool:
+    """Whether everything that is logged is in a durable checkpoint, and out."""
+    if machine is None:
+        return frontier == NOTHING
+    checkpoints, published = machine["checkpoints"], machine["published"]
+    return bool(checkpoints["durable"] == checkpoints["global"] == frontier) and all(
+        batch >= frontier for batch in published.values()
+    )
+
+
+def moved_state(
+    progress: Progress, before: Description, program: Program, log: BatchLog, store: DurableSnapshotStore
+) -> dict[str, Any] | None:
+    """Spread the state of the last checkpoint over the partitions of a program; return where its machine begins."""
+    if progress.machine is None or log.frontier == NOTHING:
+        return None
+    batch, epoch = log.frontier, Epoch.of(progress.claim, 0)
+    operators: Mapping[str, Any] = before["operators"]
+    there = [PartitionId(OperatorId(name), index) for name in operators for index in range(_count(operators, name))]
+    old = Checkpoints.read(there, progress.machine["checkpoints"])
+    changes = compare(before, describe(program))
+    moving = _Moving(progress.run, old, batch, store)
+    found: dict[PartitionId, SavedSnapshot] = {}
+    marks: dict[OperatorId, Watermark] = {}
+    for name in program.order:
+        operator = program.operators[name]
+        added = changes.verdict(name) is Verdict.ADDED
+        count = 0 if added else _count(operators, name)
+        if added and name not in program.sources:
+            marks[name] = lowest([marks[route.edge.source] for route in operator.inputs])
+        elif added:
+            record = log.record(batch)
+            marks[name] = None if record is None or name not in record.sources else record.sources[name].watermark
+        else:
+            marks[name] = lowest([moving.commit(PartitionId(name, index)).watermark for index in range(count)])
+        for index in range(operator.parallelism):
+            partition = PartitionId(name, index)
+            same = old.at(partition, batch) if count == operator.parallelism else None
+            if same is not None and same.outbox_from is None:
+                found[partition] = same
+                continue
+            if added:
+                snapshot = Snapshot(Commit(partition, VersionId(batch, epoch), None, marks[name], {}), None, {})
+            else:
+                state = operators[name]["state"]
+                keys = [] if state is None else state["keys"]
+                olds = {one: moving.state(PartitionId(name, one)) for one in range(count)}
+                snapshot = snapshot_of(partition, operator.parallelism, olds, count, keys, epoch)
+            found[partition] = moving.save(partition, snapshot, (progress.claim, 0))
+    return {
+        "checkpoints": Checkpoints.at_batch(found, batch).written(),
+        "placement": {},
+        "buffering": False,
+        "published": {str(p): batch for p in program.outputs},
+    }
+
+
+def _count(operators: Mapping[str, Any], name: str) -> int:
+    return int(operators[name]["parallelism"])
+
+
+class _Moving:
+    """Reads the old partitions' snapshots, and writes those of new ones."""
+
+    def __init__(self, run: str, old: Checkpoints, batch: BatchId, store: DurableSnapshotStore) -> None:
+        self._run, self._old, self._batch, self._store = run, old, batch, store
+        self._commits: dict[PartitionId, Commit] = {}
+
+    def commit(self, partition: PartitionId) -> Commit:
+        """Return what an old partition had committed."""
+        if partition not in self._commits:
+            self.state(partition)
+        return self._commits[partition]
+
+    def state(self, partition: PartitionId) -> tuple[Commit, State]:
+        """Return the state of an old partition."""
+        snapshot = self._old.at(partition, self._batch)
+        if snapshot is None:
+            raise CheckFailed(
+                f"{partition} has no snapshot at batch {self._batch}",
+                where="changing the layout",
+                remedy="this is a fault of ours: report it",
+            )
+        chain = [self._read(partition, one) for one in self._old.chain(partition, snapshot)]
+        self._commits[partition] = chain[-1].commit
+        return chain[-1].commit, assemble(chain)
+
+    def _read(self, partition: PartitionId, snapshot: SavedSnapshot) -> Snapshot:
+        name = snapshot_name(self._run, partition, snapshot)
+        data = snapshot.contents if snapshot.contents is not None else self._store.fetched(name)
+        if data is None:
+            raise CheckFailed(
+                "is not there any more", where=name, remedy="start the application as it was: it recovers it"
+            )
+        return decode_snapshot(data)
+
+    def save(self, partition: PartitionId, snapshot: Snapshot, saved: tuple[int, int]) -> SavedSnapshot:
+        """Keep the snapshot of a new partition."""
+        data, version = encode_snapshot(snapshot), snapshot.commit.id
+        small = bytes(data) if len(data) <= SMALL_SNAPSHOT else None
+        kept = SavedSnapshot(version.batch, version.epoch, None, None, durable=True, saved=saved, contents=small)
+        if small is None:
+            self._store.save(snapshot_name(self._run, partition, kept), data, epoch=version.epoch, durable=True)
+        return kept

@@ -1,0 +1,113 @@
+"""Whether a run's driver is alive: signs of life in the run's storage. Runs on the driver.
+
+Claims keep two drivers apart whatever happens; this only keeps people from ending a run by accident. A driver writes a
+small object every few seconds. A second one that finds the run without an end looks for new ones, by its own clock: two
+machines' clocks are never compared. On the same machine a process that is gone is seen at once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import BadInput
+from holdfast.runtime.coordinator.progress import last_driver
+from holdfast.storage.storage import Storage
+
+SIGNS_MISSED = 3
+"""A driver that writes no sign for so many turns is taken for gone."""
+
+
+def this_driver() -> dict[str, Any]:
+    """Say who this process is, for the next driver."""
+    return {"host": socket.gethostname(), "boot": _boot(), "pid": os.getpid(), "started": _started(os.getpid())}
+
+
+def refuse_if_alive(
+    storage: Storage,
+    *,
+    seconds: float,
+    log: Callable[[str], object] = lambda line: None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """Refuse to go on where the run's driver shows that it is alive; wait for its next sign where that is unclear."""
+    last = last_driver(storage)
+    if last is None or last["ended"] or _is_gone(last["driver"]):
+        return
+    prefix = _prefix(last["claim"])
+    seen, deadline = storage.list(prefix), clock() + SIGNS_MISSED * seconds
+    log(f"looking whether the driver before is alive, for {SIGNS_MISSED * seconds:.0f} s")
+    while clock() < deadline:
+        sleep(min(seconds / 2, 1.0))
+        now = last_driver(storage)
+        if set(storage.list(prefix)) - set(seen) or (now is not None and now["claim"] != last["claim"]):
+            who = last["driver"]
+            raise BadInput(
+                f"another driver runs this application: process {who.get('pid', '?')} on {who.get('host', '?')}",
+                where=storage.url,
+                remedy="stop it first; or end it by starting with --take-over (take_over=True)",
+            )
+        if now is not None and now["ended"]:
+            return
+
+
+class DriverSigns:
+    """Writes signs of life, in a thread of its own."""
+
+    def __init__(self, storage: Storage, claim: int, *, seconds: float) -> None:
+        self._storage, self._claim, self._seconds = storage, claim, seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="holdfast-signs", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write no more."""
+        self._stop.set()
+        self._thread.join(5.0)
+
+    def _main(self) -> None:
+        with suppress(OSError):  # what earlier drivers left
+            self._storage.delete([one for one in self._storage.list("alive/") if one < _prefix(self._claim)])
+        number, before = 0, None
+        while not self._stop.is_set():
+            name = f"{_prefix(self._claim)}{number:010d}"
+            with suppress(OSError):  # a store that is away for a moment does not end a run
+                self._storage.create(name, b"")
+                self._storage.delete([] if before is None else [before])
+                before, number = name, number + 1
+            self._stop.wait(self._seconds)
+        with suppress(OSError):
+            self._storage.delete([] if before is None else [before])
+
+
+def _prefix(claim: int) -> str:
+    return f"alive/{claim:010d}-"
+
+
+def _is_gone(driver: Mapping[str, Any]) -> bool:
+    """Whether a process of this machine does not exist any more; of another machine that is not known here."""
+    if driver.get("host") != socket.gethostname() or driver.get("boot") != _boot() or driver.get("boot") is None:
+        return False
+    started = _started(int(driver["pid"]))
+    return started is None or started != driver.get("started")
+
+
+def _boot() -> str | None:
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return None
+
+
+def _started(pid: int) -> int | None:
+    """Return when a process began, in the kernel's ticks; None: there is none, or it has ended."""
+    with suppress(OSError, ValueError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else int(fields[19])
+    return None

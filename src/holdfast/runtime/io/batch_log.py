@@ -1,0 +1,389 @@
+"""The batch log: what came in, batch by batch, of all sources of a run. Runs on the driver; nodes read it.
+
+A batch is one numbered record (`storage.records`): for every source the pieces its rows are in, where its watermark
+stands, and how far its reader is. So a batch is there for all sources or for none, and what is in no record never
+happened. Rows are written first, as pieces, under names that carry the writer's claim.
+
+Any driver of the run may write the next number; the first one wins. A driver that finds it taken under a later claim is
+over. Under an earlier claim, the driver before wrote it while this one started: this one takes the batch as it is and
+goes on after it. Once a driver has written a batch of its own, no earlier one can write any more, and pieces of earlier
+claims that no record names are deleted. A name is never used again, so that late writes and late deletes do no harm.
+
+The watermark of a source is a function of the logged batches, the latest event so far less the allowed lateness, and
+never goes back, so that every replay sees the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from holdfast.errors import BadInput, CheckFailed
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
+from holdfast.runtime.blocks import OUTSIDE, Block, Edge, Header
+from holdfast.runtime.io.source_pieces import Piece, piece_fields, piece_of, read_pieces, write_piece
+from holdfast.runtime.program import SourceProgram
+from holdfast.runtime.schemas import conform
+from holdfast.runtime.state.store import StaleEpoch
+from holdfast.runtime.state.versions import NO_BATCH
+from holdfast.runtime.times import END_OF_TIME, NOT_YET, Watermark, highest, microseconds
+from holdfast.storage.memory import MemoryStorage
+from holdfast.storage.records import Records, Written
+from holdfast.storage.storage import Storage
+
+FORMAT = 1
+RECORDS_KEPT = 64
+"""Of trimmed batches, so many records stay."""
+_HELD = 256
+"""So many records are kept in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBatch:
+    """What a batch has of one source."""
+
+    watermark: Watermark
+    rows: tuple[int, ...]
+    """Rows per partition of the source."""
+    pieces: tuple[Piece, ...]
+    """Where the rows are, in their order."""
+    position: Mapping[str, Any] = field(default_factory=dict)
+    """How far the source's reader is after this batch, in its own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """That a batch is in the log."""
+
+    batch: BatchId
+    claim: int
+    """Of the driver that wrote it."""
+    driver: str
+    generation: int
+    """The layout in which it is processed; its rows are cut for that one's partitions."""
+    sources: Mapping[OperatorId, SourceBatch]
+
+    @property
+    def closes(self) -> bool:
+        """Whether nothing comes after it: all windows are closed."""
+        return any(one.watermark == END_OF_TIME for one in self.sources.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """What a batch that is to be logged has of one source."""
+
+    pieces: Sequence[Piece] = ()
+    position: Mapping[str, Any] = field(default_factory=dict)
+    at_least: Watermark = None
+    """Where the watermark must stand whatever the rows say (a source that has been idle)."""
+
+
+def watermark_after(source: SourceProgram, before: Watermark, latest: int | None, *, last: bool) -> Watermark:
+    """Move a source's watermark on by the latest event of a batch; None where the source has no event time."""
+    if source.event_time is None:
+        return None
+    if last:
+        return END_OF_TIME
+    lateness = microseconds(source.lateness) if source.lateness else 0
+    return highest(highest(before, NOT_YET), None if latest is None else latest - lateness)
+
+
+class BatchLog:
+    """The batches of a run, in its storage."""
+
+    def __init__(
+        self,
+        sources: Mapping[OperatorId, SourceProgram],
+        application: str,
+        storage: Storage | None = None,
+        *,
+        claim: int = 0,
+        generation: int = 0,
+        kept: int = RECORDS_KEPT,
+    ) -> None:
+        """Open or begin a log; another application's is refused. Without storage, it is in memory.
+
+        `claim`: the driver's that writes here; nodes only read. `generation`: the layout of the run;
+        batches of later ones are not seen. `kept`: so many records of trimmed batches stay.
+        """
+        self._kept, self.generation = kept, generation
+        self.sources, self._application, self.claim = sources, application, claim
+        self._storage = MemoryStorage() if storage is None else storage
+        self._records = Records(self._storage, "batches", version=FORMAT)
+        self._driver = uuid4().hex
+        self._held: dict[BatchId, BatchRecord] = {}
+        self._own = False
+        """Whether this driver has written a batch."""
+        numbers = self._records.numbers()
+        self._frontier = BatchId(numbers[-1]) if numbers else NO_BATCH
+        self._trimmed = BatchId(numbers[0] - 1) if numbers else NO_BATCH
+        last = self.record(self._frontier)  # one that is damaged is named at once
+        self.fenced = last is not None and last.generation > generation
+        """Whether a batch of a later layout is logged: in this one nothing follows."""
+        while last is not None and last.generation > generation:
+            self._frontier = BatchId(self._frontier - 1)
+            last = self.record(self._frontier)
+
+    @property
+    def frontier(self) -> BatchId:
+        """The last batch in the log, as far as this driver has seen."""
+        return self._frontier
+
+    @property
+    def closed(self) -> bool:
+        """Whether the sources are closed: every window is, and nothing can follow."""
+        last = self.record(self._frontier)
+        return last is not None and last.closes
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def append(self, tables: Mapping[str, pa.Table], *, last: bool = False, number: BatchId | None = None) -> BatchId:
+        """Log a batch: rows by source; sources that are not named have none. Returns its number.
+
+        `last`: nothing comes after it, windows close. `number`: which batch it must be; one that is there stays.
+        """
+        if strange := set(tables) - set(self.sources):
+            raise BadInput(
+                f"there is no source {min(strange)!r}", remedy=f"there are {', '.join(sorted(self.sources))}"
+            )
+        for name, rows in tables.items():
+            if not isinstance(rows, pa.Table):
+                raise BadInput(f"the rows of source {name!r} are {type(rows).__name__}", remedy="give a pyarrow.Table")
+            conform(rows, self.sources[OperatorId(name)].schema, f"a batch of source {name}")
+        arrived: dict[OperatorId, Arrived] | None = None
+        while True:
+            batch = BatchId(self._frontier + 1) if number is None else number
+            if batch <= self._frontier:
+                return batch
+            self.check_next(batch)
+            if arrived is None:
+                arrived = {
+                    OperatorId(name): Arrived([self.write_piece(OperatorId(name), rows, str(batch))])
+                    for name, rows in tables.items()
+                    if rows.num_rows
+                }
+            if self.is_own(self.commit(batch, arrived, last=last)):
+                return batch
+
+    def write_piece(self, source: OperatorId, rows: pa.Table, label: str) -> Piece:
+        """Write rows where a batch can name them; the label tells people where they are from."""
+        return write_piece(self._storage, self.sources[source], rows, piece_name(source, self.claim, label))
+
+    def commit(self, batch: BatchId, arrived: Mapping[OperatorId, Arrived], *, last: bool = False) -> BatchRecord:
+        """Log a batch of pieces that are written, in one step. Returns what is logged under its number.
+
+        That is another record where the driver before wrote it: its own pieces then do not count.
+        """
+        self.check_next(batch)
+        before = self.record(BatchId(batch - 1))
+        record = BatchRecord(
+            batch,
+            self.claim,
+            self._driver,
+            self.generation,
+            {
+                name: self._logged(source, arrived.get(name, Arrived()), before, last=last)
+                for name, source in self.sources.items()
+            },
+        )
+        written = self._records.create(batch, self._fields(record))
+        if written is Written.PASSED:
+            raise self._over("batches after this one are logged")
+        if written is Written.TAKEN:
+            record = self._need(batch)
+            if record.claim >= self.claim or record.generation > self.generation:
+                raise self._over(f"batch {batch} was logged under claim {record.claim}")
+        self._keep(record)
+        self._frontier = batch
+        if written is Written.CREATED and not self._own:
+            self._own = True
+            self._sweep()
+        return record
+
+    def fence(self) -> bool:
+        """Log an empty batch as the first of the next layout: no driver of this one can log any more.
+
+        False: the driver before has logged a batch of this layout meanwhile, which must be processed first.
+        """
+        if not self.fenced:
+            before, self.generation = self.generation, self.generation + 1
+            record = self.commit(BatchId(self._frontier + 1), {})
+            self.generation = before
+            if not self.is_own(record):
+                return False
+            self.fenced, self._frontier = True, BatchId(self._frontier - 1)
+        return True
+
+    def is_own(self, record: BatchRecord) -> bool:
+        """Whether this driver has written a record."""
+        return record.driver == self._driver
+
+    def check_next(self, batch: BatchId) -> None:
+        """Refuse a batch that cannot follow."""
+        if batch != self._frontier + 1:
+            raise BadInput(
+                f"batch {batch} cannot follow batch {self._frontier}",
+                where=f"application {self._application}",
+                remedy="batches come in order",
+            )
+        self.check_open()
+
+    def check_open(self) -> None:
+        """Refuse a log that is closed: nothing can follow."""
+        if self.closed:
+            raise BadInput(
+                f"its sources were closed with batch {self._frontier}: all windows are, and rows that come now would "
+                "all be late",
+                where=f"application {self._application}",
+                remedy="begin in another directory; a run that is to go on later must not be closed",
+            )
+
+    def trim(self, through: BatchId) -> None:
+        """Delete the rows of batches that no recovery can need: a committed checkpoint has dropped them."""
+        for number in range(self._trimmed + 1, through + 1):
+            record = self.record(BatchId(number))
+            if record is not None:
+                self._storage.delete(piece.file for one in record.sources.values() for piece in one.pieces)
+        old = [number for number in range(self._trimmed + 1, through + 1) if number < self._frontier]
+        self._records.drop([number - self._kept for number in old if number >= self._kept])
+        self._trimmed = max(self._trimmed, through)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def record(self, batch: BatchId) -> BatchRecord | None:
+        """Return a batch's record, if it is in the log."""
+        held = self._held.get(batch)
+        if held is None and batch >= 0:
+            fields = self._records.read(batch)
+            held = None if fields is None else self._keep(self._record_of(batch, fields))
+        return held
+
+    def block(self, source: OperatorId, batch: BatchId, index: int, epoch: Epoch) -> Block:
+        """Return a batch's block for one partition of a source: with its rows, or the barrier alone."""
+        record = self._need(batch)
+        if record.generation != self.generation:
+            raise CheckFailed(
+                f"batch {batch} belongs to layout {record.generation} of the run, and this is layout {self.generation}",
+                where=f"application {self._application}",
+                remedy="end this driver: the run goes on with another layout",
+            )
+        # A source that was added with this layout is not in its first batch.
+        logged = record.sources.get(source) or self._logged(self.sources[source], Arrived(), None, last=False)
+        rows = read_pieces(self._storage, logged.pieces, index)
+        sender, receiver = PartitionId(OUTSIDE, index), PartitionId(source, index)
+        header = Header(Edge(OUTSIDE, source), sender, receiver, batch, epoch, logged.watermark)
+        return Block(header, rows if rows is not None and rows.num_rows else None)
+
+    def blocks(self, source: OperatorId, batch: BatchId, epoch: Epoch) -> list[Block]:
+        """Return one block per partition of a source, with or without rows."""
+        return [self.block(source, batch, index, epoch) for index in range(self.sources[source].parallelism)]
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _logged(
+        self, source: SourceProgram, arrived: Arrived, before: BatchRecord | None, *, last: bool
+    ) -> SourceBatch:
+        """Say what a batch has of one source, after the batch before."""
+        past = SourceBatch(None, (), ()) if before is None else before.sources.get(source.id, SourceBatch(None, (), ()))
+        known = [piece.latest for piece in arrived.pieces if piece.latest is not None]
+        mark = watermark_after(source, past.watermark, max(known, default=None), last=last)
+        if mark is not None:
+            mark = highest(mark, arrived.at_least)
+        counts = [0] * source.parallelism
+        for piece in arrived.pieces:
+            for section in piece.sections:
+                counts[section.partition] += section.rows
+        full = tuple(piece for piece in arrived.pieces if piece.rows)
+        return SourceBatch(mark, tuple(counts), full, arrived.position or past.position)
+
+    def _sweep(self) -> None:
+        """Delete what earlier claims wrote and no batch names: no earlier driver can write a batch any more."""
+        named = {
+            piece.file
+            for number in range(self._trimmed + 1, self._frontier + 1)
+            if (record := self.record(BatchId(number))) is not None
+            for one in record.sources.values()
+            for piece in one.pieces
+        }
+        last = self._need(self._frontier)
+        for one in last.sources.values():
+            named.update(one.position.get("reader", {}).get("bundles", ()))
+        there = [*self._storage.list("pieces/"), *self._storage.list("readers/")]
+        self._storage.delete([name for name in there if claim_of(name) < self.claim and name not in named])
+
+    def _keep(self, record: BatchRecord) -> BatchRecord:
+        self._held[record.batch] = record
+        if len(self._held) > 2 * _HELD:
+            for old in sorted(self._held)[:_HELD]:
+                del self._held[old]
+        return record
+
+    def _need(self, batch: BatchId) -> BatchRecord:
+        record = self.record(batch)
+        if record is None:
+            raise CheckFailed(
+                f"batch {batch} is not in the log",
+                where=f"application {self._application}",
+                remedy="it was trimmed or never logged",
+            )
+        return record
+
+    def _over(self, why: str) -> StaleEpoch:
+        return StaleEpoch(
+            f"claim {self.claim} is over: {why}",
+            where=f"application {self._application}",
+            remedy="another driver runs this application: end this one",
+        )
+
+    def _fields(self, record: BatchRecord) -> dict[str, Any]:
+        return {
+            "application": self._application,
+            "claim": record.claim,
+            "driver": record.driver,
+            "generation": record.generation,
+            "sources": {
+                name: {
+                    "watermark": one.watermark,
+                    "rows": list(one.rows),
+                    "pieces": [piece_fields(piece) for piece in one.pieces],
+                    "position": dict(one.position),
+                }
+                for name, one in record.sources.items()
+            },
+        }
+
+    def _record_of(self, batch: BatchId, fields: Mapping[str, Any]) -> BatchRecord:
+        if fields["application"] != self._application:
+            raise BadInput(
+                f"the log belongs to application {fields['application']!r}, not {self._application!r}",
+                where=self._storage.url,
+                remedy="give every application a directory of its own",
+            )
+        sources = {
+            OperatorId(name): SourceBatch(
+                one["watermark"], tuple(one["rows"]), tuple(piece_of(piece) for piece in one["pieces"]), one["position"]
+            )
+            for name, one in fields["sources"].items()
+        }
+        return BatchRecord(batch, fields["claim"], fields["driver"], fields["generation"], sources)
+
+
+def piece_name(source: OperatorId, claim: int, label: str) -> str:
+    """Name a piece as nobody else does, with the claim under which it is written."""
+    return f"pieces/{source}/{claim:08d}-{label}-{uuid4().hex[:12]}"
+
+
+def claim_of(name: str) -> int:
+    """Return the claim in a piece's name."""
+    return int(name.rpartition("/")[2].partition("-")[0])
+
+
+def last_positions(log: BatchLog, sources: Iterable[OperatorId]) -> dict[OperatorId, Mapping[str, Any]]:
+    """Return where each source's reader is after the last batch; empty: it begins."""
+    last = log.record(log.frontier)
+    return {name: {} if last is None or name not in last.sources else last.sources[name].position for name in sources}

@@ -1,0 +1,216 @@
+"""Micro-batches of sources become batches of the log. Runs on the driver; pure apart from the log it writes to.
+
+A source's reader delivers numbered micro-batches; their rows are written as pieces first. A micro-batch counts when a
+batch of the log names it, and the batch says where the reader is after it. What has arrived and is in no batch yet
+dies with the driver: the next one goes on where the last batch says, and reads it again.
+
+A micro-batch is known by its number and its offsets. The same number again is passed over, with other offsets it is
+refused: something has changed under the reader, and rows would be lost or come twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from holdfast.errors import BadInput, CheckFailed, HoldfastError
+from holdfast.ids import BatchId, OperatorId
+from holdfast.runtime.io.batch_log import Arrived, BatchLog, last_positions
+from holdfast.runtime.io.source_pieces import Piece
+from holdfast.runtime.times import Watermark, lowest
+
+MOST_ARRIVALS = 16
+"""Micro-batches of one source that one batch takes at most, unless told otherwise."""
+NOTHING_READ = -1
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Rows that a reader has delivered, and that are written."""
+
+    number: int
+    offsets: str
+    """What it holds, in the words of its reader."""
+    pieces: tuple[Piece, ...]
+    reader: Mapping[str, Any] = field(default_factory=dict)
+    """What a reader needs to go on after it."""
+
+
+@dataclass(slots=True)
+class _Source:
+    through: int = NOTHING_READ
+    """The last micro-batch that is in a batch."""
+    offsets: str = ""
+    reader: Mapping[str, Any] = field(default_factory=dict)
+    turn: int = 0
+    """Counts the readers: what an earlier one delivers does not count."""
+    arrived: list[MicroBatch] = field(default_factory=list)
+    """Those that are in no batch yet."""
+
+    @property
+    def last(self) -> int:
+        return self.arrived[-1].number if self.arrived else self.through
+
+
+class ReaderOver(HoldfastError):
+    """Raised for what a reader delivers after it was told to begin anew: it was not taken."""
+
+
+class Intake:
+    """What has arrived from the sources of a run, and the batches made of it. Readers call from their own threads."""
+
+    def __init__(
+        self,
+        log: BatchLog,
+        sources: Iterable[OperatorId],
+        *,
+        most_arrivals: int = MOST_ARRIVALS,
+        idle_batches: int | None = None,
+        go_back: Callable[[OperatorId], object] = lambda source: None,
+    ) -> None:
+        """Go on where the last batch says.
+
+        `most_arrivals`: micro-batches that one batch takes at most. `idle_batches`: a source without rows for so many
+        batches no longer holds the watermark back: its watermark goes with those of the sources that have rows, and
+        what it brings later may be late. None: it does hold it back. `go_back` is called for each source whose reader
+        must begin anew, as `reader` says: the driver before has logged a batch after this one had read the log.
+        """
+        self._log, self._most, self._idle, self._go_back = log, most_arrivals, idle_batches, go_back
+        self._guard = Lock()
+        self._sources = {name: _Source() for name in sources}
+        self._in_work: dict[BatchId, Mapping[OperatorId, int]] = {}
+        """How many micro-batches of each source are in batches that may not be processed yet."""
+        self._take_positions()
+
+    def reader(self, source: OperatorId) -> tuple[int, Mapping[str, Any]]:
+        """Return the turn of the source's reader, and what it goes on from; empty: it begins."""
+        mine = self._sources[source]
+        return mine.turn, mine.reader
+
+    def knows(self, source: OperatorId, number: int, offsets: str, *, turn: int) -> bool:
+        """Whether a micro-batch has been delivered; False: it is the next one. One with other offsets is refused."""
+        with self._guard:
+            return self._knows(source, number, offsets, turn)
+
+    def _knows(self, source: OperatorId, number: int, offsets: str, turn: int) -> bool:
+        mine = self._sources[source]
+        if turn != mine.turn:
+            raise ReaderOver(
+                "another driver has logged a batch: reading begins anew after it", where=f"source {source}"
+            )
+        known = {mine.through: mine.offsets} | {one.number: one.offsets for one in mine.arrived}
+        if number in known and known[number] != offsets:
+            raise BadInput(
+                f"micro-batch {number} was read up to {known[number]!r}, and comes again up to {offsets!r}",
+                where=f"source {source}",
+                remedy="something else has changed what is read; begin in another directory",
+            )
+        if number > mine.last + 1:
+            raise CheckFailed(
+                f"micro-batch {number} comes after {mine.last}",
+                where=f"source {source}",
+                remedy="start the run again: it reads what is missing",
+            )
+        return number <= mine.last
+
+    def arrived(self, source: OperatorId, micro_batch: MicroBatch, *, turn: int) -> bool:
+        """Take a micro-batch whose rows are written; False where it has been delivered meanwhile."""
+        with self._guard:
+            if self._knows(source, micro_batch.number, micro_batch.offsets, turn):
+                return False
+            self._sources[source].arrived.append(micro_batch)
+        return True
+
+    def last(self, source: OperatorId) -> int:
+        """Return the last micro-batch that has arrived."""
+        with self._guard:
+            return self._sources[source].last
+
+    def has_taken(self, through: Mapping[OperatorId, int]) -> bool:
+        """Whether batches hold the micro-batches up to these."""
+        with self._guard:
+            return all(self._sources[name].through >= number for name, number in through.items())
+
+    @property
+    def pending(self) -> bool:
+        """Whether micro-batches have arrived that are in no batch yet."""
+        with self._guard:
+            return any(one.arrived for one in self._sources.values())
+
+    def waiting(self, processed: BatchId) -> dict[OperatorId, int]:
+        """Count the micro-batches of each source that are not processed, given the last batch that is."""
+        with self._guard:
+            for batch in [batch for batch in self._in_work if batch <= processed]:
+                del self._in_work[batch]
+            return {
+                name: len(one.arrived) + sum(taken.get(name, 0) for taken in self._in_work.values())
+                for name, one in self._sources.items()
+            }
+
+    def make_batch(self) -> BatchId | None:
+        """Make the next batch of what has arrived, and log it; None where nothing has."""
+        with self._guard:
+            taken = {name: one.arrived[: self._most] for name, one in self._sources.items()}
+        if not any(taken.values()):
+            return None
+        batch = BatchId(self._log.frontier + 1)
+        arrived = {
+            name: Arrived(
+                [piece for one in some for piece in one.pieces],
+                {} if not some else _position(some[-1]),
+                self._idle_watermark(name, batch),
+            )
+            for name, some in taken.items()
+        }
+        record = self._log.commit(batch, arrived)
+        if not self._log.is_own(record):
+            self._go_on_after_another()
+            return batch
+        with self._guard:
+            for name, some in taken.items():
+                if some:
+                    mine, last = self._sources[name], some[-1]
+                    mine.through, mine.offsets, mine.reader = last.number, last.offsets, last.reader
+                    del mine.arrived[: len(some)]
+            self._in_work[batch] = {name: len(some) for name, some in taken.items()}
+        return batch
+
+    def _go_on_after_another(self) -> None:
+        """The driver before has logged a batch: its readers' positions hold, and what has arrived here does not."""
+        self._take_positions()
+        for name in self._sources:
+            self._go_back(name)
+
+    def _take_positions(self) -> None:
+        positions = last_positions(self._log, self._sources)
+        with self._guard:
+            for name, at in positions.items():
+                turn = self._sources[name].turn + 1
+                self._sources[name] = _Source(
+                    at.get("through", NOTHING_READ), at.get("offsets", ""), at.get("reader", {}), turn
+                )
+
+    # -- sources without rows ----------------------------------------------------------------------------------------
+
+    def _idle_watermark(self, name: OperatorId, batch: BatchId) -> Watermark:
+        """Return where an idle source's watermark must stand: a function of the batches before, so replays agree."""
+        if self._idle is None or not self._is_idle(name, batch):
+            return None
+        before = self._log.record(BatchId(batch - 1))
+        marks = [
+            before.sources[other].watermark
+            for other in self._sources
+            if before is not None and other != name and not self._is_idle(other, batch)
+        ]
+        return lowest(marks) if marks else None
+
+    def _is_idle(self, name: OperatorId, batch: BatchId) -> bool:
+        assert self._idle is not None
+        before = [self._log.record(BatchId(number)) for number in range(batch - self._idle, batch)]
+        return all(one is not None and not sum(one.sources[name].rows) for one in before)
+
+
+def _position(last: MicroBatch) -> dict[str, Any]:
+    return {"through": last.number, "offsets": last.offsets, "reader": dict(last.reader)}

@@ -1,0 +1,103 @@
+"""Spark's own checkpoint of a streaming query that reads a source: on the driver's disk, copied with every batch.
+
+Runs on the driver. Spark writes down in a folder what each micro-batch holds. Two drivers that shared such a folder
+would disturb each other, and object storage is no place for it. So every driver has a folder of its own, filled at the
+start with what the last batch of the log says; the files that are new with a micro-batch go into the run's storage
+before a batch names it. The last batch decides where reading goes on, not Spark's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from holdfast.errors import BadInput, CheckFailed
+from holdfast.ids import OperatorId, folder_name
+from holdfast.storage.storage import Storage
+
+MOST_BUNDLES = 32
+"""So many objects hold the files of a checkpoint at most; then they are put together into one."""
+
+
+class ReaderCheckpoint:
+    """The folder of one reader."""
+
+    def __init__(self, storage: Storage, source: OperatorId, claim: int, state: Mapping[str, Any]) -> None:
+        """Make the folder, with what the last batch says; with nothing, where reading begins."""
+        self._storage, self._source, self._claim = storage, source, claim
+        self.folder = Path(tempfile.mkdtemp(prefix=f"holdfast-reader-{folder_name(source)}-"))
+        self._copied: set[str] = set()
+        self._bundles: list[str] = list(state.get("bundles", []))
+        self._replaced: list[str] = []
+        files: dict[str, str] = {}
+        for bundle in self._bundles:
+            held = storage.read(bundle)
+            if held is None:
+                raise CheckFailed(
+                    "is not there any more",
+                    where=f"{storage.url}/{bundle}",
+                    remedy="bring it back: without it, the source cannot be read on from where it stood",
+                )
+            files.update(json.loads(held.to_pybytes()))
+        for name, text in {**files, **state.get("files", {})}.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        self._copied.update(files)
+
+    def offsets(self, number: int) -> str:
+        """Return what a micro-batch holds, as Spark wrote it down: one line for each of its inputs."""
+        text = (self.folder / "offsets" / str(number)).read_text()
+        # A version, a line about when and how it ran, then the offsets.
+        return "\n".join(text.splitlines()[2:])
+
+    def after(self, number: int) -> dict[str, Any]:
+        """Return what a reader needs to go on after a micro-batch; files that are new are in the storage then."""
+        if (self.folder / "state").exists():
+            raise BadInput(
+                "keeps state of Spark's own: it aggregates, joins or drops duplicates before Holdfast gets its rows",
+                where=f"source {self._source}",
+                remedy="do that in the application, with Holdfast's operators: their state is what Holdfast recovers",
+            )
+        new = self._files("sources", leave_out=self._copied)
+        if new:
+            if len(self._bundles) >= MOST_BUNDLES:
+                self._replaced += self._bundles
+                self._bundles, new = [], self._files("sources")
+            name = f"readers/{self._source}/{self._claim:08d}-{number}-{uuid4().hex[:12]}"
+            self._storage.create(name, json.dumps(new).encode())
+            self._bundles.append(name)
+            self._copied.update(new)
+        wanted = ["metadata", f"offsets/{number - 1}", f"offsets/{number}", f"commits/{number - 1}"]
+        return {"bundles": list(self._bundles), "files": {name: text for name in wanted if (text := self._text(name))}}
+
+    def logged(self, state: Mapping[str, Any]) -> None:
+        """Hear that a batch has this state: objects that it does not name any more are deleted."""
+        named = set(state.get("bundles", ()))
+        if named and named <= set(self._bundles):
+            self._storage.delete(self._replaced)
+            self._replaced = []
+
+    def remove(self) -> None:
+        """Remove the folder: the storage has what counts."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _files(self, folder: str, leave_out: set[str] = frozenset()) -> dict[str, str]:  # type: ignore[assignment]
+        found = {}
+        for path in sorted((self.folder / folder).rglob("*")):
+            name = str(path.relative_to(self.folder))
+            if not path.name.startswith(".") and not path.name.endswith(".tmp") and name not in leave_out:
+                with suppress(FileNotFoundError, IsADirectoryError):
+                    found[name] = path.read_text()
+        return found
+
+    def _text(self, name: str) -> str | None:
+        with suppress(FileNotFoundError):
+            return (self.folder / name).read_text()
+        return None

@@ -1,0 +1,282 @@
+"""The batch log and the intake: each row once, whoever is late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from holdfast import Application
+from holdfast.errors import BadInput, CheckFailed
+from holdfast.ids import BatchId, Epoch, OperatorId
+from holdfast.runtime.io.batch_log import RECORDS_KEPT, Arrived, BatchLog
+from holdfast.runtime.io.intake import Intake, MicroBatch, ReaderOver
+from holdfast.runtime.program import Program
+from holdfast.runtime.state.store import StaleEpoch
+from holdfast.runtime.times import END_OF_TIME, NOT_YET
+from holdfast.storage.files import FileStorage
+from holdfast.storage.memory import MemoryStorage
+from holdfast.storage.storage import Storage
+
+S, T = OperatorId("s"), OperatorId("t")
+
+
+def program(**options: object) -> Program:
+    app = Application("x")
+    schema = {"n": "int64", "at": "double"}
+    app.source("s", schema=schema, event_time="at", lateness=1.0, parallelism=2, **options)  # type: ignore[arg-type]
+    app.source("t", schema=schema, event_time="at")
+    return Program(app)
+
+
+def log(storage: Storage, claim: int = 1) -> BatchLog:
+    return BatchLog(program().sources, "x", storage, claim=claim)
+
+
+def rows(*at: float | None) -> pa.Table:
+    return pa.table({"n": list(range(len(at))), "at": pa.array(at, pa.float64())})
+
+
+def numbers(log: BatchLog, batch: int, source: OperatorId = S) -> list[list[int]]:
+    blocks = log.blocks(source, BatchId(batch), Epoch(3))
+    assert {block.header.epoch for block in blocks} == {3}
+    return [[] if block.rows is None else block.rows["n"].to_pylist() for block in blocks]
+
+
+def watermark(log: BatchLog, batch: int, source: OperatorId = S) -> int | None:
+    record = log.record(BatchId(batch))
+    assert record is not None
+    return record.sources[source].watermark
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_log_keeps_batches_and_its_watermark_goes_on(tmp_path: Path, anew: bool) -> None:
+    one = log(FileStorage(tmp_path))
+
+    def at() -> BatchLog:
+        return log(FileStorage(tmp_path)) if anew else one
+
+    assert at().frontier == -1
+    assert at().append({}) == 0
+    assert watermark(at(), 0) == NOT_YET
+    at().append({"s": rows(3.0, None, 5.5)})
+    at().append({"s": rows(1.0), "t": rows(2.0)})
+    assert [watermark(at(), batch) for batch in (1, 2)] == [4_500_000, 4_500_000], "never back"
+    assert at().append({"s": rows(99.0)}, number=BatchId(1)) == 1
+    assert numbers(at(), 1) == [[0], [1, 2]], "delivered again: what is logged holds"
+    assert numbers(at(), 0) == [[], []]
+    with pytest.raises(BadInput, match="batch 4 cannot follow batch 2"):
+        at().append({}, number=BatchId(4))
+    at().trim(BatchId(1))
+    with pytest.raises(CheckFailed, match="is not there any more"):
+        at().blocks(S, BatchId(1), Epoch(1))
+    assert numbers(at(), 2) == [[], [0]]
+    at().append({}, last=True)
+    assert [watermark(at(), 3, name) for name in (S, T)] == [END_OF_TIME, END_OF_TIME], "all sources at once"
+    with pytest.raises(BadInput, match=r"closed with batch 3.*begin in another directory"):
+        at().append({"s": rows(2.0)})
+
+
+def test_bad_input_is_refused_before_anything_is_written() -> None:
+    storage = MemoryStorage()
+    for given, problem in (
+        ({"u": rows()}, "no source 'u'"),
+        ({"s": [1]}, "are list"),
+        ({"s": pa.table({"n": ["x"]})}, "n"),
+    ):
+        with pytest.raises(BadInput, match=problem):
+            log(storage).append(given)  # type: ignore[arg-type]
+    assert not storage.list()
+
+
+def test_another_application_is_refused() -> None:
+    storage = MemoryStorage()
+    log(storage).append({})
+    with pytest.raises(BadInput, match="belongs to application 'x', not 'y'"):
+        BatchLog(program().sources, "y", storage)
+
+
+def test_a_damaged_batch_is_named() -> None:
+    storage = MemoryStorage()
+    storage.create("batches/000000000000", b"{")
+    with pytest.raises(CheckFailed, match=r"batches/000000000000: is damaged"):
+        log(storage)
+
+
+def test_rows_of_a_key_are_logged_for_its_partition() -> None:
+    one = BatchLog(program(key="n").sources, "x")
+    one.append({"s": pa.table({"n": [5, 6, 7, 5, 6, 7], "at": [1.0] * 6})})
+    found = numbers(one, 0)
+    assert sorted(n for part in found for n in part) == [5, 5, 6, 6, 7, 7]
+    assert not set(found[0]) & set(found[1])
+
+
+def test_records_of_long_trimmed_batches_go() -> None:
+    storage = MemoryStorage()
+    one = log(storage)
+    for number in range(RECORDS_KEPT + 20):
+        one.append({"s": rows(float(number))})
+    one.trim(BatchId(RECORDS_KEPT + 15))
+    assert len(storage.list("batches/")) == RECORDS_KEPT + 4
+    assert len(storage.list("pieces/")) == 4, "the rows of trimmed batches are deleted"
+    anew = log(storage, 2)
+    assert anew.frontier == RECORDS_KEPT + 19
+    anew.append({})
+    assert watermark(anew, anew.frontier) == (RECORDS_KEPT + 18) * 1_000_000, "the watermark goes on"
+    assert numbers(anew, RECORDS_KEPT + 17) == [[], [0]]
+
+
+# -- two drivers -----------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_the_driver_before_logs_meanwhile_is_taken_as_it_is() -> None:
+    storage = MemoryStorage()
+    old = log(storage, 1)
+    old.append({"s": rows(1.0)})
+    new = log(storage, 2)
+    old.append({"s": rows(2.0, 2.0)})  # it does not know that it is over
+    assert new.append({"s": rows(3.0, 3.0, 3.0)}) == 2
+    assert [sum(map(len, numbers(new, batch))) for batch in range(3)] == [1, 2, 3]
+    with pytest.raises(StaleEpoch, match="claim 1 is over: batch 2 was logged under claim 2"):
+        old.append({"s": rows(4.0)})
+    assert numbers(log(storage, 3), 2) == [[0], [1, 2]]
+
+
+def test_a_driver_that_was_frozen_for_long_finds_a_free_number_and_is_over_all_the_same() -> None:
+    storage = MemoryStorage()
+    old = log(storage, 1)
+    new = log(storage, 2)
+    for _ in range(2 * RECORDS_KEPT):
+        new.append({"s": rows(1.0)})
+    new.trim(new.frontier)
+    with pytest.raises(StaleEpoch, match="batches after this one are logged"):
+        old.append({"s": rows(9.0)})
+    assert new.append({}) == 2 * RECORDS_KEPT
+
+
+def test_pieces_of_earlier_claims_go_once_their_driver_can_log_no_more() -> None:
+    """Finding 2: a driver frozen in `foreachBatch` wakes and sweeps away what the new one has logged."""
+    storage = MemoryStorage()
+    old, new = log(storage, 1), log(storage, 2)
+    before = old.write_piece(S, rows(1.0), "0")
+    mine = new.write_piece(S, rows(2.0), "0")
+    assert set(storage.list("pieces/")) == {before.file, mine.file}
+    new.commit(BatchId(0), {S: Arrived([mine])})
+    assert storage.list("pieces/") == [mine.file], "nobody can name the old driver's piece any more"
+    with pytest.raises(StaleEpoch):
+        old.commit(BatchId(0), {S: Arrived([before])})
+    assert storage.list("pieces/") == [mine.file], "nor does it delete what is not its own"
+    assert numbers(new, 0) == [[], [0]]
+
+
+def test_a_piece_that_the_driver_before_may_still_log_stays() -> None:
+    storage = MemoryStorage()
+    old = log(storage, 1)
+    before = old.write_piece(S, rows(1.0), "0")
+    new = log(storage, 2)
+    new.write_piece(S, rows(2.0), "0")
+    old.commit(BatchId(0), {S: Arrived([before])})
+    assert new.append({}) == 1
+    assert storage.list("pieces/") == [before.file, *storage.list("pieces/s/00000002")]
+    assert numbers(new, 0) == [[], [0]]
+
+
+# -- micro-batches ---------------------------------------------------------------------------------------------------
+
+
+def arrive(intake: Intake, log: BatchLog, number: int, *at: float, source: OperatorId = S, offsets: str = "") -> bool:
+    turn = intake.reader(source)[0]
+    offsets = offsets or f"up to {number}"
+    if intake.knows(source, number, offsets, turn=turn):
+        return False
+    piece = log.write_piece(source, rows(*at), str(number))
+    return intake.arrived(source, MicroBatch(number, offsets, (piece,), {"next": number + 1}), turn=turn)
+
+
+def test_a_micro_batch_that_comes_again_is_taken_once() -> None:
+    storage = MemoryStorage()
+    one = log(storage)
+    intake = Intake(one, [S, T])
+    assert intake.make_batch() is None
+    assert arrive(intake, one, 0, 1.0, 2.0)
+    assert not arrive(intake, one, 0, 9.0)
+    assert arrive(intake, one, 0, 5.0, source=T)
+    assert intake.make_batch() == 0
+    assert not arrive(intake, one, 0, 9.0), "after it was logged"
+    anew = log(storage, 2)
+    again = Intake(anew, [S, T])
+    assert again.reader(S)[1] == {"next": 1}, "another driver goes on after it"
+    assert not arrive(again, anew, 0, 9.0)
+    assert arrive(again, anew, 1, 4.0)
+    assert again.make_batch() == 1
+    assert (numbers(anew, 1), numbers(anew, 1, T)) == ([[], [0]], [[]])
+    assert Intake(log(storage, 3), [T]).reader(T)[1] == {"next": 1}, "where nothing is new, the position stays"
+
+
+def test_the_same_number_with_other_offsets_is_refused() -> None:
+    """Finding 5: a micro-batch was known by its number alone; other contents were skipped."""
+    one = log(MemoryStorage())
+    intake = Intake(one, [S])
+    arrive(intake, one, 0, 1.0)
+    with pytest.raises(BadInput, match=r"source s: micro-batch 0 was read up to 'up to 0'.*'up to 77'"):
+        arrive(intake, one, 0, 1.0, offsets="up to 77")
+    intake.make_batch()
+    with pytest.raises(BadInput, match="micro-batch 0"):
+        arrive(intake, one, 0, 1.0, offsets="up to 77")
+    with pytest.raises(CheckFailed, match="micro-batch 2 comes after 0"):
+        arrive(intake, one, 2, 1.0)
+
+
+def test_a_reader_begins_anew_where_the_driver_before_has_logged_a_batch() -> None:
+    """What it has read meanwhile is in that batch, or comes again: it must not be logged a second time."""
+    storage = MemoryStorage()
+    old = log(storage, 1)
+    first = Intake(old, [S])
+    arrive(first, old, 0, 1.0)
+    new = log(storage, 2)
+    told: list[OperatorId] = []
+    second = Intake(new, [S], go_back=told.append)
+    turn = second.reader(S)[0]
+    arrive(second, new, 0, 1.0)
+    assert first.make_batch() == 0
+    assert second.make_batch() == 0
+    assert told == [S]
+    assert not second.pending
+    assert second.reader(S)[1] == {"next": 1}
+    with pytest.raises(ReaderOver):
+        second.arrived(S, MicroBatch(1, "", ()), turn=turn)
+    arrive(second, new, 1, 2.0)
+    assert second.make_batch() == 1
+    assert [numbers(new, batch) for batch in (0, 1)] == [[[], [0]], [[], [0]]]
+    arrive(first, old, 1, 2.0)
+    with pytest.raises(StaleEpoch):
+        first.make_batch()
+
+
+def test_what_waits_is_counted_until_it_is_processed() -> None:
+    one = log(MemoryStorage())
+    intake = Intake(one, [S, T], most_arrivals=1)
+    for number in range(2):
+        arrive(intake, one, number, float(number))
+    assert intake.make_batch() == 0
+    assert intake.waiting(BatchId(-1)) == {S: 2, T: 0}, "one arrived, one logged and not processed"
+    assert intake.waiting(BatchId(0)) == {S: 1, T: 0}
+    assert intake.has_taken({S: 0})
+    assert not intake.has_taken({S: 1})
+    assert (intake.last(S), intake.last(T)) == (1, -1)
+
+
+def test_an_idle_source_lets_the_watermark_go_where_asked_to() -> None:
+    for idle, stands in ((None, [5.0] * 6), (2, [5.0, 5.0, 5.0, 29.0, 39.0, 49.0])):
+        one = log(MemoryStorage())
+        intake = Intake(one, [S, T], idle_batches=idle)
+        for batch in range(6):
+            arrive(intake, one, batch, 10.0 * batch + 10)
+            if batch == 0:
+                arrive(intake, one, 0, 5.0, source=T)
+            assert intake.make_batch() == batch
+        assert [(watermark(one, batch, T) or 0) / 1e6 for batch in range(6)] == stands
+        arrive(intake, one, 1, 100.0, source=T)
+        assert intake.make_batch() == 6
+        assert watermark(one, 6, T) == 100_000_000
