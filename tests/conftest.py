@@ -28,6 +28,13 @@ settings.register_profile(
 settings.load_profile("holdfast")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one of the suite's processes have all tests of the shared cluster, and of the shared S3 server."""
+    for item in items:
+        if {"cluster", "spark", "s3"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("cluster"))
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[EmbeddedCluster]:
     """A real master and three real workers on loopback."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ STRATEGIES = ("incremental", "operator-centric", "blocking", "source-replay", "b
 @click.argument("given", metavar=f"[{TOPOLOGY}]", required=False)
 @click.option("--seeds", default=1000, show_default=True, type=click.IntRange(1), help="How many seeds to run.")
 @click.option("--first-seed", default=0, show_default=True, type=int, help="The first of them.")
+@click.option("--fresh", is_flag=True, help="Draw the first seed anew: seeds that nobody has run before.")
 @click.option(
     "--jobs", default=1, show_default=True, type=click.IntRange(1, 64), help="Processes that share the seeds."
 )
@@ -68,6 +70,7 @@ def simulate_recovery_command(
     given: str | None,
     seeds: int,
     first_seed: int,
+    fresh: bool,
     jobs: int,
     seed: int | None,
     nodes: int | None,
@@ -92,6 +95,7 @@ def simulate_recovery_command(
     \b
     Examples:
       holdfast simulate recovery --seeds 10000 --jobs 2
+      holdfast simulate recovery --seeds 30000 --fresh --jobs 2
       holdfast simulate recovery --seed 42
       holdfast simulate recovery my_app.py --nodes 20
       holdfast simulate recovery --nodes 1000 --strategy incremental --strategy blocking
@@ -117,18 +121,21 @@ def simulate_recovery_command(
     from holdfast.cli.result_files import write_json
     from holdfast.simulation.recovery.campaign import run_campaign
 
+    if fresh:
+        first_seed = secrets.randbelow(1 << 40)
     with phases() as report:
         campaign = run_campaign(
             range(first_seed, first_seed + seeds),
             jobs=jobs,
             report=lambda done, total: report("seeds", done, total),
         )
-    document = campaign.document()
+    document = {"first_seed": first_seed, **campaign.document()}
     write_json(out / "result.json", document)
     if as_json:
         print_json(document)
     else:
         _print_campaign(campaign)
+        click.echo(f"seeds {first_seed} to {first_seed + seeds - 1}")
         click.echo(f"result: {out / 'result.json'}")
     _fail_on(campaign.violations)
 
