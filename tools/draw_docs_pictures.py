@@ -182,7 +182,7 @@ def what_is_kept() -> None:
     p = Picture(860, 330, "What a recovery rolls back follows from what was kept")
     columns = [("source", 150), ("parse", 330), ("count", 510), ("join", 690)]
     policies = [
-        ("only sources keep", [True, False, False, False], "count and parse roll back; the source log replays"),
+        ("only sources keep", [True, False, False, False], "count and parse roll back; the batch log replays"),
         ("parse is a backup", [True, True, False, False], "count rolls back; parse replays its outbox"),
         ("all partitions keep", [True, True, True, False], "no partition rolls back: count replays its outbox"),
     ]
@@ -238,19 +238,21 @@ def life_of_a_batch() -> None:
         p.text(x + 2, y + 6, str(number), size=11.5, fill=GROUND, bold=True)
         p.text(x + w / 2, y + 27, words, size=12)
 
-    step(120, 44, 150, 1, "commit micro-batch;\nmanifest of the batch")
+    step(120, 44, 150, 1, "log the batch: one\nrecord for all sources")
     step(330, 44, 150, 2, "coordinator:\nstart a cycle")
-    step(540, 44, 130, 5, "commit output:\nmanifest")
+    step(540, 44, 130, 5, "note outputs\nthat are published")
     step(730, 44, 140, 6, "checkpoint complete:\ntrim logs, outboxes")
-    step(40, 190, 130, 1, "tasks write rows\nonce, partitioned")
+    step(40, 190, 130, 1, "tasks write rows\nonce, as pieces")
     step(220, 190, 128, 3, "partition: take the\nnext whole batch")
     step(378, 190, 128, 3, "operator on Arrow;\nstate, outbox", TEAL_LIGHT)
     step(536, 190, 128, 4, "exchange blocks;\ndrop duplicates")
     step(722, 190, 152, 6, "snapshot to the agent;\nfragments to peers", BLUE_LIGHT, BLUE)
     p.box(60, 340, 170, 54, GROUND, LINE)
-    p.text(145, 372, "source log", size=13)
+    p.text(145, 363, "batch log", size=13)
+    p.text(145, 382, "records and pieces", size=11.5, fill=SOFT)
     p.box(400, 340, 190, 54, GROUND, LINE)
-    p.text(495, 372, "outputs (Parquet, …)", size=13)
+    p.text(495, 363, "outputs (Parquet, …)", size=13)
+    p.text(495, 382, "created once, by nodes", size=11.5, fill=SOFT)
     p.box(660, 340, 214, 54, GROUND, LINE)
     p.text(767, 363, "fragments on peers;", size=13)
     p.text(767, 382, "every fifth also in the directory", size=11.5, fill=SOFT)

@@ -20,6 +20,7 @@ from pathlib import Path
 from random import Random
 
 from holdfast.runtime import ParquetSink
+from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.spark.cluster import EmbeddedCluster
 from holdfast.storage.storage import open_storage
 from holdfast_lab.s3_server import S3Server
@@ -104,6 +105,7 @@ class PausedRun:
     def go(self, times: int) -> int:
         """Freeze so many drivers, one after the other, then let the last one end; return how many were frozen."""
         driver, frozen = self._start(), 0
+        self._await_claim(driver)
         while frozen < times:
             if not self._wait(driver, self._draw.choice((0, 1, 1, 2, 4))):
                 break
@@ -111,12 +113,13 @@ class PausedRun:
             send(processes, signal.SIGSTOP)
             frozen += 1
             follower = self._start("--take-over")
+            self._await_claim(follower)
             self._wait(follower, self._draw.choice((0, 1, 3)))
             send(processes, signal.SIGCONT)
             status = self._end(driver)
             if status != 1:
                 print(f"a thawed driver ended with status {status}")
-                self._problems += status != 0 or follower.poll() is None
+                self._problems += 1
             driver = follower
         if (status := self._end(driver)) != 0:
             print((self._folder / "log").read_text()[-3000:])
@@ -133,6 +136,16 @@ class PausedRun:
                 env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
             )
 
+    def _await_claim(self, follower: subprocess.Popen[bytes]) -> None:
+        """Wait until a driver has taken over."""
+        storage = open_storage(f"{self._directory}/run")
+        before, deadline = last_driver(storage), time.monotonic() + SECONDS
+        claim = 0 if before is None else before["claim"]
+        while (last := last_driver(storage)) is None or last["claim"] <= claim:
+            if follower.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit("nobody takes over:\n" + (self._folder / "log").read_text()[-3000:])
+            time.sleep(0.03)
+
     def _wait(self, driver: subprocess.Popen[bytes], batches: int) -> bool:
         """Wait until so many more batches are logged, and a little; False: the driver has ended before."""
         storage = open_storage(f"{self._directory}/run")
@@ -143,7 +156,7 @@ class PausedRun:
             if time.monotonic() > deadline:
                 raise SystemExit("the driver does nothing:\n" + (self._folder / "log").read_text()[-3000:])
             time.sleep(0.03)
-        time.sleep(self._draw.uniform(0, 1.0 if batches else 12.0))
+        time.sleep(self._draw.uniform(0, 1.0 if batches else 3.0))
         return driver.poll() is None
 
     def _end(self, driver: subprocess.Popen[bytes]) -> int:

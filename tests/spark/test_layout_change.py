@@ -29,7 +29,7 @@ def test_a_run_that_was_cut_off_goes_on_with_another_parallelism(unhurried: Spar
         first.log(batch)
     first.run()
     first.log(given[7])  # logged, and not processed: the driver is cut off here
-    with pytest.raises(BadInput, match="another driver runs this application.*--take-over"):
+    with pytest.raises(BadInput, match=r"another driver runs this application.*--take-over"):
         SparkRun(app(2), unhurried, tmp_path / "run", sinks=sinks)
     second = SparkRun(
         app(2, more=True),

@@ -105,7 +105,7 @@ class ParquetSink:
 
     def stager(self, start: str) -> ParquetStager | None:
         """See StagingSink. Where a subclass has a `publish` of its own, rows pass through the driver to it."""
-        if type(self).publish is not ParquetSink.publish or self._storage.url.startswith("memory:"):
+        if type(self).publish is not ParquetSink.publish or self._storage.url.startswith(("memory:", "simulated:")):
             return None
         self._start = start
         return ParquetStager(self._storage.url, start)
@@ -136,17 +136,24 @@ class ParquetSink:
         tables = self._read(lambda file: pq.read_table(file, use_threads=False))
         return pa.concat_tables(tables).combine_chunks() if tables else None
 
+    def outputs(self) -> dict[OutputKey, pa.Table]:
+        """Return the newest revision of every output, in the order of batch and query."""
+        return dict(self._read_by_key(lambda file: pq.read_table(file, use_threads=False)))
+
     def _read(self, read: Callable[[pa.BufferReader], _T]) -> list[_T]:
         """Return what `read` makes of every output that is there."""
+        return [one for _, one in self._read_by_key(read)]
+
+    def _read_by_key(self, read: Callable[[pa.BufferReader], _T]) -> list[tuple[OutputKey, _T]]:
         while True:
             names = self._storage.list()
             over = set(_superseded(names))
             keys = {name: key for name in names if name not in over and (key := _key(name)) is not None}
-            found: list[_T] = []
+            found: list[tuple[OutputKey, _T]] = []
             for name in sorted(keys, key=lambda one: (keys[one].batch, keys[one].query, keys[one].generation)):
                 if (data := self._storage.read(name)) is None:
                     break  # a higher revision has just replaced it
-                found.append(read(pa.BufferReader(data)))
+                found.append((keys[name], read(pa.BufferReader(data))))
             else:
                 return found
 

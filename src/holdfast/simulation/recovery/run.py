@@ -25,6 +25,8 @@ from holdfast.runtime.coordinator.progress import Progress, last_driver
 from holdfast.runtime.coordinator.status import has_room
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.intake import Intake, MicroBatch
+from holdfast.runtime.io.parquet_sink import ParquetSink
+from holdfast.runtime.messages import OperatorFailed
 from holdfast.runtime.state.store import StaleEpoch
 from holdfast.simulation.recovery.applications import (
     Recipe,
@@ -184,13 +186,7 @@ class _Run:
         self.watch = LogWatch(self.program, self.world, self._complain)
         self.storage = DriverStorage(self.world, self._touch, self.mischief, self.watch.created)
         outputs = dict.fromkeys(p.operator for p in self.program.outputs)
-        self.sinks: dict[OperatorId, WatchedSink] = {
-            # In every third run nodes stage the rows of outputs.
-            name: StagingWatchedSink(self._touch, self._complain, self.mischief)
-            if seed % 3 == 0
-            else WatchedSink(self._touch, self._complain)
-            for name in outputs
-        }
+        self.sinks: dict[OperatorId, WatchedSink | ParquetSink] = {name: self._sink(name) for name in outputs}
         self.late: dict[tuple[OperatorId, OperatorId], WatchedSink] = {}
         self.checks = StepChecks(self.program, self.snapshot_store, self._found, RUN)
         given = inputs_of(self.scene.recipe, self.scene.input_seed, self.scene.count)
@@ -203,6 +199,14 @@ class _Run:
         self._frozen = 0
         self.driver: _Driver
         self._start({})
+
+    def _sink(self, name: OperatorId) -> WatchedSink | ParquetSink:
+        """Return a sink: in every third run nodes stage rows, in every other third outputs are Parquet files."""
+        if self.seed % 3 == 0:
+            return StagingWatchedSink(self._touch, self._complain, self.mischief)
+        if self.seed % 3 == 1:
+            return ParquetSink(self.storage.within(f"out/{name}"))
+        return WatchedSink(self._touch, self._complain)
 
     @property
     def coordinator(self) -> Coordinator:
@@ -460,6 +464,10 @@ class _Run:
             return False
         except HoldfastError as refused:
             if driver.number == self._current:
+                if isinstance(refused, OperatorFailed) and "its sink failed: OSError" in str(refused):
+                    self.note(f"the driver ends: {refused}")
+                    self._restart(old_goes_on=False)
+                    return False
                 if not isinstance(refused, StaleEpoch) or self._last_claim() <= driver.claim:
                     raise
                 self.note(f"driver {driver.number} is over: one that died as it started took a later claim")
@@ -548,7 +556,9 @@ class _Run:
         logged = [self.watch.batches[batch] for batch in sorted(self.watch.batches)]
         for violation in row_problems(self.inputs, logged):
             self._found(violation)
-        given = {name: sink.given for name, sink in self.sinks.items()}
+        given = {
+            name: sink.outputs() if isinstance(sink, ParquetSink) else sink.given for name, sink in self.sinks.items()
+        }
         batches = [{name: (one.tables, one.watermark) for name, one in batch.items()} for batch in logged]
         outputs, aside = computed(self.program, batches)
         for violation in output_problems(self.program, given, outputs, len(batches)):
