@@ -38,6 +38,7 @@ def test_every_setting_is_read_from_its_key() -> None:
         "store.durable": "/data/durable",
         "store.linger": "1h",
         "keepalive.seconds": "1500ms",
+        "driver.heartbeat.seconds": "5s",
         "retention": "all",
         "node.capacity": "12.5",
         "node.costs": "measured",

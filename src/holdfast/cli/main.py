@@ -95,9 +95,12 @@ def run(arguments: list[str], command: click.Group | None = None, name: str = "h
         sys.stdout = None
         return 0
     except OSError as error:
-        # Standard output on a full disk, say. Commands name the files they read and write themselves.
-        place = error.filename or "standard output"
-        line = one_line(f"{place}: {error.strerror or error}; make room there, or choose another place")
+        # Standard output on a full disk, say, or storage that does not answer, which names itself.
+        if error.filename is None and error.errno is None:
+            line = one_line(f"{error}; see that the storage answers, then start again: nothing is lost")
+        else:
+            place = error.filename or "standard output"
+            line = one_line(f"{place}: {error.strerror or error}; make room there, or choose another place")
         click.echo(f"holdfast: {line}", err=True)
         sys.stdout = None
         return 2

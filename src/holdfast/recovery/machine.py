@@ -164,7 +164,7 @@ class RecoveryMachine:
         if event.epoch != self.state.epoch:
             return
         self.state.logged = max(self.state.logged, event.logged)
-        for p in event.restored:
+        for p in sorted(event.restored):
             if self.state.partitions[p].state is PartitionState.RESTORING:
                 self._turn(p, Cause.RESTORED)
         for p, frontier in event.frontiers.items():

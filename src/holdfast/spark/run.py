@@ -1,4 +1,4 @@
-"""An application on a Spark cluster: from the source log through pinned cycles to the sinks. Runs on the driver.
+"""An application on a Spark cluster: from the batch log through pinned cycles to the sinks. Runs on the driver.
 
 The coordinator does the work; here it gets Spark's executors as nodes and files on shared storage. A failure, of a
 node, a job or the driver, is ordinary: what is lost comes back from checkpoints, the most valuable queries first, and
@@ -44,6 +44,7 @@ from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.requirements import check_requirements
 from holdfast.spark.settings import PREFIX, Settings, conf_of
 from holdfast.spark.worker_task import RunContext
+from holdfast.storage.files import FileStorage
 from holdfast.storage.self_check import check_storage
 from holdfast.storage.storage import Storage, open_storage
 
@@ -103,7 +104,11 @@ class SparkRun:
         self.storage = open_storage(directory)
         """Where the run is."""
         check_storage(self.storage)
+        if isinstance(self.storage, FileStorage):
+            self.storage.sweep_parts()
         durable = open_storage(chosen.store_durable) if chosen.store_durable else self.storage.within("checkpoints")
+        if chosen.store_durable:
+            check_storage(durable)
         start = f"{folder_name(self.program.name)}-{uuid4().hex[:12]}"
         self._sinks = name_sinks(self.program, self.program.sinks_by_operator(sinks or {}))
         portable, planned = _portable(app), recovery or _recovery(chosen, self.program)
@@ -114,6 +119,8 @@ class SparkRun:
         for line in [] if changes is None else changes.lines():
             if not line.endswith(": same"):
                 log(line)
+        for line in () if changes is None else (*changes.versions, *changes.cautions):
+            log(line)
         if needs_new_layout(self.storage, self.program, changes):
 
             def run_old() -> None:
