@@ -126,7 +126,7 @@ def test_an_old_epoch_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     old = SparkRun(example.application(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=100)
     old.log(given[0])
     old.run()
-    new = SparkRun(example.application(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=100)
+    new = SparkRun(example.application(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=100, take_over=True)
     new.log(given[1])
     new.run()
     with pytest.raises(StaleEpoch):

@@ -258,7 +258,7 @@ def test_what_cannot_run_is_refused(spark: SparkSession, tmp_path: Path) -> None
     app = Application("other")
     app.source("s", schema={"a": "int64"}).output()
     SparkRun(app, spark, tmp_path / "run").close()
-    with pytest.raises(BadInput, match="belongs to application"):
+    with pytest.raises(BadInput, match="this is a run of application 'other', not of 'traffic'"):
         SparkRun(traffic(), spark, tmp_path / "run")
     with pytest.raises(BadInput, match="Connect"):
         check_requirements(object())

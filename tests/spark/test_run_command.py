@@ -89,4 +89,4 @@ def test_a_file_runs_by_spark_submit_and_by_holdfast_run_and_goes_on_until_it_is
         write(folder, 3)
         refused = call(*run, *on)
         assert refused.returncode == 2
-        assert "source words: was closed with batch" in refused.stderr
+        assert "its sources were closed with batch" in refused.stderr
