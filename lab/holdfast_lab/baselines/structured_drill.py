@@ -75,9 +75,11 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
     spark = start_session("drill structured streaming", job.master)
     await_executors(spark, job.nodes)
     if job.warm:
-        _warm_up(job.directory.with_name("warm"), spark, given[:WARM_BATCHES])
-    streams = _streams(job.directory / "in")
-    running = StructuredStreaming(spark, streams, TRAFFIC, job.directory / "structured", files_per_batch=CATCH_UP_FILES)
+        _warm_up(Path(f"{job.directory}-warm"), spark, given[:WARM_BATCHES])
+    streams = _streams(Path(job.directory) / "in")
+    running = StructuredStreaming(
+        spark, streams, TRAFFIC, Path(job.directory) / "structured", files_per_batch=CATCH_UP_FILES
+    )
     running.start()
     events.emit("driver-ready")
     began = float(orders.readline())
@@ -105,7 +107,7 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
     watching.join()
     for name in TRAFFIC:
         rows = running.rows(name)
-        place = job.outputs / name
+        place = Path(job.outputs) / name
         place.mkdir(parents=True, exist_ok=True)
         pq.write_table(_shifted(rows, -SHIFT), place / "all.parquet")
     events.emit("finished", batch=len(given))

@@ -21,6 +21,10 @@ bench = lazy_group(
             "holdfast_lab.commands.bench_scaling:bench_scaling_command",
             "Cost per batch, and where the time goes.",
         ),
+        "storage": (
+            "holdfast_lab.commands.bench_storage:bench_storage_command",
+            "A batch and a checkpoint on object storage, against files.",
+        ),
         "store": (
             "holdfast_lab.commands.bench_store:bench_store_command",
             "The code, and fragments against a remote file.",

@@ -93,6 +93,9 @@ _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
     type=click.Path(file_okay=False, path_type=Path),
     help="Where result.json, report.html and history.jsonl go. Default: out/drill-NAME.",
 )
+@click.option(
+    "--storage", metavar="URL", help="Where the run and its outputs are: s3://…, for one. Default: the drill's folder."
+)
 @click.option("--keep", is_flag=True, help="Keep the run's logs, checkpoints and outputs too.")
 @json_option
 def drill(

@@ -17,9 +17,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from holdfast.drill import checkers
 from holdfast.drill.checkers import Check, ExactlyOnce, Verdict
@@ -42,6 +43,7 @@ from holdfast.drill.settings import DrillSettings, DrillStrategy, check_settings
 from holdfast.errors import CheckFailed, HoldfastError
 from holdfast.planning.recovery.placement import BOUND
 from holdfast.spark.cluster import EmbeddedCluster, Node
+from holdfast.storage.storage import open_storage
 from holdfast.topology import Queries, Topology
 
 START_SECONDS = 600.0
@@ -97,7 +99,8 @@ def run_drill(
             pool.give_back(asked.nodes)
     log("comparing outputs")
     compared = {
-        name: checkers.compare_rows(rows, read_output(work / "out" / name)) for name, rows in reference.rows.items()
+        name: checkers.compare_rows(rows, read_output(f"{drill.outputs}/{name}"))
+        for name, rows in reference.rows.items()
     }
     result, checks = judge_drill(
         asked, topology, history, compared, ended, time.monotonic() - began, reference.not_compared
@@ -126,10 +129,12 @@ def standby_nodes(asked: DrillSettings) -> int:
     return sum(one.kind is FaultKind.ADD_NODE for one in make_schedule(asked)) if asked.standby else 0
 
 
-def read_output(folder: Path) -> pa.Table | None:
+def read_output(place: str) -> pa.Table | None:
     """Read an output as any reader of Parquet would: every file that shows."""
-    files = sorted(str(path) for path in folder.glob("*.parquet") if not path.name.startswith((".", "_")))
-    return ds.dataset(files, format="parquet").to_table() if files else None
+    storage = open_storage(place)
+    names = [name for name in storage.list() if name.endswith(".parquet") and not name.startswith("_")]
+    tables = [pq.read_table(pa.BufferReader(data)) for name in names if (data := storage.read(name)) is not None]
+    return pa.concat_tables(tables) if tables else None
 
 
 def judge_drill(
@@ -192,6 +197,8 @@ class _Drill:
         self._asked, self._topology, self._work, self._path = asked, topology, work, path
         self._log, self._watch = log, watch
         self._admission = work / "admitted"
+        self._place = str(work) if asked.storage is None else f"{asked.storage.rstrip('/')}/drill-{uuid4().hex[:8]}"
+        self.outputs = f"{self._place}/out"
         self._admitted: list[str] = []
         self._lock = threading.Lock()
         self._drivers = 0
@@ -211,8 +218,8 @@ class _Drill:
         self._job = DriverJob(
             self._asked,
             cluster.master_url,
-            self._work / "state",
-            self._work / "out",
+            f"{self._place}/state",
+            self.outputs,
             -1,
             len(cluster.nodes),
             str(self._admission) if self._asked.standby else None,

@@ -31,9 +31,9 @@ class DriverJob:
 
     settings: DrillSettings
     master: str
-    directory: Path
-    """Of the run: logs, checkpoints, progress."""
-    outputs: Path
+    directory: str
+    """Of the run, a folder or a URL: logs, checkpoints, progress."""
+    outputs: str
     """One folder of Parquet files for each output below it."""
     events: int
     """The file descriptor of the pipe to the drill."""
@@ -51,8 +51,8 @@ class DriverJob:
         fields = {
             "settings": self.settings.document(),
             "master": self.master,
-            "directory": str(self.directory),
-            "outputs": str(self.outputs),
+            "directory": self.directory,
+            "outputs": self.outputs,
             "events": self.events,
             "nodes": self.nodes,
             "admitted": self.admitted,
@@ -68,8 +68,8 @@ def read_job(path: Path) -> DriverJob:
     return DriverJob(
         read_settings(given["settings"]),
         given["master"],
-        Path(given["directory"]),
-        Path(given["outputs"]),
+        given["directory"],
+        given["outputs"],
         given["events"],
         given["nodes"],
         given["admitted"],

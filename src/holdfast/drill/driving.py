@@ -72,7 +72,7 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
         app,
         spark,
         job.directory,
-        sinks={name: str(job.outputs / name) for name in output_names(app)},
+        sinks={name: f"{job.outputs}/{name}" for name in output_names(app)},
         checkpoint_every=asked.checkpoint_every,
         emit=observe,
         recovery=RecoverySettings(
@@ -109,7 +109,7 @@ def emit_outboxes(run: SparkRun, events: EventPipe) -> None:
 def warm_up(job: DriverJob, spark: Any) -> None:
     """Run a few batches of the same application apart from the drill: JVMs and Python workers are slow at first."""
     asked, scenario = job.settings, scenario_of(job.settings)
-    place = job.directory.with_name("warm")
+    place = f"{job.directory}-warm"
     warm = SparkRun(scenario.application(), spark, place, nodes=job.nodes, secret_file=job.secret_file)
     for batch in scenario.batches(asked.seed, WARM_BATCHES, asked.rows):
         warm.log(batch)

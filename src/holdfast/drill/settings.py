@@ -79,6 +79,8 @@ class DrillSettings:
     algorithm: str = "best-density"
     input: str | None = None
     """A folder with the rows of every source, recorded by a drill or given by the user; None: they are generated."""
+    storage: str | None = None
+    """A URL of object storage for the run and its outputs; None: the drill's folder."""
 
     def document(self) -> dict[str, Any]:
         """Return the settings as JSON knows them."""
