@@ -70,7 +70,7 @@ def s3() -> Iterator[S3Server]:
     from holdfast_lab.s3_server import S3Server
 
     try:
-        server = S3Server()
+        server = S3Server(build=False)
     except BadInput as missing:
         pytest.skip(str(missing))
     with server:

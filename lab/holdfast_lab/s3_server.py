@@ -34,8 +34,9 @@ START_SECONDS = 30
 class S3Server:
     """A running server with one empty bucket; it ends with the block, or with this process however that ends."""
 
-    def __init__(self, bucket: str = "holdfast") -> None:
-        program = find_program()
+    def __init__(self, bucket: str = "holdfast", *, build: bool = True) -> None:
+        """Start it; `build`: where its program is not there, build it, which takes minutes."""
+        program = find_program(build=build)
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-s3-"))
         self._reaper = ProcessReaper()
         self._reaper.watch_folder(str(self.folder))
@@ -93,7 +94,7 @@ class S3Server:
         return port
 
 
-def find_program() -> Path:
+def find_program(*, build: bool = True) -> Path:
     """Return the server's program; builds it where there is none. Raises `BadInput` where that cannot be done."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast"
     kept = cache / f"versitygw-{VERSION}"
@@ -101,6 +102,8 @@ def find_program() -> Path:
         return kept
     if on_path := shutil.which("versitygw"):
         return Path(on_path)
+    if not build:
+        raise BadInput("no S3 server: versitygw is not built", remedy="run `python -m holdfast_lab.s3_server` once")
     go = shutil.which("go")
     if go is None:
         raise BadInput("no S3 server: neither versitygw nor Go is on the PATH", remedy="install one of them")
