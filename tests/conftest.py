@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 # Commands and executors that tests start import what the tests import, also in a second checkout of the repository.
 _ROOT = Path(__file__).resolve().parent.parent
 _PATHS = [str(_ROOT / "src"), str(_ROOT / "lab"), os.environ.get("PYTHONPATH", "")]
+_TESTS = _ROOT / "tests"
+_WITH_CLUSTERS = [
+    _TESTS / "drill" / "test_drill_on_a_cluster.py",
+    _TESTS / "docs" / "test_start_page.py",
+    _TESTS / "docs" / "test_blocks.py",
+    _TESTS / "tools" / "test_trace_path.py",
+]
+"""Files whose tests start clusters of their own."""
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
 
 # One seed reproduces a run on any machine; a slow machine is not a failure.
@@ -29,10 +37,19 @@ settings.load_profile("holdfast")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one of the suite's processes have all tests of the shared cluster, and of the shared S3 server."""
+    """Let one of the suite's processes have all tests with a cluster, first of all; the others have the rest.
+
+    Two clusters at once on two cores would hold each other up, and a cluster beside pure tests does not.
+    """
+
+    def has_cluster(item: pytest.Item) -> bool:
+        fixtures = {"cluster", "spark", "s3"} & set(getattr(item, "fixturenames", ()))
+        return bool(fixtures) or item.path.is_relative_to(_TESTS / "spark") or item.path in _WITH_CLUSTERS
+
     for item in items:
-        if {"cluster", "spark", "s3"} & set(getattr(item, "fixturenames", ())):
+        if has_cluster(item):
             item.add_marker(pytest.mark.xdist_group("cluster"))
+    items.sort(key=lambda item: not has_cluster(item))
 
 
 @pytest.fixture(scope="session")
