@@ -202,7 +202,7 @@ def test_what_a_driver_had_read_and_not_logged_is_swept_away_and_read_again() ->
 def test_attempts_that_did_not_count_leave_nothing() -> None:
     bench = Bench(MemoryStorage())
     row = pa.table({"n": [1], "at": [1.0]})
-    write_piece(bench.storage, bench.program.sources[OperatorId("left")], row, "pieces/left/00000001-0-lost")
+    write_piece(bench.storage, bench.program.sources[OperatorId("left")], row, "pieces/left/00000001-0-1-lost")
     bench.arrive("left", 0, [2.0])
     assert len(bench.pieces()) == 1
     assert bench.ingestion.make_batch() == 0

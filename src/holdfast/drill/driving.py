@@ -14,6 +14,7 @@ import pyarrow as pa
 from holdfast.drill.reference import output_names
 from holdfast.drill.scenarios import load_own, scenario_of
 from holdfast.drill.settings import DrillStrategy
+from holdfast.ids import BatchId
 from holdfast.planning.recovery.algorithms import RecoveryAlgorithm, planner_of
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.spark.pinned_jobs import executors_of
@@ -124,8 +125,8 @@ def feed_as_due(run: SparkRun, given: list[dict[str, pa.Table]], began: float, e
     while run.logged < last or run.frontier < last:
         due = min(last, int((time.time() - began) / every))
         while run.logged < due:
-            number = run.logged + 1
-            run.log(given[number] if number < last else {}, last=number == last)
+            number = BatchId(run.logged + 1)
+            run.log(given[number] if number < last else {}, last=number == last, number=number)
         run.cycle(IDLE)
 
 

@@ -88,6 +88,10 @@ class GivenFeed:
     def __init__(self, batches: Iterable[Mapping[str, pa.Table]], running: SparkRun) -> None:
         self._batches, self._running = iter(batches), running
         self._number, self._ended = -1, False
+        # A log without numbers of given batches has one batch for each.
+        known = running.batch_log.last_given
+        self._logged = int(running.logged) if known is None else known
+        self._at = running.logged
 
     def start(self) -> None:
         """See Feed."""
@@ -104,7 +108,7 @@ class GivenFeed:
 
     def log_batches(self) -> bool:
         """See Feed: one batch, once live queries have processed the one before."""
-        if self._ended or self._running.live_frontier < self._number:
+        if self._ended or self._running.live_frontier < self._at:
             return False
         batch = next(self._batches, None)
         if batch is None:
@@ -113,8 +117,8 @@ class GivenFeed:
         if not isinstance(batch, Mapping):
             raise BadInput(f"a batch is {type(batch).__name__}", field="batches", remedy="give source -> pyarrow.Table")
         self._number += 1
-        if self._number > self._running.logged:
-            self._running.log(batch)
+        if self._number > self._logged:
+            self._at = self._running.log(batch, given=self._number)
         return True
 
     def available(self) -> Callable[[], bool]:

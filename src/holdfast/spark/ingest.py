@@ -93,12 +93,25 @@ class Ingestion:
         self._problems: dict[OperatorId, HoldfastError] = {}
 
     def start(self, *, available_now: bool = False) -> None:
-        """Start reading; with `available_now`, read what there is and end."""
+        """Start reading; with `available_now`, read what there is and end.
+
+        Where the sources are closed nothing is read: what the driver before had logged is brought to its end. Where it
+        is there already, the start is refused.
+        """
         self._stopping, self._available_now = False, available_now
-        self._run.batch_log.check_open()
+        if self._run.batch_log.closed:
+            if self._run.coordinator.status.settled:
+                self._run.batch_log.check_open()
+            return
         self._frames = open_sources(self._app, self._spark) if self._frames is None else self._frames
         for name in self._names:
-            self._start_query(name)
+            try:
+                self._start_query(name)
+            except CheckFailed:
+                # The driver before may have put the reader's files together into another object, and logged that.
+                if not self.intake.adopt():
+                    raise
+                self._start_query(name)
 
     def _start_query(self, name: OperatorId) -> None:
         assert self._frames is not None
@@ -172,7 +185,9 @@ class Ingestion:
             if self.intake.knows(name, number, offsets, turn=turn):
                 return
             source, claim, storage = self._run.program.sources[name], self._run.claim, self._run.storage
-            write = partial(_write_pieces, storage, source, claim, number)
+            # A reader that begins anew may deliver the same number: what an earlier one sweeps must not be its pieces.
+            label = f"{number}-{turn}"
+            write = partial(_write_pieces, storage, source, claim, label)
             found = frame.mapInArrow(write, _WRITTEN).toArrow().to_pylist()
             for row in found:
                 if row["problem"] is not None:
@@ -180,7 +195,7 @@ class Ingestion:
             ordered = sorted(found, key=lambda row: (row["task"], row["number"]))
             pieces = tuple(piece_of(json.loads(row["piece"])) for row in ordered)
             self.intake.arrived(name, MicroBatch(number, offsets, pieces, place.after(number)), turn=turn)
-            self._sweep(name, claim, number, {piece.file for piece in pieces})
+            self._sweep(name, claim, label, {piece.file for piece in pieces})
         except HoldfastError as error:
             # Spark knows it as a line of text; `reading` raises it as it is.
             self._problems.setdefault(name, error)
@@ -194,14 +209,14 @@ class Ingestion:
                 raise IngestionStopped("reading was stopped", where=f"source {name}")
             time.sleep(_LOOK_AGAIN)
 
-    def _sweep(self, name: OperatorId, claim: int, number: int, named: set[str]) -> None:
+    def _sweep(self, name: OperatorId, claim: int, label: str, named: set[str]) -> None:
         """Delete pieces of this micro-batch, of this driver, that do not count: attempts that never happened."""
-        there = self._run.storage.list(f"pieces/{name}/{claim:08d}-{number}-")
+        there = self._run.storage.list(f"pieces/{name}/{claim:08d}-{label}-")
         self._run.storage.delete([one for one in there if one not in named])
 
 
 def _write_pieces(
-    storage: Storage, source: SourceProgram, claim: int, arrival: int, given: Iterable[pa.RecordBatch]
+    storage: Storage, source: SourceProgram, claim: int, label: str, given: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of one task as a piece; answer with what it is, or with what is wrong. Runs on an executor."""
     from pyspark import TaskContext
@@ -211,7 +226,7 @@ def _write_pieces(
     for number, rows in enumerate(_in_pieces(given)):
         piece = problem = None
         try:
-            name = piece_name(source.id, claim, str(arrival))
+            name = piece_name(source.id, claim, label)
             piece = json.dumps(piece_fields(write_piece(storage, source, rows, name)))
         except HoldfastError as error:
             problem = str(error)

@@ -11,11 +11,12 @@ import json
 import math
 import pickle
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from copy import copy
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 from uuid import uuid4
 
 import pyarrow as pa
@@ -26,7 +27,13 @@ from holdfast.ids import BatchId, OperatorId, PartitionId, folder_name
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
-from holdfast.runtime.coordinator.layout import change_layout, changes_of, needs_new_layout
+from holdfast.runtime.coordinator.layout import (
+    change_layout,
+    changed_meanwhile,
+    changes_of,
+    check_layout,
+    needs_new_layout,
+)
 from holdfast.runtime.coordinator.liveness import DriverSigns, refuse_if_alive, this_driver
 from holdfast.runtime.coordinator.outputs import name_sinks, stagers_of
 from holdfast.runtime.coordinator.pacing import CycleSettings
@@ -52,9 +59,31 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_P = ParamSpec("_P")
+
+
+def _undone_on_failure(
+    init: Callable[Concatenate[SparkRun, _P], None],
+) -> Callable[Concatenate[SparkRun, _P], None]:
+    """Let a start that fails give its claim up, and end what it has begun: else it would pass for a driver."""
+
+    @wraps(init)
+    def begun(run: SparkRun, /, *given: _P.args, **named: _P.kwargs) -> None:
+        with ExitStack() as held:
+            run._held = held
+            init(run, *given, **named)
+            held.pop_all()
+
+    return begun
+
+
 class SparkRun:
     """An application running on the executors of a Spark session."""
 
+    _held: ExitStack
+    """What ends should the start fail."""
+
+    @_undone_on_failure
     def __init__(
         self,
         app: Application,
@@ -151,11 +180,14 @@ class SparkRun:
         stagers = stagers_of(self.program, self._sinks, start)
         staging = _pickled(stagers) if stagers else b""
         self._progress = progress = Progress(self.storage, self.program.name, driver=this_driver())
+        self._held.callback(self._give_up_claim)
+        check_layout(progress, self.program, where=self.storage.url)
         self.id, self.start_id, self.claim = progress.run, start, progress.claim
         kept = f"applications/{progress.generation:06d}-{progress.claim:08d}"
         self.storage.create(kept, portable)
         progress.describe(describe(self.program), kept)
         self._signs = DriverSigns(self.storage, progress.claim, seconds=chosen.driver_heartbeat_seconds)
+        self._held.callback(self._signs.stop)
         self.batch_log = BatchLog(
             self.program.sources,
             self.program.name,
@@ -163,6 +195,8 @@ class SparkRun:
             claim=progress.claim,
             generation=progress.generation,
         )
+        if self.batch_log.fenced and not old_layout:
+            raise changed_meanwhile(self.storage.url)
         context = RunContext(
             portable,
             start,
@@ -174,6 +208,7 @@ class SparkRun:
             progress.generation,
         )
         self._keep_alive = KeepAlive(secret_file=chosen.store_secret_file, seconds=chosen.keepalive_seconds)
+        self._held.callback(self._keep_alive.close)
         self.backend = SparkBackend(
             spark.sparkContext,
             self.program,
@@ -186,6 +221,7 @@ class SparkRun:
             admits=admits,
             log=log,
         )
+        self._held.callback(self.backend.stop)
         self.coordinator = Coordinator(
             self.program,
             self.backend,
@@ -233,9 +269,16 @@ class SparkRun:
         """Whether everything logged is processed, and out where it can be."""
         return self.coordinator.status.caught_up
 
-    def log(self, batch: Mapping[str, pa.Table], *, last: bool = False, number: BatchId | None = None) -> BatchId:
-        """Put one batch into the log; sources that are not named have no rows in it. Returns its number."""
-        return self.batch_log.append(batch, last=last, number=number)
+    def log(
+        self,
+        batch: Mapping[str, pa.Table],
+        *,
+        last: bool = False,
+        number: BatchId | None = None,
+        given: int | None = None,
+    ) -> BatchId:
+        """Put one batch into the log; see `BatchLog.append`. Returns its number."""
+        return self.batch_log.append(batch, last=last, number=number, given=given)
 
     def logged_rows(self, batch: BatchId) -> dict[str, int]:
         """Return how many rows each source has in a batch; 0 where it is trimmed."""
@@ -267,6 +310,9 @@ class SparkRun:
         for name in self._staged:
             self._staging(name).end_staging()
         self._signs.stop()
+        self._give_up_claim()
+
+    def _give_up_claim(self) -> None:
         with suppress(StaleEpoch, OSError):  # another driver has the run, or finds out itself that this one is gone
             self._progress.end()
 

@@ -50,6 +50,24 @@ def needs_new_layout(storage: Storage, program: Program, changes: Changes | None
     return changes.layout_changed or log.fenced
 
 
+def check_layout(progress: Progress, program: Program, *, where: str) -> None:
+    """Refuse a run whose layout another start has changed since this one compared it, before it had the claim."""
+    if progress.identity is not None:
+        changes = compare(progress.identity, describe(program))
+        check_changes(changes, where=where)
+        if changes.layout_changed:
+            raise changed_meanwhile(where)
+
+
+def changed_meanwhile(where: str) -> CheckFailed:
+    """Say that two starts came at once, and that the other one changes the run."""
+    return CheckFailed(
+        "another start has changed the layout of this run meanwhile",
+        where=where,
+        remedy="start again: the application is then compared with what the run is now",
+    )
+
+
 def change_layout(
     storage: Storage,
     durable: Storage,

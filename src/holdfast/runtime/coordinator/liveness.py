@@ -26,7 +26,13 @@ SIGNS_MISSED = 3
 
 def this_driver() -> dict[str, Any]:
     """Say who this process is, for the next driver."""
-    return {"host": socket.gethostname(), "boot": _boot(), "pid": os.getpid(), "started": _started(os.getpid())}
+    return {
+        "host": socket.gethostname(),
+        "boot": _boot(),
+        "processes": _processes(),
+        "pid": os.getpid(),
+        "started": _started(os.getpid()),
+    }
 
 
 def refuse_if_alive(
@@ -93,7 +99,8 @@ def _prefix(claim: int) -> str:
 
 def _is_gone(driver: Mapping[str, Any]) -> bool:
     """Whether a process of this machine does not exist any more; of another machine that is not known here."""
-    if driver.get("host") != socket.gethostname() or driver.get("boot") != _boot() or driver.get("boot") is None:
+    here = {"host": socket.gethostname(), "boot": _boot(), "processes": _processes()}
+    if None in here.values() or any(driver.get(name) != value for name, value in here.items()):
         return False
     started = _started(int(driver["pid"]))
     return started is None or started != driver.get("started")
@@ -102,6 +109,13 @@ def _is_gone(driver: Mapping[str, Any]) -> bool:
 def _boot() -> str | None:
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return None
+
+
+def _processes() -> str | None:
+    """Name the processes that this one sees: a container may have the host's name, and numbers of its own."""
+    with suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")
     return None
 
 

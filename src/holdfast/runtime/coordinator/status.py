@@ -62,6 +62,12 @@ class RunStatus:
         )
 
     @property
+    def settled(self) -> bool:
+        """Whether everything logged is in a durable checkpoint, and out: a start finds nothing to do."""
+        state, logged = self._state, self.logged
+        return state.checkpoints.durable_batch >= logged and all(batch >= logged for batch in state.published.values())
+
+    @property
     def can_work(self) -> bool:
         """Whether a cycle would bring anything: a partition can go on, is on its way, or has something to save."""
         state = self._state

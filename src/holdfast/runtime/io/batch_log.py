@@ -121,7 +121,7 @@ class BatchLog:
         """Whether this driver has written a batch."""
         numbers = self._records.numbers()
         self._frontier = BatchId(numbers[-1]) if numbers else NO_BATCH
-        self._trimmed = BatchId(numbers[0] - 1) if numbers else NO_BATCH
+        self._trimmed = BatchId(_first_in_row(numbers) - 1) if numbers else NO_BATCH
         last = self.record(self._frontier)  # one that is damaged is named at once
         self.fenced = last is not None and last.generation > generation
         """Whether a batch of a later layout is logged: in this one nothing follows."""
@@ -142,10 +142,18 @@ class BatchLog:
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def append(self, tables: Mapping[str, pa.Table], *, last: bool = False, number: BatchId | None = None) -> BatchId:
+    def append(
+        self,
+        tables: Mapping[str, pa.Table],
+        *,
+        last: bool = False,
+        number: BatchId | None = None,
+        given: int | None = None,
+    ) -> BatchId:
         """Log a batch: rows by source; sources that are not named have none. Returns its number.
 
         `last`: nothing comes after it, windows close. `number`: which batch it must be; one that is there stays.
+        `given`: which of a numbered sequence of batches these rows are; one that is logged is not logged again.
         """
         if strange := set(tables) - set(self.sources):
             raise BadInput(
@@ -162,13 +170,27 @@ class BatchLog:
                 return batch
             self.check_next(batch)
             if arrived is None:
-                arrived = {
-                    OperatorId(name): Arrived([self.write_piece(OperatorId(name), rows, str(batch))])
+                position = {} if given is None else {"given": given}
+                arrived = {} if given is None else {name: Arrived((), position) for name in self.sources}
+                arrived |= {
+                    OperatorId(name): Arrived([self.write_piece(OperatorId(name), rows, str(batch))], position)
                     for name, rows in tables.items()
                     if rows.num_rows
                 }
-            if self.is_own(self.commit(batch, arrived, last=last)):
+            record = self.commit(batch, arrived, last=last)
+            # What the driver before has logged meanwhile is not logged again: these rows, or the end.
+            same = given is not None and (known := self.last_given) is not None and known >= given
+            if self.is_own(record) or same or (last and not tables and record.closes):
                 return batch
+
+    @property
+    def last_given(self) -> int | None:
+        """The last batch of a numbered sequence that is logged (`append`); None: no such sequence is."""
+        last = self.record(self._frontier)
+        found = (
+            [] if last is None else [one.position["given"] for one in last.sources.values() if "given" in one.position]
+        )
+        return max(found, default=None)
 
     def write_piece(self, source: OperatorId, rows: pa.Table, label: str) -> Piece:
         """Write rows where a batch can name them; the label tells people where they are from."""
@@ -204,6 +226,15 @@ class BatchLog:
             self._own = True
             self._sweep()
         return record
+
+    def adopt(self) -> bool:
+        """Take batches as they are that the driver before has logged since this one has read; say whether it has."""
+        found = False
+        while not self._own and (record := self.record(BatchId(self._frontier + 1))) is not None:
+            if record.claim >= self.claim or record.generation > self.generation:
+                raise self._over(f"batch {record.batch} was logged under claim {record.claim}")
+            self._frontier, found = record.batch, True
+        return found
 
     def fence(self) -> bool:
         """Log an empty batch as the first of the next layout: no driver of this one can log any more.
@@ -299,7 +330,7 @@ class BatchLog:
             for section in piece.sections:
                 counts[section.partition] += section.rows
         full = tuple(piece for piece in arrived.pieces if piece.rows)
-        return SourceBatch(mark, tuple(counts), full, arrived.position or past.position)
+        return SourceBatch(mark, tuple(counts), full, {**past.position, **arrived.position})
 
     def _sweep(self) -> None:
         """Delete what earlier claims wrote and no batch names: no earlier driver can write a batch any more."""
@@ -315,6 +346,8 @@ class BatchLog:
             named.update(one.position.get("reader", {}).get("bundles", ()))
         there = [*self._storage.list("pieces/"), *self._storage.list("readers/")]
         self._storage.delete([name for name in there if claim_of(name) < self.claim and name not in named])
+        # Records that drivers which are over have written again under numbers that had been dropped.
+        self._records.drop([number for number in self._records.numbers() if number <= self._trimmed - self._kept])
 
     def _keep(self, record: BatchRecord) -> BatchRecord:
         self._held[record.batch] = record
@@ -371,6 +404,19 @@ class BatchLog:
             for name, one in fields["sources"].items()
         }
         return BatchRecord(batch, fields["claim"], fields["driver"], fields["generation"], sources)
+
+
+def _first_in_row(numbers: Sequence[int]) -> int:
+    """Return the first of the numbers that come one after the other up to the last.
+
+    What is before a gap was dropped once: a driver that is over has written it again, or died while it dropped it.
+    """
+    first = numbers[-1]
+    for number in reversed(numbers[:-1]):
+        if number != first - 1:
+            break
+        first = number
+    return first
 
 
 def piece_name(source: OperatorId, claim: int, label: str) -> str:

@@ -89,6 +89,13 @@ class Intake:
         mine = self._sources[source]
         return mine.turn, mine.reader
 
+    def adopt(self) -> bool:
+        """Take batches that the driver before has logged since; say whether there were any. Readers then begin anew."""
+        found = self._log.adopt()
+        if found:
+            self._go_on_after_another()
+        return found
+
     def knows(self, source: OperatorId, number: int, offsets: str, *, turn: int) -> bool:
         """Whether a micro-batch has been delivered; False: it is the next one. One with other offsets is refused."""
         with self._guard:
