@@ -38,6 +38,7 @@ from holdfast.recovery.events import (
 )
 from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
+from holdfast.runtime.coordinator.status import RunStatus
 from recovery.machine_driving import Driven, chain, part, star
 
 SIZE = 1.25
@@ -491,3 +492,15 @@ def test_a_plan_that_fails_its_check_does_not_run_and_the_simplest_takes_its_pla
     (placed,) = driven.of(Place)
     assert isinstance(placed, Place)
     assert len({node for _, node in placed.placement}) == 3
+
+
+def test_the_feed_does_not_wait_for_live_partitions_behind_a_lost_one() -> None:
+    """Finding 6: they were counted as those that can go on, and live queries waited for dead ones."""
+    driven = running()
+    driven.lose(str(driven.node("b")))
+    state = driven.machine.state
+    state.partitions[part("a")].frontier = BatchId(9)
+    assert (driven.state("b"), driven.state("c")) == ("lost", "running")
+    assert state.partitions[part("c")].frontier < 9
+    status = RunStatus(None, state, None, None)  # type: ignore[arg-type]
+    assert status.live_frontier == 9

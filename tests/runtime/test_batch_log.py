@@ -155,6 +155,71 @@ def test_a_driver_that_was_frozen_for_long_finds_a_free_number_and_is_over_all_t
     assert new.append({}) == 2 * RECORDS_KEPT
 
 
+def test_what_it_leaves_under_that_number_costs_the_next_driver_nothing() -> None:
+    class Counting(MemoryStorage):
+        reads = 0
+
+        def read(self, name: str) -> pa.Buffer | None:
+            Counting.reads += 1
+            return super().read(name)
+
+    storage = Counting()
+    old, new = log(storage, 1), log(storage, 2)
+    for _ in range(10 * RECORDS_KEPT):
+        new.append({"s": rows(1.0)})
+    new.trim(new.frontier)
+    with pytest.raises(StaleEpoch):
+        old.append({"s": rows(9.0)})
+    assert storage.list("batches/")[0] == "batches/000000000000", "a record of a batch that was dropped"
+    last = log(storage, 3)
+    Counting.reads = 0
+    last.append({"s": rows(1.0)})
+    last.trim(last.frontier)
+    assert Counting.reads <= 2 * RECORDS_KEPT, "what is between it and the others is not looked for"
+    assert storage.list("batches/")[0] != "batches/000000000000"
+    assert storage.list("pieces/s/00000001") == []
+
+
+def test_batches_that_are_given_by_number_are_logged_once() -> None:
+    """The driver before logs the same one while this one starts; a new layout has a batch of its own in between."""
+    storage = MemoryStorage()
+    old = log(storage, 1)
+    assert old.append({"s": rows(1.0)}, given=0) == 0
+    new = log(storage, 2)
+    assert new.last_given == 0
+    old.append({"s": rows(2.0)}, given=1)
+    assert new.append({"s": rows(2.0)}, given=1) == 1
+    assert (new.frontier, new.last_given) == (1, 1)
+    assert new.append({}, given=2) == 2
+    assert new.fence()
+    changed = BatchLog(program().sources, "x", storage, claim=3, generation=1)
+    assert (changed.frontier, changed.last_given) == (3, 2)
+    assert changed.append({"s": rows(3.0)}, given=3) == 4
+
+
+def test_the_end_that_the_driver_before_has_logged_is_the_end() -> None:
+    storage = MemoryStorage()
+    old, new = log(storage, 1), log(storage, 2)
+    assert old.append({}, last=True) == 0
+    assert new.append({}, last=True) == 0
+    assert new.closed
+    with pytest.raises(BadInput, match="its sources were closed"):
+        log(storage, 3).append({"s": rows(1.0)}, last=True)
+
+
+def test_batches_that_the_driver_before_has_logged_are_adopted_when_asked_for() -> None:
+    storage = MemoryStorage()
+    old, new, last = log(storage, 1), log(storage, 2), log(storage, 3)
+    assert not new.adopt()
+    old.append({"s": rows(1.0)})
+    old.append({"s": rows(1.0)})
+    assert new.adopt()
+    assert new.frontier == 1
+    last.append({})
+    with pytest.raises(StaleEpoch, match="claim 2 is over: batch 2 was logged under claim 3"):
+        new.adopt()
+
+
 def test_pieces_of_earlier_claims_go_once_their_driver_can_log_no_more() -> None:
     """Finding 2: a driver frozen in `foreachBatch` wakes and sweeps away what the new one has logged."""
     storage = MemoryStorage()

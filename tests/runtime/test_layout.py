@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId
-from holdfast.runtime.coordinator.layout import change_layout
+from holdfast.runtime.coordinator.layout import change_layout, changes_of
 from holdfast.runtime.coordinator.progress import Progress, last_driver
 from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.io.batch_log import BatchLog
@@ -151,6 +151,32 @@ def test_a_driver_of_the_old_layout_can_do_nothing_after_the_fence(tmp_path: Pat
     assert stale.frontier == 2, "its nodes do not see batches of the new layout"
     with pytest.raises(BadInput, match="layout 1"):
         raise BadInput(str(_problem(lambda: stale.blocks(next(iter(stale.sources)), BatchId(4), new.epoch))))
+
+
+def test_of_two_starts_at_once_the_one_with_the_old_layout_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It compares before it has the claim; meanwhile the other one changes the run."""
+    given = batches(5, 6)
+    old = start(tmp_path, app(4))
+    for batch in given[:3]:
+        old.feed(batch)
+    old.checkpoint()
+
+    def compare_then_change(storage: Storage, program: Program) -> object:
+        found = changes_of(storage, program)
+        monkeypatch.undo()
+        start(tmp_path, app(2))
+        return found
+
+    monkeypatch.setattr("holdfast.runtime.in_process.changes_of", compare_then_change)
+    with pytest.raises(CheckFailed, match="another start has changed the layout of this run meanwhile"):
+        start(tmp_path, app(4))
+    new = start(tmp_path, app(2))
+    for batch in given[3:]:
+        new.feed(batch)
+    new.close()
+    assert rows(new, "totals") == never_changed(given, "totals")
 
 
 def _problem(work: Callable[[], object]) -> Exception | None:

@@ -90,6 +90,15 @@ def test_a_process_of_this_machine_that_is_gone_is_seen_at_once() -> None:
     assert refuse(storage).now == 0, "another process has its number now"
 
 
+def test_a_process_of_another_container_is_not_looked_for_here() -> None:
+    storage = MemoryStorage()
+    there = {**this_driver(), "processes": "pid:[1]", "pid": 2**22, "started": 1}
+    Progress(storage, "app", driver=there)
+    number = iter(range(100))
+    with pytest.raises(BadInput, match="another driver runs this application"):
+        refuse(storage, lambda: storage.create(f"alive/0000000001-{next(number):010d}", b""))
+
+
 def test_signs_are_written_while_a_driver_runs_and_removed_at_its_end() -> None:
     storage = MemoryStorage()
     storage.create("alive/0000000001-0000000007", b"")

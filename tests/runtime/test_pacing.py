@@ -53,6 +53,14 @@ def test_waiting_is_told_now_and_then_and_ends() -> None:
     assert not patience.waits_in_vain, "a cycle was run"
 
 
+def test_a_driver_that_was_frozen_has_not_waited() -> None:
+    patience = StallDetector(CycleSettings(wait_seconds=40.0))
+    patience.idled(3600.0)
+    assert not patience.waits_in_vain
+    patience.stood(could=False)
+    assert not patience.gets_nowhere(3600.0, restoring=True)
+
+
 def test_a_checkpoint_is_due_after_batches_or_seconds_and_some_are_durable() -> None:
     settings = CycleSettings(checkpoint_batches=10, checkpoint_seconds=5.0, most_batches=4, durable_every=2)
     schedule = CheckpointSchedule(settings, 0.0)

@@ -224,6 +224,63 @@ def test_a_driver_frozen_in_a_micro_batch_takes_nothing_from_the_next() -> None:
     assert woken.times("left", 1) == [2.0]
 
 
+def test_what_an_earlier_reader_sweeps_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is late with that; the next reader has delivered the same micro-batch meanwhile, and it is logged."""
+    storage = MemoryStorage()
+    old, bench = Bench(storage), Bench(storage, claim=2)
+    late: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.ingestion, "_sweep", lambda *given: late.append(given))
+        bench.arrive("left", 0, [1.0])
+    old.arrive("right", 0, [5.0])
+    assert old.ingestion.make_batch() == 0
+    assert bench.ingestion.make_batch() == 0, "the driver before has logged a batch, and readers begin anew"
+    bench.arrive("left", 0, [1.0])
+    bench.arrive("right", 0, [5.0])
+    assert bench.ingestion.make_batch() == 1
+    bench.ingestion._sweep(*late[0])
+    assert bench.times("left", 1) == [1.0]
+
+
+def test_a_closed_run_is_brought_to_its_end_and_then_refused() -> None:
+    storage = MemoryStorage()
+    Bench(storage).batch_log.append({}, last=True)
+    bench = Bench(storage, claim=2)
+    status = SimpleNamespace(settled=False)
+    bench.coordinator = SimpleNamespace(status=status)  # type: ignore[attr-defined]
+    bench.ingestion.start()
+    assert not bench.ingestion.reading
+    status.settled = True
+    with pytest.raises(BadInput, match="its sources were closed with batch 0"):
+        bench.ingestion.start()
+
+
+def test_a_reader_s_files_that_the_driver_before_has_put_together_meanwhile_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("holdfast.spark.reader_checkpoint.MOST_BUNDLES", 2)
+    storage = MemoryStorage()
+    old = Bench(storage)
+    for number in range(2):
+        old.arrive("left", number, [float(number)])
+        old.ingestion.make_batch()
+    new = Bench(storage, claim=2)
+    begun: list[tuple[str, int]] = []
+
+    def begin(name: OperatorId) -> None:
+        state = new.ingestion.intake.reader(name)[1]
+        ReaderCheckpoint(storage, name, 2, state).remove()
+        begun.append((name, new.ingestion.intake.last(name)))
+
+    monkeypatch.setattr(new.ingestion, "_start_query", begin)
+    monkeypatch.setattr(new.ingestion, "_frames", {})
+    old.arrive("left", 2, [2.0])
+    old.ingestion.make_batch()
+    old.places[OperatorId("left")].logged(old.ingestion.intake.reader(OperatorId("left"))[1])
+    new.ingestion.start()
+    assert begun == [("left", 2), ("right", -1)]
+
+
 def test_a_source_waits_when_too_much_is_waiting() -> None:
     bench = Bench(MemoryStorage(), most_behind=2, most_arrivals=1)
     for number in range(2):

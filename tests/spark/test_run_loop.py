@@ -8,10 +8,17 @@ from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from holdfast import Application
 from holdfast.errors import BadInput, CheckFailed
+from holdfast.ids import BatchId, Epoch, OperatorId
+from holdfast.runtime.io.batch_log import BatchLog
+from holdfast.runtime.program import Program
+from holdfast.spark.feed import GivenFeed
 from holdfast.spark.run_loop import RunLoop
+from holdfast.storage.memory import MemoryStorage
 
 
 class Fake:
@@ -145,3 +152,37 @@ def test_a_failure_is_kept_and_everything_is_released() -> None:
     assert fake.calls == ["advance", "feed.stop", "released"]
     loop.process_all_available()  # does not wait for what never comes
     assert "wrong" in loop.phase
+
+
+def test_given_batches_come_once_whoever_logs_them() -> None:
+    """The driver before logs one more while the next one starts; a new layout has an empty batch of its own."""
+    app = Application("given")
+    app.source("s", schema={"n": "int64"}).output()
+    storage, sources = MemoryStorage(), Program(app).sources
+    given = [{"s": pa.table({"n": [number]})} for number in range(6)]
+
+    def started(claim: int, generation: int) -> tuple[GivenFeed, BatchLog]:
+        log = BatchLog(sources, "given", storage, claim=claim, generation=generation)
+        running = SimpleNamespace(batch_log=log, log=log.append, logged=log.frontier, live_frontier=BatchId(100))
+        return GivenFeed(given, running), log  # type: ignore[arg-type]
+
+    old, _ = started(1, 0)
+    assert old.log_batches()
+    new, log = started(2, 0)
+    assert old.log_batches(), "it does not know that it is over"
+    while not new._ended and log.frontier < 2:
+        new.log_batches()
+    assert log.fence()
+    last, log = started(3, 1)
+    while last.log_batches():
+        pass
+    logged = [log.record(BatchId(number)) for number in range(log.frontier + 1)]
+    rows = [
+        value
+        for number, record in enumerate(logged)
+        if record is not None
+        for reader in [BatchLog(sources, "given", storage, generation=record.generation)]
+        if (block := reader.block(OperatorId("s"), BatchId(number), 0, Epoch(1)).rows) is not None
+        for value in block["n"].to_pylist()
+    ]
+    assert rows == [0, 1, 2, 3, 4, 5]

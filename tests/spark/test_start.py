@@ -15,6 +15,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.runtime.coordinator.progress import last_driver
+from holdfast.spark.run import SparkRun
 from holdfast.storage.files import FileStorage
 
 if TYPE_CHECKING:
@@ -216,3 +217,37 @@ def test_a_stop_does_not_wait_for_rows_that_may_come(start: Callable[..., hf.Run
     run.stop()
     assert run.exception() is None
     assert all(query.lag == 0 for query in run.queries), "what was logged is out"
+
+
+def test_a_run_that_was_closed_and_not_processed_is_brought_to_its_end(
+    spark: SparkSession, start: Callable[..., hf.Run], tmp_path: Path
+) -> None:
+    """Its driver died with the last batch logged: no start could open it, and its last windows never came out."""
+    folder, place = tmp_path / "in", tmp_path / "run"
+    write(folder, 0)
+    start(words(folder), directory=place, available_now=True).awaitTermination()
+    dying = SparkRun(words(folder), spark, place / "run", sinks={"minutes": str(place / "out" / "minutes")})
+    dying.log({}, last=True)
+    dying.close()
+    run = start(words(folder), directory=place, available_now=True, close=True)
+    run.awaitTermination()
+    assert counts(run.rows("minutes")) == minutes(0)
+    with pytest.raises(hf.BadInput, match="its sources were closed"):
+        hf.start(words(folder), spark, directory=place, available_now=True, close=True)
+
+
+def test_a_start_that_fails_gives_its_claim_up(
+    spark: SparkSession, start: Callable[..., hf.Run], tmp_path: Path
+) -> None:
+    """It had the claim, and its signs of life went on: every further start was told that a driver is alive."""
+    folder, place = tmp_path / "in", tmp_path / "run"
+    write(folder, 0)
+    start(words(folder, tmp_path / "out"), directory=tmp_path / "other", available_now=True).awaitTermination()
+    with pytest.raises(hf.BadInput, match="has rows of another run"):
+        hf.start(words(folder, tmp_path / "out"), spark, directory=place, available_now=True)
+    storage = FileStorage(place / "run")
+    last = last_driver(storage)
+    assert last is not None
+    assert last["ended"]
+    assert storage.list("alive/") == []
+    start(words(folder), directory=place, available_now=True).awaitTermination()

@@ -32,7 +32,7 @@ from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime.blocks import Block
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
-from holdfast.runtime.coordinator.layout import change_layout, changes_of, needs_new_layout
+from holdfast.runtime.coordinator.layout import change_layout, changes_of, check_layout, needs_new_layout
 from holdfast.runtime.coordinator.outputs import name_sinks
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.progress import Progress
@@ -174,6 +174,7 @@ class InProcess:
         if needs_new_layout(storage, self.program, changes):
             change_layout(storage, storage.within("checkpoints"), self.program, run_old=self._refuse_to_run_old)
         progress = Progress(storage, self.program.name)
+        check_layout(progress, self.program, where=storage.url)
         progress.describe(describe(self.program))
         self._batch_log = BatchLog(
             self.program.sources, self.program.name, storage, claim=progress.claim, generation=progress.generation

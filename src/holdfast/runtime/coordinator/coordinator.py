@@ -102,16 +102,18 @@ class Coordinator:
         *,
         recovery: RecoverySettings | None = None,
         pace: CycleSettings | None = None,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
         emit: Callable[[Observation], object] = lambda seen: None,
         log: Callable[[str], object] = lambda line: None,
     ) -> None:
         """Start a run, or continue one that an earlier driver left: the progress says which.
 
-        `emit` gets every event, as values; `log` gets a line for people.
+        `emit` gets every event, as values; `log` gets a line for people. Durations are by `clock`, which nobody sets;
+        events have the time that `now` says.
         """
         self.program, self.backend, self.batch_log = program, backend, batch_log
-        self._progress, self._clock = progress, clock
+        self._progress, self._clock, self._now = progress, clock, now
         self.outputs = Outputs(program, sinks, late_sink, progress.generation)
         self._emit_to, self._log = emit, log
         self.pace = pace or CycleSettings()
@@ -482,7 +484,7 @@ class Coordinator:
         )
 
     def _emit(self, kind: str, **fields: Any) -> None:
-        self._emit_to(Observation(self._clock(), kind, fields))
+        self._emit_to(Observation(self._now(), kind, fields))
 
 
 def _epoch_fields(epoch: Epoch) -> dict[str, int]:

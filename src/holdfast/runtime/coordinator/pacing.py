@@ -9,6 +9,8 @@ from holdfast.ids import BatchId
 
 REPORT_SECONDS = 15.0
 """How often it is told that partitions wait for nodes."""
+LONGEST_COUNTED = 10.0
+"""Of the time between two looks, so many seconds count as waiting at most: a driver that was frozen has not waited."""
 LONGEST_PAUSE = 0.5
 """Seconds between two cycles that bring nothing, at most."""
 
@@ -87,7 +89,7 @@ class StallDetector:
 
     def idled(self, seconds: float) -> bool:
         """Time has passed without a cycle; return whether a line about it is due."""
-        self.idle += seconds
+        self.idle += min(seconds, LONGEST_COUNTED)
         due = self.idle - self._reported_at > REPORT_SECONDS
         if due:
             self._reported_at = self.idle
@@ -105,7 +107,7 @@ class StallDetector:
 
         What is being restored or saved takes its time, in the background: that is no reason to give up soon.
         """
-        self._still_for += seconds
+        self._still_for += min(seconds, LONGEST_COUNTED)
         return self._tries > self.settings.most_tries or (restoring and self._still_for > self.settings.wait_seconds)
 
     @property

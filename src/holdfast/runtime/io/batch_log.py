@@ -180,7 +180,11 @@ class BatchLog:
             record = self.commit(batch, arrived, last=last)
             # What the driver before has logged meanwhile is not logged again: these rows, or the end.
             same = given is not None and (known := self.last_given) is not None and known >= given
-            if self.is_own(record) or same or (last and not tables and record.closes):
+            if (
+                self.is_own(record)
+                or same
+                or (last and record.closes and not any(one.pieces for one in arrived.values()))
+            ):
                 return batch
 
     @property

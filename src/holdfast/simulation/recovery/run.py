@@ -300,6 +300,7 @@ class _Run:
             recovery=self.scene.settings,
             pace=self.scene.pace,
             clock=self.clock,
+            now=self.clock,
             emit=self._observe,
             log=self._nothing,
         )
