@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -58,6 +59,7 @@ class Bench:
     late: Sink = field(default_factory=MemorySink)
     storage: MemoryStorage = field(default_factory=MemoryStorage)
     pace: CycleSettings = field(default_factory=lambda: CycleSettings(checkpoint_batches=3, wait_seconds=0.5))
+    now: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
         self.program = Program(self.application())
@@ -77,6 +79,7 @@ class Bench:
             progress,
             recovery=self.recovery,
             pace=self.pace,
+            now=self.now,
             log=self.told.append,
             emit=self.seen.append,
         )
@@ -108,6 +111,17 @@ def test_too_few_peers_hold_up_checkpoints_and_not_the_stream() -> None:
     bench.feed(GIVEN[10:])
     assert bench.coordinator.state.checkpoints.global_batch > 0
     bench.check()
+
+
+def test_a_system_clock_that_is_set_back_changes_no_plan() -> None:
+    """Costs are shares of a core over time: after a step back of an hour they were above what any node can carry."""
+    times = iter(range(1_000_000, 0, -3600))
+    bench = Bench(now=lambda: float(next(times)))
+    bench.feed(GIVEN[:6])
+    last = last_driver(bench.storage)
+    assert last is not None
+    assert all(one["cost"] < 4 * one["cpu_seconds"] + 10 for one in last["measures"].values())
+    assert [one.at for one in bench.seen] == list(range(1_000_000, 1_000_000 - 3600 * len(bench.seen), -3600))
 
 
 def test_what_no_node_has_room_for_waits_and_says_so() -> None:
