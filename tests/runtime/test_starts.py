@@ -197,6 +197,28 @@ def test_one_that_had_gone_on_is_missing_and_an_image_that_is_not_there_is_lost(
     assert report.frontiers[SOURCE] == 7, "its neighbour goes on"
 
 
+def test_a_snapshot_that_another_process_saves_again_in_a_later_epoch_is_the_same(tmp_path: Path) -> None:
+    """The report of the first was lost. With other bytes under the same name it never counted as saved."""
+    storage, marked = FileStorage(tmp_path / "durable"), frozenset([BatchId(5)])
+    saved = []
+    for epoch, frontier in ((1, NO_BATCH), (2, BatchId(5)), (3, BatchId(7))):
+        worker = NodeWorker(
+            PROGRAM,
+            DirectoryStore(tmp_path / "here"),
+            DurableSnapshotStore(storage),
+            LOG,
+            name=NodeId("here"),
+            clock=lambda: 0.0,
+            cpu_clock=lambda: 0.0,
+            small_snapshot=0,
+        )
+        desired = cycle("here", epoch, 5 + epoch, marks=(5,), durable=marked, frontier=frontier)
+        saved.append(stored(worker.reconcile(desired, 0, [])))
+    assert saved[1:] == saved[:1] * 2
+    assert saved[0].outbox_from == 0
+    assert len(storage.list()) == 1
+
+
 def test_two_attempts_at_once_put_a_partition_in_place_once(tmp_path: Path) -> None:
     """The second comes while the first is in the middle of it, waits, and finds it done."""
     snapshot_store = CountingSnapshotStore()

@@ -353,7 +353,8 @@ class PartitionHost:
                         f"{partition} has no longer all that it sent from batch {outbox_from} on",
                         remedy="save what it has",
                     )
-                outbox += kept
+                # A snapshot that is saved again, in a later epoch and by another process, is the same to the byte.
+                outbox += [block.stamped(commit.id.epoch) for block in kept]
         return take_snapshot(commit, state, earlier, outbox)
 
     def outbox_from(self, partition: PartitionId) -> BatchId:
