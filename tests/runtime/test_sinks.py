@@ -80,6 +80,34 @@ def test_functions_and_the_console() -> None:
             sink.publish(key(2), table(1), Epoch.of(4, 9))
 
 
+def test_rows_of_another_run_do_not_pass_for_written() -> None:
+    """Finding 4, of a table that keeps keys: a new run found those of the one before, and dropped its rows."""
+    stored: dict[str, list[int]] = {}
+    for _ in range(2):
+        app = Application("x")
+        sink = TransactionalSink(
+            lambda at: str(at) in stored, lambda rows_out, at: stored.update({str(at): rows_out["n"].to_pylist()})
+        )
+        app.source("s", schema={"n": "int64", "at": "double"}).output(sink=sink)
+        run_in_process(app, [{"s": rows(0.5, 0.7)}])
+    assert list(stored.values()) == [[0, 1], [0, 1]]
+    assert len({name.partition(": ")[0] for name in stored}) == 2, "a key names its run"
+
+
+def test_a_write_that_fails_because_an_earlier_driver_has_written_is_none() -> None:
+    stored: dict[str, pa.Table] = {}
+
+    def write(rows_out: pa.Table, at: OutputKey) -> None:
+        if at == key(0):
+            stored[str(at)] = rows_out  # the other driver, between the question and the insert
+        raise OSError("duplicate key")
+
+    sink = TransactionalSink(lambda at: str(at) in stored, write)
+    assert not sink.publish(key(0), table(1), Epoch(1))
+    with pytest.raises(OSError, match="duplicate key"):
+        sink.publish(key(1), table(1), Epoch(1))
+
+
 def test_an_application_names_its_sinks(tmp_path: Path) -> None:
     kept: list[int] = []
     app = Application("x")

@@ -52,7 +52,7 @@ class Outputs:
         generation: int = 0,
     ) -> None:
         self._program, self._sinks, self._late_sink = program, sinks, late_sink
-        self._generation = generation
+        self._generation, self._run = generation, ""
         self.late: dict[tuple[OperatorId, OperatorId], Sink] = {}
         """The sinks of rows that came too late, by operator and input."""
         self.held: dict[PartitionId, BatchId] = {}
@@ -60,6 +60,7 @@ class Outputs:
 
     def begin(self, run: str, epoch: Epoch) -> None:
         """Let sinks that outlive their process belong to this run and claim, before anything is published."""
+        self._run = run
         for sink in self._sinks.values():
             if isinstance(sink, BeginningSink):
                 sink.begin(run, epoch)
@@ -123,7 +124,7 @@ class Outputs:
         return sink
 
     def _key(self, block: Block) -> OutputKey:
-        return OutputKey(block.header.sender, block.header.batch, generation=self._generation)
+        return OutputKey(block.header.sender, block.header.batch, generation=self._generation, run=self._run)
 
     def _set_aside(self, block: Block, epoch: Epoch) -> None:
         place = block.header.sender.operator, block.header.edge.source

@@ -122,6 +122,8 @@ class BatchLog:
         numbers = self._records.numbers()
         self._frontier = BatchId(numbers[-1]) if numbers else NO_BATCH
         self._trimmed = BatchId(_first_in_row(numbers) - 1) if numbers else NO_BATCH
+        self._left_over = [number for number in numbers if number <= self._trimmed]
+        """Records that drivers which are over have written again under numbers that had been dropped."""
         last = self.record(self._frontier)  # one that is damaged is named at once
         self.fenced = last is not None and last.generation > generation
         """Whether a batch of a later layout is logged: in this one nothing follows."""
@@ -350,8 +352,8 @@ class BatchLog:
             named.update(one.position.get("reader", {}).get("bundles", ()))
         there = [*self._storage.list("pieces/"), *self._storage.list("readers/")]
         self._storage.delete([name for name in there if claim_of(name) < self.claim and name not in named])
-        # Records that drivers which are over have written again under numbers that had been dropped.
-        self._records.drop([number for number in self._records.numbers() if number <= self._trimmed - self._kept])
+        if self._left_over:
+            self._records.drop(self._left_over)
 
     def _keep(self, record: BatchRecord) -> BatchRecord:
         self._held[record.batch] = record

@@ -14,7 +14,7 @@ claim is over. ParquetSink need not: such a driver can only create what the one 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -32,10 +32,14 @@ class OutputKey:
     revision: int = 0
     generation: int = 0
     """The number of the run's layout: under another one, a partition has other rows."""
+    run: str = field(default="", compare=False)
+    """Whose output it is: in a table that several runs write to, the batches of one must not pass for another's."""
 
     def __str__(self) -> str:
+        """Return a text that no other output has, of this run or of another."""
+        run = f"{self.run}: " if self.run else ""
         layout = f", generation {self.generation}" if self.generation else ""
-        return f"{self.query}, batch {self.batch}, revision {self.revision}{layout}"
+        return f"{run}{self.query}, batch {self.batch}, revision {self.revision}{layout}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +163,7 @@ class ConsoleSink:
         """See Sink."""
         if key in self._seen:
             return False
-        self._write(f"{key}: {rows.num_rows} rows")
+        self._write(f"{replace(key, run='')}: {rows.num_rows} rows")
         for row in rows.slice(0, self._most).to_pylist():
             self._write("  " + "  ".join(f"{name}={value}" for name, value in row.items()))
         if rows.num_rows > self._most:
@@ -180,7 +184,13 @@ class TransactionalSink:
         self._fence.check(key, epoch)
         if self._exists(key):
             return False
-        self._write(rows, key)
+        try:
+            self._write(rows, key)
+        except Exception:
+            # An earlier driver that is over may have written the same rows since, or the answer was lost.
+            if self._exists(key):
+                return False
+            raise
         return True
 
 
