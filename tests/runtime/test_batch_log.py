@@ -155,6 +155,20 @@ def test_a_driver_that_was_frozen_for_long_finds_a_free_number_and_is_over_all_t
     assert new.append({}) == 2 * RECORDS_KEPT
 
 
+def test_a_driver_whose_directory_was_deleted_logs_nothing_in_the_run_that_has_begun_there() -> None:
+    storage = MemoryStorage()
+    frozen = log(storage, 1)
+    for _ in range(4):
+        frozen.append({"s": rows(1.0)})
+    storage.delete(storage.list())
+    new = log(storage, 1)
+    new.append({"s": rows(7.0)})
+    with pytest.raises(StaleEpoch):
+        frozen.append({"s": rows(9.0)})
+    assert new.append({"s": rows(8.0)}) == 1
+    assert log(storage, 2).frontier == 1
+
+
 def test_what_it_leaves_under_that_number_costs_the_next_driver_nothing() -> None:
     class Counting(MemoryStorage):
         reads = 0

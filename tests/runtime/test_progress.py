@@ -150,3 +150,17 @@ def test_a_run_is_named_so_that_it_is_one_folder_wherever_it_stands(name: str, t
     assert Path(run).name == run
     assert (tmp_path / run).parent == tmp_path
     (tmp_path / run).mkdir()
+
+
+def test_a_driver_whose_directory_was_deleted_does_not_end_the_run_that_has_begun_there() -> None:
+    storage = MemoryStorage()
+    frozen = Progress(storage, "app")
+    for number in range(5):
+        frozen.write(Epoch.of(1, 1), {"checkpoint": number}, {})
+    storage.delete(storage.list())  # by hand; then another run begins
+    new = Progress(storage, "app")
+    with pytest.raises(StaleEpoch):
+        frozen.write(Epoch.of(1, 1), {"checkpoint": 9}, {})
+    new.write(Epoch.of(1, 1), {"checkpoint": 0}, {})
+    assert Progress(storage, "app").machine == {"checkpoint": 0}
+    assert Progress(storage, "app").run == new.run != frozen.run

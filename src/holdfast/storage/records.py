@@ -2,7 +2,8 @@
 
 This is how drivers are kept apart, without a lock (a frozen holder would keep it) and without compare-and-swap (not
 every store has it). Old records are dropped in time, and then their numbers are free again: a writer that was frozen
-for long could take one. So a write counts only if no later record is there afterwards; the newest is never dropped.
+for long could take one. So a write counts only if no later record is there afterwards; the newest is never dropped. Nor
+does it count where the record before is gone: the folder was deleted meanwhile, and another run may have begun in it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Written(Enum):
     TAKEN = "taken"
     """Another record has the number."""
     PASSED = "passed"
-    """There are later records: the number was used, and dropped since."""
+    """There are later records: the number was used, and dropped since. Or the one before is gone: another run began."""
 
 
 class Records:
@@ -47,7 +48,14 @@ class Records:
             held = self._storage.read(self._name(number))
             if held is not None and held.to_pybytes() != data:
                 return Written.TAKEN
-        return Written.PASSED if self.numbers(after=number) else Written.CREATED
+        there = self.numbers(after=number - 2)
+        if there and there[-1] > number:
+            return Written.PASSED
+        if number and number - 1 not in there:
+            # The newest is never dropped, so somebody has deleted all and begun anew: this record must not end that.
+            self.drop([number])
+            return Written.PASSED
+        return Written.CREATED
 
     def read(self, number: int) -> dict[str, Any] | None:
         """Return a record; None where there is none."""
