@@ -15,23 +15,19 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any
+
+import pyarrow as pa
 
 from holdfast.runtime import ParquetSink
-from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.spark.cluster import EmbeddedCluster
 from holdfast.storage.files import FileStorage
-from holdfast.storage.records import Records
-from holdfast_lab.changing_queries import QUERIES, SOURCES, Input, Layout, as_lines, expected
+from holdfast_lab.changing_queries import Input, Layout
 from holdfast_lab.driver_processes import Driver
+from holdfast_lab.layout_changes import PATHS, LayoutHistory, LayoutPlan
 
 NODES = 2
-PATHS = ((4, 2, 8), (2, 8, 4), (8, 2, 4), (4, 2, 3), (2, 8, 1), (1, 4, 2))
-"""How the parallelism of queries goes from one driver to the next."""
 
 
 def main() -> int:
@@ -62,36 +58,22 @@ def main() -> int:
     return 1 if whole["problems"] else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
-    """A query between a change of layout that added it and one that removed it; numbers are of files."""
-
-    since: Mapping[str, int]
-    until: Mapping[str, int]
-    closed: bool
-
-
 class ChangingRun:
     """One run over growing folders of files, with the drivers it takes."""
 
     def __init__(self, place: Path, cluster: EmbeddedCluster, seed: int, files: int, rows: int) -> None:
         self._place, self._cluster, self._files = place, cluster, files
         self._draw, self._input, self._written = Random(seed), Input(seed, rows), 0
-        self._storage = FileStorage(place / "run")
+        self._plan = LayoutPlan(self._draw, PATHS[seed % len(PATHS)])
+        self._history = LayoutHistory(FileStorage(place / "run"), self._input)
         self.counts: Counter[str] = Counter()
         self._moments: list[str] = []
-        names = [*QUERIES]
-        self._draw.shuffle(names)
-        self._always, self._sometimes = names[:3], names[3:6]
-        self._path = PATHS[seed % len(PATHS)]
-        self._layouts: dict[int, frozenset[str]] = {}
-        """The queries of every generation that took effect."""
 
     # -- running -----------------------------------------------------------------------------------------------------
 
     def go(self, drivers: int) -> None:
         """Start, kill and change, so many times; the last driver reads everything and ends."""
-        layout = self._layout(0, frozenset(name for name in self._sometimes if self._draw.random() < 0.5))
+        layout = self._plan.first()
         for number in range(drivers):
             self._write(self._files + (4 if number == 0 else 0))
             last = number == drivers - 1
@@ -100,35 +82,12 @@ class ChangingRun:
                 self._ended(driver.end(), driver, "the last driver")
             elif not self._kill(driver):
                 self._problem(f"driver {number + 1} ended by itself:\n{driver.last_lines()}")
-            self._see()
-            layout = self._changed(number + 1, layout)
+            self._history.see()
+            layout = self._plan.changed(number + 1, layout)
 
     def _write(self, files: int) -> None:
         self._input.write(self._place / "in", self._written, self._written + files)
         self._written += files
-
-    def _layout(self, number: int, sometimes: frozenset[str]) -> Layout:
-        main = self._path[number % len(self._path)]
-        queries = dict.fromkeys(self._always, main)
-        queries |= {name: self._draw.choice((main, 1, 3, 4)) for name in sorted(sometimes)}
-        return Layout(queries, {name: self._draw.choice((1, 2, 2, 4)) for name in SOURCES})
-
-    def _changed(self, number: int, before: Layout) -> Layout:
-        """Draw what changes: the parallelism, which queries there are, or both; now and then nothing."""
-        kind = self._draw.choice(("parallelism", "queries", "both", "both", "nothing"))
-        there = frozenset(before.queries) & frozenset(self._sometimes)
-        wanted = frozenset(name for name in self._sometimes if (name in there) != (self._draw.random() < 0.6))
-        fresh = self._layout(number, wanted)
-        if kind == "both":
-            return fresh
-        if kind == "queries":
-            stay = {name: many for name, many in before.queries.items() if name in self._always or name in wanted}
-            return replace(before, queries={**{name: fresh.queries[name] for name in sorted(wanted)}, **stay})
-        return (
-            before
-            if kind == "nothing"
-            else replace(fresh, queries={q: fresh.queries.get(q, 5) for q in before.queries})
-        )
 
     def _start(self, number: int, layout: Layout, *, last: bool) -> Driver:
         file = self._place / f"changing_{number}.py"
@@ -168,12 +127,6 @@ class ChangingRun:
             self.counts["killed"] += 1
         return True
 
-    def _see(self) -> None:
-        """Note what the run is now: a driver changes the layout once at most."""
-        last = last_driver(self._storage)
-        if last is not None and last["identity"] is not None:
-            self._layouts[last["generation"]] = frozenset(last["identity"]["operators"]) & frozenset(QUERIES)
-
     def _ended(self, status: int, driver: Driver, who: str) -> None:
         if status != 0:
             self._problem(f"{who} ended with status {status}:\n{driver.last_lines()}")
@@ -186,61 +139,17 @@ class ChangingRun:
 
     def check(self) -> None:
         """Compare all outputs with what the queries give in one process."""
-        self.counts["layouts"] += max(self._layouts, default=0)
-        begins = self._begins()
-        for source in SOURCES:
-            rows = [row for number in range(self._written) for row in self._input.table(source, number).to_pylist()]
-            self._compare(source, sorted(map(str, rows)))
-        for name in sorted({*self._always, *self._sometimes}):
-            wanted: list[str] = []
-            for life in self._lives(name, begins):
-                one = Layout({name: 2}, dict.fromkeys(SOURCES, 1))
-                wanted += expected(self._input, one, life.since, life.until, closed=life.closed)[name]
-            self._compare(name, sorted(wanted))
+        self.counts["layouts"] += self._history.changes
+        queries = [*self._plan.always, *self._plan.sometimes]
+        for line in self._history.problems(queries, self._written, self._output, self.counts):
+            self._problem(line)
         late = [str(path) for path in (self._place / "run" / "late").rglob("*.parquet")]
         if late:
             self._problem(f"rows are late: {late}")
 
-    def _compare(self, output: str, wanted: list[str]) -> None:
-        folder = self._place / "out" / output
-        found = as_lines(ParquetSink(folder).rows() if folder.exists() else None)
-        self.counts["outputs"] += 1
-        self.counts["rows"] += len(found)
-        if found != wanted:
-            missing, strange = Counter(wanted) - Counter(found), Counter(found) - Counter(wanted)
-            self._problem(
-                f"{output}: {len(found)} rows, {len(wanted)} expected; {missing.total()} missing, "
-                f"{strange.total()} too many; {[*missing][:3]}, {[*strange][:3]}"
-            )
-
-    def _begins(self) -> list[tuple[int, dict[str, int]]]:
-        """Return the generation of every batch, with how many files of each source come before it."""
-        records = Records(self._storage, "batches", version=1)
-        files, found = dict.fromkeys(SOURCES, 0), []
-        for place, number in enumerate(records.numbers()):
-            record: Mapping[str, Any] | None = records.read(number)
-            assert record is not None, number
-            assert place == number, "records are missing: give fewer files"
-            found.append((int(record["generation"]), dict(files)))
-            for name, one in record["sources"].items():
-                files[name] += sum(one["rows"]) // self._input.rows
-        return found
-
-    def _lives(self, query: str, begins: list[tuple[int, dict[str, int]]]) -> list[Life]:
-        """Return when a query was there."""
-        whole, found = dict.fromkeys(SOURCES, self._written), []
-        since: dict[str, int] | None = None
-        for generation in range(max(self._layouts) + 1):
-            if generation not in self._layouts:
-                self._problem(f"nobody saw layout {generation}")
-            there = query in self._layouts.get(generation, frozenset())
-            first = next((files for number, files in begins if number >= generation), whole)
-            if there and since is None:
-                since = first
-            elif not there and since is not None:
-                found.append(Life(since, first, closed=False))
-                since = None
-        return found if since is None else [*found, Life(since, whole, closed=True)]
+    def _output(self, name: str) -> pa.Table | None:
+        folder = self._place / "out" / name
+        return ParquetSink(folder).rows() if folder.exists() else None
 
     def told(self) -> str:
         """Return what happened in a few words."""
