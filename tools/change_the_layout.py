@@ -106,17 +106,20 @@ class ChangingRun:
 
     def _kill(self, driver: Driver) -> bool:
         """Wait for a random moment and end a driver; False: it has ended by itself."""
-        moment = self._draw.choice(("start", "claim", "claim", "batches", "batches", "batches", "stop"))
+        moment = self._draw.choice(("start", "claim", "claim", "change", "batches", "batches", "batches", "stop"))
         self._moments.append(moment)
         if moment == "start":
-            time.sleep(self._draw.uniform(2, 15))
+            time.sleep(self._draw.uniform(2, 10))
             alive = not driver.ended
         elif moment == "claim":
-            # While it takes over, changes the layout or begins; one that changes nothing takes one claim.
+            # While it takes over, runs the old layout to its end, changes it or begins.
             alive = driver.await_claim()
             time.sleep(self._draw.uniform(0, 0.4 if self._draw.random() < 0.5 else 6))
+        elif moment == "change":
+            alive = driver.await_batches(1)  # the one that fences the log, where the layout changes
+            time.sleep(self._draw.uniform(0, 0.2 if self._draw.random() < 0.5 else 4))
         else:
-            alive = driver.await_batches(self._draw.randint(1, 6))
+            alive = driver.await_batches(self._draw.randint(1, 4))
             time.sleep(self._draw.uniform(0, 1.5))
         if not alive or driver.ended:
             return False

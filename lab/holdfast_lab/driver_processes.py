@@ -56,9 +56,9 @@ class Driver:
         """Return the end of what the drivers of this run have printed."""
         return self._log.read_text()[-3000:] if self._log.exists() else ""
 
-    def await_claim(self, claims: int = 1) -> bool:
-        """Wait until it has taken so many claims; a change of layout takes several. False: it has ended before."""
-        return self._until(lambda: self._last_claim() >= self._claim + claims)
+    def await_claim(self) -> bool:
+        """Wait until it has taken the run's next claim; False: it has ended before."""
+        return self._until(lambda: self._last_claim() > self._claim)
 
     def await_batches(self, batches: int) -> bool:
         """Wait until so many more batches are logged; False: it has ended before."""
