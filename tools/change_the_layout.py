@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
@@ -38,10 +39,12 @@ def main() -> int:
     parser.add_argument("--drivers", type=int, default=4, help="drivers of one run; all but the last are killed")
     parser.add_argument("--files", type=int, default=8, help="files that are new for each driver")
     parser.add_argument("--rows", type=int, default=15, help="rows of a file")
+    parser.add_argument("--without-spark", action="store_true", help="drivers whose nodes are in their own process")
     parser.add_argument("--keep", type=Path, help="keep the runs' directories here")
     options = parser.parse_args()
     whole: Counter[str] = Counter()
-    with EmbeddedCluster(NODES) as cluster:
+    with ExitStack() as held:
+        cluster = None if options.without_spark else held.enter_context(EmbeddedCluster(NODES))
         for seed in range(options.first, options.first + options.seeds):
             began = time.monotonic()
             with tempfile.TemporaryDirectory(prefix="holdfast-layouts-") as made:
@@ -61,12 +64,14 @@ def main() -> int:
 class ChangingRun:
     """One run over growing folders of files, with the drivers it takes."""
 
-    def __init__(self, place: Path, cluster: EmbeddedCluster, seed: int, files: int, rows: int) -> None:
-        self._place, self._cluster, self._files = place, cluster, files
+    def __init__(self, place: Path, cluster: EmbeddedCluster | None, seed: int, files: int, rows: int) -> None:
+        """Prepare it; without a cluster, drivers have their nodes in their own process."""
+        self._place, self._cluster, self._files, self._seed = place, cluster, files, seed
         self._draw, self._input, self._written = Random(seed), Input(seed, rows), 0
         self._plan = LayoutPlan(self._draw, PATHS[seed % len(PATHS)])
         self._history = LayoutHistory(FileStorage(place / "run"), self._input)
         self.counts: Counter[str] = Counter()
+        self._pace = 0.2 if cluster is None else 1.0  # without Spark, all goes faster
         self._moments: list[str] = []
 
     # -- running -----------------------------------------------------------------------------------------------------
@@ -90,13 +95,26 @@ class ChangingRun:
         self._written += files
 
     def _start(self, number: int, layout: Layout, *, last: bool) -> Driver:
+        if self._cluster is None:
+            words = ["holdfast_lab.driver_in_process", str(self._place), str(self._seed), str(self._input.rows)]
+            words += [layout.written(), str(self._written), *(["last"] if last else [])]
+            return Driver(words, str(self._place), self._place / "log")
         file = self._place / f"changing_{number}.py"
         file.write_text(
             "from pathlib import Path\n"
             "from holdfast_lab.changing_queries import application\n"
             f"app = application({layout.written()!r}, Path({str(self._place / 'in')!r}))\n"
         )
-        words = [str(file), "--master", self._cluster.master_url, "--directory", str(self._place), "--json"]
+        words = [
+            "holdfast.cli.main",
+            "run",
+            str(file),
+            "--master",
+            self._cluster.master_url,
+            "--directory",
+            str(self._place),
+            "--json",
+        ]
         words += ["--checkpoint-every", str(self._draw.choice((2, 3, 5)))]
         words += ["--conf", f"spark.holdfast.store.secretFile={self._cluster.secret_file}"]
         words += ["--conf", "spark.sql.session.timeZone=UTC"]
@@ -109,21 +127,21 @@ class ChangingRun:
         moment = self._draw.choice(("start", "claim", "claim", "change", "batches", "batches", "batches", "stop"))
         self._moments.append(moment)
         if moment == "start":
-            time.sleep(self._draw.uniform(2, 10))
+            time.sleep(self._draw.uniform(2, 10) * self._pace)
             alive = not driver.ended
         elif moment == "claim":
             # While it takes over, runs the old layout to its end, changes it or begins.
             alive = driver.await_claim()
-            time.sleep(self._draw.uniform(0, 0.4 if self._draw.random() < 0.5 else 6))
+            time.sleep(self._draw.uniform(0, 0.4 if self._draw.random() < 0.5 else 6) * self._pace)
         elif moment == "change":
             alive = driver.await_batches(1)  # the one that fences the log, where the layout changes
-            time.sleep(self._draw.uniform(0, 0.2 if self._draw.random() < 0.5 else 4))
+            time.sleep(self._draw.uniform(0, 0.2 if self._draw.random() < 0.5 else 4) * self._pace)
         else:
-            alive = driver.await_batches(self._draw.randint(1, 4))
-            time.sleep(self._draw.uniform(0, 1.5))
+            alive = driver.await_batches(self._draw.randint(2, 5), seconds=10 * self._pace)
+            time.sleep(self._draw.uniform(0, 1.5) * self._pace)
         if not alive or driver.ended:
             return False
-        if moment == "stop":
+        if moment == "stop" and self._cluster is not None:
             self._ended(driver.stop(), driver, "a driver that was stopped")
         else:
             driver.kill(driver.tree if self._draw.random() < 0.5 else None)

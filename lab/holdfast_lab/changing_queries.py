@@ -42,6 +42,11 @@ class Layout:
         return json.dumps(asdict(self))
 
 
+def read_layout(written: str) -> Layout:
+    """Return the layout that was written so."""
+    return Layout(**json.loads(written))
+
+
 def counted(state: pa.Table, inputs: tuple[pa.Table, ...], watermark: float) -> tuple[pa.Table, pa.Table]:
     """Number the rows of every key, over all batches."""
     seen = dict(zip(state["key"].to_pylist(), state["seen"].to_pylist(), strict=True))
@@ -102,7 +107,7 @@ QUERIES: dict[str, Make] = {
     "pairs": lambda rows, keyed, name, p: rows.join(keyed, on="key", window=hf.tumbling(4), id=name, parallelism=p),
     "chain": lambda rows, keyed, name, p: _chain(rows, name, p),
     "numbered": lambda rows, keyed, name, p: _running(keyed, name, p, deterministic=True),
-    "unsure": lambda rows, keyed, name, p: _running(keyed, name, p, deterministic=False),
+    "nondeterministic": lambda rows, keyed, name, p: _running(keyed, name, p, deterministic=False),
     # Without a key, its state cannot be cut: its parallelism stays.
     "whole": lambda rows, keyed, name, p: rows.window(hf.tumbling(10)).count(id=name, parallelism=1),
 }
@@ -115,7 +120,7 @@ def application(written: str, folder: Path | None = None, since: Mapping[str, in
     With a folder, sources read the files that are there. `since`: rows of a source with a lower id do not get to
     queries, but move the watermark on: what a query that was added later gives.
     """
-    layout = Layout(**json.loads(written))
+    layout = read_layout(written)
     app = hf.Application("changing")
     streams = []
     for name in SOURCES:

@@ -1,4 +1,4 @@
-"""Drivers as processes of this machine: `holdfast run`, started, frozen, killed and waited for. Used by tools.
+"""Drivers as processes of this machine: started, frozen, killed and waited for. Used by tools.
 
 A run on files or on object storage is watched through its storage alone, as another driver would see it.
 """
@@ -22,16 +22,16 @@ _LOOK_AGAIN = 0.03
 
 
 class Driver:
-    """One process of `holdfast run`; what it prints for people goes to the end of a file."""
+    """One process of a driver; what it prints for people goes to the end of a file."""
 
     def __init__(self, words: Sequence[str], directory: str, log: Path) -> None:
-        """Start it with these words after `run`; `directory` is the one among them."""
+        """Start it with these words after `python -m`; the run is in `run` of this directory."""
         self._log, self._storage = log, open_storage(f"{directory}/run")
         self._claim = self._last_claim()
         path = os.pathsep.join(filter(None, sys.path))
         with log.open("ab") as lines:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast.cli.main", "run", *words],
+                [sys.executable, "-m", *words],
                 stdout=subprocess.DEVNULL,
                 stderr=lines,
                 env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
@@ -60,10 +60,22 @@ class Driver:
         """Wait until it has taken the run's next claim; False: it has ended before."""
         return self._until(lambda: self._last_claim() > self._claim)
 
-    def await_batches(self, batches: int) -> bool:
-        """Wait until so many more batches are logged; False: it has ended before."""
-        begun = len(self._storage.list("batches/"))
-        return self._until(lambda: len(self._storage.list("batches/")) >= begun + batches)
+    def await_batches(self, batches: int, *, seconds: float = SECONDS) -> bool:
+        """Wait until so many more batches are logged; False: it has ended before.
+
+        Where one has come and no other for so many seconds, there is no more to read: that is enough.
+        """
+        begun = seen = len(self._storage.list("batches/"))
+        last = time.monotonic()
+
+        def reached() -> bool:
+            nonlocal seen, last
+            now = len(self._storage.list("batches/"))
+            if now != seen:
+                seen, last = now, time.monotonic()
+            return seen >= begun + batches or (seen > begun and time.monotonic() - last > seconds)
+
+        return self._until(reached)
 
     def end(self, seconds: float = SECONDS) -> int:
         """Wait until it ends by itself; one that does not is killed. Returns its status."""

@@ -360,6 +360,22 @@ def test_functions_and_conditions_may_change() -> None:
     assert one(kinds, "m").what == ("kind map -> flat-map",)
 
 
+def test_a_file_s_functions_are_the_same_whatever_starts_it() -> None:
+    """`python my_app.py` and spark-submit call its module `__main__`, `holdfast run my_app.py` does not."""
+
+    def build(module: str, name: str = "f") -> Build:
+        def function(rows_: pa.Table) -> pa.Table:
+            return rows_
+
+        function.__module__, function.__qualname__ = module, name
+        return lambda app: cars(app).map(function, schema=SCHEMA, id="o").output()
+
+    assert changes(build("__main__"), build("holdfast_application")).verdict("o") is SAME
+    assert changes(build("holdfast_application"), build("__main__")).verdict("o") is SAME
+    assert changes(build("__main__"), build("holdfast_application", "g")).verdict("o") is COMPATIBLE
+    assert changes(build("__main__"), build("package.module")).verdict("o") is COMPATIBLE
+
+
 def mapped(columns: str | None, key: str = "segment", **given_: Any) -> Build:
     def build(app: Application) -> None:
         stream = cars(app).map(keep, schema=columns, id="m")

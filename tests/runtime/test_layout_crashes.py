@@ -14,17 +14,12 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from holdfast.ids import OperatorId
 from holdfast.runtime import in_process
-from holdfast.runtime.coordinator.layout import change_layout, changes_of, needs_new_layout
-from holdfast.runtime.coordinator.progress import last_driver
-from holdfast.runtime.in_process import InProcess
-from holdfast.runtime.io.intake import Intake, MicroBatch
 from holdfast.runtime.io.parquet_sink import ParquetSink
-from holdfast.runtime.program import Program
 from holdfast.storage.memory import MemoryStorage
 from holdfast.storage.storage import Storage
-from holdfast_lab.changing_queries import QUERIES, SOURCES, Input, Layout, application
+from holdfast_lab.changing_queries import Input
+from holdfast_lab.driver_in_process import DriverInProcess
 from holdfast_lab.layout_changes import PATHS, LayoutHistory, LayoutPlan
 
 DRIVERS, FILES, ROWS = 5, 3, 6
@@ -74,45 +69,6 @@ class FusedStorage:
         return FusedStorage(self._inner.within(folder), self._fuse)
 
 
-class FusedDriver:
-    """A driver in this process; it reads files as a reader of Spark would, one to a micro-batch."""
-
-    def __init__(self, place: Path, storage: Storage, given: Input, layout: Layout) -> None:
-        self._place, self._storage, self._input = place, storage, given
-        program = Program(application(layout.written()))
-        if needs_new_layout(storage, program, changes_of(storage, program)):
-            change_layout(storage, storage.within("checkpoints"), program, run_old=self._run_old)
-        self._run = self._start(layout)
-        self._log = self._run._batch_log
-        self._intake = Intake(self._log, [OperatorId(name) for name in SOURCES], most_arrivals=2)
-
-    def _start(self, layout: Layout) -> InProcess:
-        app = application(layout.written())
-        sinks = {name: ParquetSink(self._storage.within(f"out/{name}")) for name in app.output_names().values()}
-        return InProcess(app, directory=self._place, nodes=2, sinks=sinks, checkpoint_every=3)
-
-    def _run_old(self) -> None:
-        last = last_driver(self._storage)
-        assert last is not None
-        many = {name: int(one["parallelism"]) for name, one in last["identity"]["operators"].items()}
-        queries = {name: many[name] for name in QUERIES if name in many}
-        self._start(Layout(queries, {name: many[name] for name in SOURCES})).checkpoint()
-
-    def read(self, files: int) -> None:
-        """Read what there is of so many files in all, and process it."""
-        for source in map(OperatorId, SOURCES):
-            turn, _ = self._intake.reader(source)
-            for number in range(self._intake.last(source) + 1, files):
-                piece = self._log.write_piece(source, self._input.table(source, number), str(number))
-                self._intake.arrived(source, MicroBatch(number, str(number), (piece,)), turn=turn)
-        while self._intake.make_batch() is not None:
-            self._run.run()
-
-    def close(self) -> None:
-        self._run.close()
-        self._run.checkpoint()
-
-
 def changing_run(seed: int, place: Path, patch: pytest.MonkeyPatch) -> Counter[str]:
     """Let drivers of one run die and change its layout; return what was counted, refuse what is wrong."""
     draw, given, inner = Random(seed), Input(seed, ROWS), MemoryStorage()
@@ -125,7 +81,7 @@ def changing_run(seed: int, place: Path, patch: pytest.MonkeyPatch) -> Counter[s
         with patch.context() as patched:
             patched.setattr(in_process, "FileStorage", lambda path, storage=storage: storage)
             try:
-                driver = FusedDriver(place / str(number), storage, given, layout)
+                driver = DriverInProcess(place / str(number), storage, given, layout, storage.within("out"))
                 driver.read(files)
                 if last:
                     driver.close()

@@ -67,6 +67,8 @@ Columns: TypeAlias = Sequence[Sequence[str]] | None
 _NO_LAYOUT = {"priority", "lateness"}
 """What may change without a new layout: no block and no state depends on it."""
 _ANEW = "it then begins anew, as a new query"
+_STARTED = re.compile(r"^(__main__|holdfast_application)\.")
+"""The module of an application's file, as `python`, spark-submit or `holdfast run` start it: it is the same file."""
 _GENERATED = re.compile(r"(map|filter|flat-map|aggregate|top|distinct|join|apply)-[0-9]+")
 
 
@@ -479,7 +481,7 @@ def _column_changes(before: Columns, now: Columns) -> str:
 
 def _computed_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for field in sorted({*before, *now}):
-        was, is_ = _plain(before.get(field)), _plain(now.get(field))
+        was, is_ = (_STARTED.sub("", _plain(one.get(field)), 1) for one in (before, now))
         if was != is_:  # types of results are among the columns
             yield f"{field} {was} -> {is_}"
 
