@@ -39,7 +39,7 @@ class LayoutPlan:
 
     def changed(self, number: int, before: Layout) -> Layout:
         """Draw what changes: the parallelism, which queries there are, or both; now and then nothing."""
-        kind = self._draw.choice(("parallelism", "queries", "both", "both", "both", "nothing"))
+        kind = self._draw.choice(("parallelism", "queries", "both", "both", "both", "both", "both", "nothing"))
         there = frozenset(before.queries) & frozenset(self.sometimes)
         wanted = frozenset(name for name in self.sometimes if (name in there) != (self._draw.random() < 0.6))
         fresh = self._layout(number, wanted)

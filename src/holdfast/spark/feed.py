@@ -87,8 +87,7 @@ class GivenFeed:
 
     def __init__(self, batches: Iterable[Mapping[str, pa.Table]], running: SparkRun) -> None:
         self._batches, self._running = iter(batches), running
-        # Every change of layout has logged an empty batch, which is none of those that are given.
-        self._number, self._ended = running.batch_log.generation - 1, False
+        self._number, self._ended = -1, False
 
     def start(self) -> None:
         """See Feed."""
