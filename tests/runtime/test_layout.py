@@ -17,6 +17,7 @@ from holdfast.runtime.coordinator.progress import Progress, last_driver
 from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.io.batch_log import Arrived, BatchLog, last_positions
 from holdfast.runtime.program import Program
+from holdfast.runtime.state.snapshots import decode_snapshot
 from holdfast.runtime.state.store import StaleEpoch
 from holdfast.storage.files import FileStorage
 from holdfast.storage.storage import Storage
@@ -275,3 +276,29 @@ def test_an_added_join_with_an_added_source_gets_all_rows_of_it(tmp_path: Path) 
     run.close()
     assert run.rows("pairs").num_rows == 1
     assert run.late("pairs") is None
+
+
+@pytest.mark.parametrize(("before", "now", "reads"), [(8, 4, 8), (4, 8, 8), (6, 4, 9), (1, 5, 5)])
+def test_a_state_is_read_by_those_who_get_some_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, now: int, reads: int
+) -> None:
+    """Not by every new partition: each has a range of hashes, and so have the old ones."""
+
+    def made(parallelism: int) -> hf.Application:
+        found = hf.Application("cars")
+        cars = found.source("cars", schema="road string, lane int, speed int, at timestamp", event_time="at")
+        cars.key_by("road").window(hf.rows(1000)).count(id="many", parallelism=parallelism).output()
+        return found
+
+    run = start(tmp_path, made(before))
+    for batch in batches(1, 30):
+        run.feed(batch)
+    run.checkpoint()
+    seen: list[str] = []
+    monkeypatch.setattr(
+        "holdfast.runtime.coordinator.layout.decode_snapshot",
+        lambda data: (snapshot := decode_snapshot(data), seen.append(snapshot.commit.partition.operator))[0],
+    )
+    start(tmp_path, made(now))
+    first = before  # once to see where every partition stands
+    assert seen.count("many") <= first + reads

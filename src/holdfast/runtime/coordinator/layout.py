@@ -23,7 +23,7 @@ from holdfast.runtime.identity import Changes, Description, Verdict, check_chang
 from holdfast.runtime.io.batch_log import BatchLog, watermark_after
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.durable_snapshots import DurableSnapshotStore
-from holdfast.runtime.state.repartition import State, snapshot_of
+from holdfast.runtime.state.repartition import State, old_partitions, snapshot_of
 from holdfast.runtime.state.snapshots import Snapshot, assemble, decode_snapshot, encode_snapshot
 from holdfast.runtime.state.versions import Commit, VersionId
 from holdfast.runtime.times import Watermark, lowest
@@ -147,7 +147,12 @@ def moved_state(
             else:
                 state = operators[name]["state"]
                 keys = [] if state is None else state["keys"]
-                olds = {one: moving.state(PartitionId(name, one)) for one in range(count)}
+                needed = old_partitions(index, operator.parallelism, count)
+                olds = {
+                    one: moving.state(old) if one in needed else (moving.commit(old), {})
+                    for one in range(count)
+                    for old in [PartitionId(name, one)]
+                }
                 snapshot = snapshot_of(partition, operator.parallelism, olds, count, keys, epoch)
             found[partition] = moving.save(partition, snapshot, (progress.claim, 0))
     return {
