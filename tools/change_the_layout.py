@@ -43,6 +43,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="keep the runs' directories here")
     options = parser.parse_args()
     whole: Counter[str] = Counter()
+    changed: Counter[str] = Counter()
     with ExitStack() as held:
         cluster = None if options.without_spark else held.enter_context(EmbeddedCluster(NODES))
         for seed in range(options.first, options.first + options.seeds):
@@ -53,11 +54,13 @@ def main() -> int:
                 run.go(options.drivers)
                 run.check()
             whole += run.counts
+            changed += run.changed
             print(f"seed {seed}: {run.told()}, {time.monotonic() - began:.0f} s", flush=True)
     print(
         f"{options.seeds} seeds from {options.first}: {whole['killed']} drivers killed, {whole['layouts']} changes of "
         f"layout, {whole['rows']} rows in {whole['outputs']} outputs, {whole['problems']} problems"
     )
+    print(f"queries: {_words(changed)}")
     return 1 if whole["problems"] else 0
 
 
@@ -72,6 +75,8 @@ class ChangingRun:
         self._history = LayoutHistory(FileStorage(place / "run"), self._input)
         self.counts: Counter[str] = Counter()
         self._pace = 0.2 if cluster is None else 1.0  # without Spark, all goes faster
+        self.changed: Counter[str] = Counter()
+        """What changed of queries, and how often."""
         self._moments: list[str] = []
 
     # -- running -----------------------------------------------------------------------------------------------------
@@ -161,6 +166,7 @@ class ChangingRun:
     def check(self) -> None:
         """Compare all outputs with what the queries give in one process."""
         self.counts["layouts"] += self._history.changes
+        self.changed = self._history.changed()
         queries = [*self._plan.always, *self._plan.sometimes]
         for line in self._history.problems(queries, self._written, self._output, self.counts):
             self._problem(line)
@@ -176,9 +182,13 @@ class ChangingRun:
         """Return what happened in a few words."""
         counts = self.counts
         return (
-            f"{'-'.join(self._moments)}, {counts['layouts']} changes of layout, {counts['rows']} rows in "
-            f"{counts['outputs']} outputs, {counts['problems'] or 'no'} problems"
+            f"{'-'.join(self._moments)}, {counts['layouts']} changes of layout ({_words(self.changed)}), "
+            f"{counts['rows']} rows in {counts['outputs']} outputs, {counts['problems'] or 'no'} problems"
         )
+
+
+def _words(changed: Counter[str]) -> str:
+    return ", ".join(f"{many} {what}" for what, many in sorted(changed.items()) if many)
 
 
 if __name__ == "__main__":

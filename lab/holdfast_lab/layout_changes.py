@@ -73,8 +73,8 @@ class LayoutHistory:
 
     def __init__(self, storage: Storage, given: Input) -> None:
         self._storage, self._input = storage, given
-        self._layouts: dict[int, frozenset[str]] = {}
-        """The queries of every generation that took effect."""
+        self._layouts: dict[int, dict[str, int]] = {}
+        """The queries of every generation that took effect, with their parallelism."""
 
     @property
     def changes(self) -> int:
@@ -85,7 +85,19 @@ class LayoutHistory:
         """Note what the run is now. To be called after every driver: one changes the layout once at most."""
         last = last_driver(self._storage)
         if last is not None and last["identity"] is not None:
-            self._layouts[last["generation"]] = frozenset(last["identity"]["operators"]) & frozenset(QUERIES)
+            operators = last["identity"]["operators"]
+            self._layouts[last["generation"]] = {n: operators[n]["parallelism"] for n in QUERIES if n in operators}
+
+    def changed(self) -> Counter[str]:
+        """Count what changed of queries: `4->2`, added, removed."""
+        found: Counter[str] = Counter()
+        for generation in range(1, self.changes + 1):
+            before, now = self._layouts[generation - 1], self._layouts[generation]
+            found["added"] += len(now.keys() - before.keys())
+            found["removed"] += len(before.keys() - now.keys())
+            both = before.keys() & now.keys()
+            found.update(f"{before[name]}->{now[name]}" for name in both if before[name] != now[name])
+        return found
 
     def problems(
         self, queries: list[str], files: int, read: Callable[[str], pa.Table | None], counts: Counter[str]
