@@ -205,7 +205,7 @@ def test_batches_that_are_given_by_number_are_logged_once() -> None:
     assert new.append({"s": rows(2.0)}, given=1) == 1
     assert (new.frontier, new.last_given) == (1, 1)
     assert new.append({}, given=2) == 2
-    assert new.fence()
+    assert new.fence(program().sources)
     changed = BatchLog(program().sources, "x", storage, claim=3, generation=1)
     assert (changed.frontier, changed.last_given) == (3, 2)
     assert changed.append({"s": rows(3.0)}, given=3) == 4
@@ -359,3 +359,57 @@ def test_an_idle_source_lets_the_watermark_go_where_asked_to() -> None:
         arrive(intake, one, 1, 100.0, source=T)
         assert intake.make_batch() == 6
         assert watermark(one, 6, T) == 100_000_000
+
+
+def only(*names: str) -> Program:
+    app = Application("x")
+    for name in names:
+        app.source(name, schema={"n": "int64", "at": "double"}, event_time="at")
+    return Program(app)
+
+
+def test_a_fence_says_where_the_sources_of_the_layout_before_stand() -> None:
+    """Its driver may die before the run has the next layout, and the next one may have them again."""
+    storage = MemoryStorage()
+    before = log(storage)
+    position = {"through": 7, "offsets": "x", "reader": {"bundles": ["readers/t/00000001-7-x"]}}
+    storage.create("readers/t/00000001-7-x", b"{}")
+    pieces = [before.write_piece(T, rows(5.0), "0")]
+    before.commit(BatchId(0), {T: Arrived(pieces, position)})
+    fencing = BatchLog(only("s", "u").sources, "x", storage, claim=2)
+    assert fencing.fence([S, T])
+    assert fencing.frontier == 0
+    record = fencing.record(BatchId(1))
+    assert record is not None
+    assert record.generation == 1
+    assert record.sources[T].position == position, "the next layout is without it"
+    assert record.sources[T].watermark == 5_000_000
+    assert (record.sources[T].rows, record.sources[T].pieces) == ((0,), ())
+    assert record.sources[OperatorId("u")].watermark == NOT_YET
+    assert storage.list("readers/") == ["readers/t/00000001-7-x"]
+    after = BatchLog(program().sources, "x", storage, claim=3, generation=1)
+    after.append({"s": rows(9.0)})
+    assert watermark(after, 2, T) == 5_000_000, "it never goes back"
+
+
+def test_a_source_that_was_removed_begins_anew_when_it_is_added() -> None:
+    storage = MemoryStorage()
+    log(storage).commit(BatchId(0), {T: Arrived([], {"through": 7})})
+    assert BatchLog(only("s").sources, "x", storage, claim=2).fence([S, T])
+    again = BatchLog(program().sources, "x", storage, claim=3, generation=1)
+    assert again.fence([S]), "the layout that ends was without it"
+    record = again.record(BatchId(2))
+    assert record is not None
+    assert (record.sources[T].position, record.sources[T].watermark) == ({}, NOT_YET)
+
+
+def test_a_source_that_was_added_is_not_idle_before_it_began() -> None:
+    storage = MemoryStorage()
+    before = BatchLog(only("s").sources, "x", storage, claim=1)
+    for at in (1.0, 2.0, 3.0):
+        before.append({"s": rows(at)})
+    after = BatchLog(program().sources, "x", storage, claim=2)
+    intake = Intake(after, [S, T], idle_batches=2)
+    intake.arrived(S, MicroBatch(0, "0", (after.write_piece(S, rows(9.0), "0"),)), turn=1)
+    assert intake.make_batch() == 3
+    assert watermark(after, 3, T) == NOT_YET

@@ -286,15 +286,22 @@ def test_lines_are_for_people() -> None:
     [
         (counted(priority=5), "o", "priority 1 -> 5"),
         (counted(priority=[4, 3, 2, 1]), "o", "priority 1 -> 4, 3, 2, 1"),
-        (counted(name="other"), "o", "output counts -> other"),
         (counted(source={"lateness": 2.5}), "cars", "lateness 1.0 -> 2.5"),
     ],
 )
-def test_priority_lateness_and_the_names_of_outputs_need_no_new_layout(now: Build, operator: str, what: str) -> None:
+def test_priority_and_lateness_need_no_new_layout(now: Build, operator: str, what: str) -> None:
     found = changes(counted(), now)
     assert (one(found, operator).verdict, one(found, operator).what) == (COMPATIBLE, (what,))
     assert not found.layout_changed
     check_changes(found)
+
+
+def test_an_output_of_another_name_is_another_layout() -> None:
+    """After a crash, batches since the last checkpoint come out again: those of before go where they went before."""
+    found = changes(counted(), counted(name="other"))
+    assert one(found).what == ("output counts -> other",)
+    assert one(found).verdict is COMPATIBLE
+    assert found.layout_changed
 
 
 def test_a_source_may_have_another_parallelism_and_key() -> None:
@@ -351,6 +358,22 @@ def test_functions_and_conditions_may_change() -> None:
         lambda app: cars(app).flat_map(keep, schema=SCHEMA, id="m").output(),
     )
     assert one(kinds, "m").what == ("kind map -> flat-map",)
+
+
+def test_a_file_s_functions_are_the_same_whatever_starts_it() -> None:
+    """`python my_app.py` and spark-submit call its module `__main__`, `holdfast run my_app.py` does not."""
+
+    def build(module: str, name: str = "f") -> Build:
+        def function(rows_: pa.Table) -> pa.Table:
+            return rows_
+
+        function.__module__, function.__qualname__ = module, name
+        return lambda app: cars(app).map(function, schema=SCHEMA, id="o").output()
+
+    assert changes(build("__main__"), build("holdfast_application")).verdict("o") is SAME
+    assert changes(build("holdfast_application"), build("__main__")).verdict("o") is SAME
+    assert changes(build("__main__"), build("holdfast_application", "g")).verdict("o") is COMPATIBLE
+    assert changes(build("__main__"), build("package.module")).verdict("o") is COMPATIBLE
 
 
 def mapped(columns: str | None, key: str = "segment", **given_: Any) -> Build:
@@ -622,6 +645,65 @@ def test_the_columns_of_an_own_state_stay() -> None:
         "its state has other columns: m int64 is new",
     )
     assert one(changes(applied(2), applied(2, keyed=False))).because == ("keys segment -> none",)
+
+
+def own(kind: str | None) -> Build:
+    """An operator with its own state behind a map that gives its key this type; None: not declared."""
+
+    def made(app: Application) -> None:
+        columns = None if kind is None else f"segment {kind}, at timestamp"
+        stream = cars(app).map(keep, schema=columns, id="m").key_by("segment")
+        stream.apply(remember, state={"segment": "string"}, schema=SCHEMA, id="o", parallelism=4).output()
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "why"),
+    [
+        ("long", "string", "key segment int64 -> string"),
+        ("string", "long", "key segment string -> int64"),
+        ("float", "double", "key segment float -> double"),
+        ("string", None, "key segment string -> not declared"),
+        (None, "string", "key segment not declared -> string"),
+        ("int", "long", None),  # the same value has the same hash
+        (None, None, None),
+    ],
+)
+def test_the_type_of_a_key_stays_where_the_state_does_not_hold_it(
+    before: str | None, now: str | None, why: str | None
+) -> None:
+    """Its hash would be another: rows would come to other partitions than those with the state of their key."""
+    found = one(changes(own(before), own(now)))
+    assert found.because == (() if why is None else (f"{why}: its rows would not find their state",))
+
+
+def spread(key: str | None, many: int = 4, through: str | None = None, parallelism: int = 4) -> Build:
+    """An operator without a key, behind a source, or a map, that spreads rows by one."""
+
+    def made(app: Application) -> None:
+        stream = cars(app, parallelism=many, key=key)
+        if through is not None:
+            stream = stream.key_by(through).map(keep, schema=SCHEMA, id="m", parallelism=many)
+        stream.apply(remember, state=STATE, schema=SCHEMA, id="o", parallelism=parallelism).output()
+
+    return made
+
+
+def test_a_state_without_a_key_keeps_the_key_by_which_its_rows_come() -> None:
+    """A source or a map may bring the rows of a key together: a state that counts on it is of its partitions."""
+    found = one(changes(spread("segment"), spread("lane")))
+    assert found.because == (
+        "rows of cars came spread by segment in 4, and come spread by lane in 4: its state is of its partitions",
+    )
+    assert "came spread by segment in 4, and come as they are" in str(one(changes(spread("segment"), spread(None))))
+    assert "come as they are" in str(one(changes(spread("segment"), spread("segment", 2)))), "two are cut into four"
+    through = changes(spread(None, through="segment"), spread(None, through="lane"))
+    assert "rows of m came spread by segment in 4, and come spread by lane in 4" in str(one(through))
+    assert not changes(spread("segment"), spread("segment", 8)).refused, "ranges nest"
+    assert changes(spread("segment"), spread("segment", 6)).refused, "ranges do not nest"
+    assert not changes(spread(None), spread("lane")).refused, "rows came as they were"
+    assert not changes(spread("segment", 2, parallelism=1), spread("lane", parallelism=1)).refused, "there is only one"
 
 
 def test_deterministic_may_change_and_what_reads_it_changes_too() -> None:

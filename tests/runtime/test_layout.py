@@ -11,12 +11,13 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import BadInput, CheckFailed
-from holdfast.ids import BatchId
+from holdfast.ids import BatchId, OperatorId
 from holdfast.runtime.coordinator.layout import change_layout, changes_of
 from holdfast.runtime.coordinator.progress import Progress, last_driver
 from holdfast.runtime.in_process import InProcess
-from holdfast.runtime.io.batch_log import BatchLog
+from holdfast.runtime.io.batch_log import Arrived, BatchLog, last_positions
 from holdfast.runtime.program import Program
+from holdfast.runtime.state.snapshots import decode_snapshot
 from holdfast.runtime.state.store import StaleEpoch
 from holdfast.storage.files import FileStorage
 from holdfast.storage.storage import Storage
@@ -229,3 +230,101 @@ def test_the_old_layout_is_run_until_it_is_settled(tmp_path: Path) -> None:
         run.feed(batch)
     run.close()
     assert rows(run, "threes") == never_changed(given, "threes")
+
+
+def two_sources(*, both: bool = True) -> hf.Application:
+    made = hf.Application("cars")
+    for name in ("cars", "buses") if both else ("cars",):
+        stream = made.source(name, schema="road string, at timestamp", event_time="at", lateness=1)
+        stream.key_by("road").window(hf.tumbling("5 seconds")).count(id=f"{name}-counts").output()
+    return made
+
+
+def test_a_source_goes_on_where_it_stood_though_a_driver_that_died_had_removed_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fence of that driver is the last batch: a reader goes on from what it says."""
+    run = start(tmp_path, two_sources())
+    log, buses = run._batch_log, OperatorId("buses")
+    log.commit(BatchId(0), {buses: Arrived([], {"through": 4})})
+    log.append({"buses": pa.table({"road": ["a"], "at": pa.array([9 * SECOND], pa.timestamp("us"))})})
+    run.run()
+    run.checkpoint()
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "change", dies)
+        with pytest.raises(KeyboardInterrupt):
+            start(tmp_path, two_sources(both=False))
+    after = start(tmp_path, two_sources())._batch_log
+    assert last_positions(after, [buses]) == {buses: {"through": 4}}
+    after.append({})
+    record = after.record(after.frontier)
+    assert record is not None
+    assert record.sources[buses].watermark == 8 * SECOND
+
+
+def test_the_application_of_a_new_layout_is_kept_before_the_run_has_it(tmp_path: Path) -> None:
+    """A driver that dies right after the change leaves what the next change must run first."""
+    run = start(tmp_path, app(4))
+    run.feed(batches(1, 1)[0])
+    run.checkpoint()
+    storage = FileStorage(tmp_path)
+    change_layout(storage, storage.within("checkpoints"), Program(app(2)), run_old=dict, application=b"app(2)")
+    last = last_driver(storage)
+    assert last is not None
+    kept = storage.read(last["program"])
+    assert kept is not None
+    assert kept.to_pybytes() == b"app(2)"
+
+
+def test_an_added_join_with_an_added_source_gets_all_rows_of_it(tmp_path: Path) -> None:
+    """The old source is far ahead: windows of the join are open until the new one has come as far."""
+
+    def made(*, joined: bool) -> hf.Application:
+        found = two_sources(both=joined)
+        if joined:
+            cars, buses = (hf.Stream(found, OperatorId(name), found.columns[name]) for name in ("cars", "buses"))
+            cars.join(buses, on="road", window=hf.tumbling("5 seconds"), id="pairs").output()
+        return found
+
+    def rows_at(second: int) -> pa.Table:
+        return pa.table({"road": ["a"], "at": pa.array([second * SECOND], pa.timestamp("us"))})
+
+    run = start(tmp_path, made(joined=False))
+    run.feed({"cars": rows_at(100)})
+    run.checkpoint()
+    run = start(tmp_path, made(joined=True))
+    run.feed({"cars": rows_at(101), "buses": rows_at(50)})
+    run.feed({"buses": rows_at(101)})
+    run.close()
+    assert run.rows("pairs").num_rows == 1
+    assert run.late("pairs") is None
+
+
+@pytest.mark.parametrize(("before", "now", "reads"), [(8, 4, 8), (4, 8, 8), (6, 4, 9), (1, 5, 5)])
+def test_a_state_is_read_by_those_who_get_some_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, now: int, reads: int
+) -> None:
+    """Not by every new partition: each has a range of hashes, and so have the old ones."""
+
+    def made(parallelism: int) -> hf.Application:
+        found = hf.Application("cars")
+        cars = found.source("cars", schema="road string, lane int, speed int, at timestamp", event_time="at")
+        cars.key_by("road").window(hf.rows(1000)).count(id="many", parallelism=parallelism).output()
+        return found
+
+    run = start(tmp_path, made(before))
+    for batch in batches(1, 30):
+        run.feed(batch)
+    run.checkpoint()
+    seen: list[str] = []
+    monkeypatch.setattr(
+        "holdfast.runtime.coordinator.layout.decode_snapshot",
+        lambda data: (snapshot := decode_snapshot(data), seen.append(snapshot.commit.partition.operator))[0],
+    )
+    start(tmp_path, made(now))
+    first = before  # once to see where every partition stands
+    assert seen.count("many") <= first + reads

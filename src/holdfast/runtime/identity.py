@@ -20,8 +20,8 @@ again. Where that is not certain, the restart is refused, never the state droppe
   where they came from before. Their columns are looked at where they are kept.
 - A **function** is known by its name. Changed code under the same name is the user's decision, and the state it finds
   is the one that the code before it left: compatible.
-- **Priorities, lateness and names of outputs** need no new layout. Everything else that changed does: partitions and
-  blocks of before and after do not fit together.
+- **Priorities and lateness** need no new layout. Everything else that changed does: partitions and blocks of before and
+  after do not fit together. Under another name an output goes elsewhere: what is not out yet goes where it went before.
 
 What a restart finds:
 
@@ -55,6 +55,7 @@ import pyarrow as pa
 from holdfast import __version__
 from holdfast.errors import BadInput
 from holdfast.runtime.program import OperatorProgram, Program
+from holdfast.runtime.row_spread import key_type_changes, spread_changes
 from holdfast.runtime.worker.operators.kernel import InputColumns
 
 FORMAT = 1
@@ -63,9 +64,11 @@ Description: TypeAlias = Mapping[str, Any]
 Columns: TypeAlias = Sequence[Sequence[str]] | None
 """Name and Arrow type of each column; None: not declared."""
 
-_NO_LAYOUT = {"priority", "lateness", "output"}
+_NO_LAYOUT = {"priority", "lateness"}
 """What may change without a new layout: no block and no state depends on it."""
 _ANEW = "it then begins anew, as a new query"
+_STARTED = re.compile(r"^(__main__|holdfast_application)\.")
+"""The module of an application's file, as `python`, spark-submit or `holdfast run` start it: it is the same file."""
 _GENERATED = re.compile(r"(map|filter|flat-map|aggregate|top|distinct|join|apply)-[0-9]+")
 
 
@@ -307,6 +310,9 @@ def _refusals(name: str, old: _Graph, new: _Graph) -> Iterator[tuple[str, str]]:
         yield from _source_refusals(before, now, anew)
     elif now["state"] is not None:
         yield from _state_refusals(before, now, anew)
+        if _feeds(before) == _feeds(now):
+            spread = spread_changes(name, old.operators, new.operators)
+            yield from ((f"{one}: its state is of its partitions", anew) for one in spread)
     elif _feeds(before) != _feeds(now):
         # A state that was made from one stream must not go on with another in silence.
         was, is_ = old.origins(name), new.origins(name)
@@ -344,8 +350,11 @@ def _state_refusals(before: Mapping[str, Any], now: Mapping[str, Any], anew: str
     if before["event_time"] != now["event_time"]:
         yield f"event time {_plain(before['event_time'])} -> {_plain(now['event_time'])}", anew
     # Rows of other columns do not go into the tables there are. Other inputs or keys are reason enough for that.
-    if not inputs_differ and not rekeyed and (because := _table_problem(before, now)):
-        yield because, anew
+    if not inputs_differ and not rekeyed:
+        if because := _table_problem(before, now):
+            yield because, anew
+        else:
+            yield from ((f"{one}: its rows would not find their state", anew) for one in key_type_changes(before, now))
     for field in sorted({*was["kept"], *is_["kept"]}):
         one, other = was["kept"].get(field), is_["kept"].get(field)
         # The best rows are among the best of more: a lower k finds all it needs, a higher one does not.
@@ -472,7 +481,7 @@ def _column_changes(before: Columns, now: Columns) -> str:
 
 def _computed_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for field in sorted({*before, *now}):
-        was, is_ = _plain(before.get(field)), _plain(now.get(field))
+        was, is_ = (_STARTED.sub("", _plain(one.get(field)), 1) for one in (before, now))
         if was != is_:  # types of results are among the columns
             yield f"{field} {was} -> {is_}"
 

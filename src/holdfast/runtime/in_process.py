@@ -204,6 +204,11 @@ class InProcess:
     # -- where it stands --------------------------------------------------------------------------------------------
 
     @property
+    def batch_log(self) -> BatchLog:
+        """What has come in, batch by batch."""
+        return self._batch_log
+
+    @property
     def frontier(self) -> BatchId:
         """The last batch in the log."""
         return self._coordinator.status.logged

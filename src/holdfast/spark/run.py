@@ -32,6 +32,7 @@ from holdfast.runtime.coordinator.layout import (
     changed_meanwhile,
     changes_of,
     check_layout,
+    keep_application,
     needs_new_layout,
 )
 from holdfast.runtime.coordinator.liveness import DriverSigns, refuse_if_alive, this_driver
@@ -140,7 +141,7 @@ class SparkRun:
             check_storage(durable)
         start = f"{folder_name(self.program.name)}-{uuid4().hex[:12]}"
         self._sinks = name_sinks(self.program, self.program.sinks_by_operator(sinks or {}))
-        portable, planned = _portable(app), recovery or _recovery(chosen, self.program)
+        portable, planned = _portable(app), recovery or _recovery(chosen, self.program, old_layout=old_layout)
         changes = None if old_layout else changes_of(self.storage, self.program)
         # Taking the claim ends an earlier driver: what this one would be refused for is looked at before.
         if not take_over:
@@ -176,15 +177,16 @@ class SparkRun:
                 finally:
                     inner.close()
 
-            change_layout(self.storage, durable, self.program, run_old=run_old, driver=this_driver())
+            change_layout(
+                self.storage, durable, self.program, run_old=run_old, driver=this_driver(), application=portable
+            )
         stagers = stagers_of(self.program, self._sinks, start)
         staging = _pickled(stagers) if stagers else b""
         self._progress = progress = Progress(self.storage, self.program.name, driver=this_driver())
         self._held.callback(self._give_up_claim)
         check_layout(progress, self.program, where=self.storage.url)
         self.id, self.start_id, self.claim = progress.run, start, progress.claim
-        kept = f"applications/{progress.generation:06d}-{progress.claim:08d}"
-        self.storage.create(kept, portable)
+        kept = keep_application(self.storage, portable, progress.generation, progress.claim)
         progress.describe(describe(self.program), kept)
         self._signs = DriverSigns(self.storage, progress.claim, seconds=chosen.driver_heartbeat_seconds)
         self._held.callback(self._signs.stop)
@@ -283,7 +285,8 @@ class SparkRun:
     def logged_rows(self, batch: BatchId) -> dict[str, int]:
         """Return how many rows each source has in a batch; 0 where it is trimmed."""
         record = self.batch_log.record(batch)
-        return {str(name): 0 if record is None else sum(record.sources[name].rows) for name in self.program.sources}
+        known = {} if record is None else record.sources  # one that was added is not in batches before it
+        return {str(name): sum(known[name].rows) if name in known else 0 for name in self.program.sources}
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -361,18 +364,21 @@ def _capacity(settings: Settings, spark: SparkSession) -> float:
     return float(conf_of(spark).get("spark.executor.cores", 1)) if settings.node_costs == "measured" else math.inf
 
 
-def _recovery(settings: Settings, program: Program) -> RecoverySettings:
+def _recovery(settings: Settings, program: Program, *, old_layout: bool = False) -> RecoverySettings:
     return RecoverySettings(
         strategy=RecoveryStrategy(settings.recovery_strategy),
         bound=settings.node_bound,
-        backup_partitions=_backup_partitions(settings.retention, program),
+        backup_partitions=_backup_partitions(settings.retention, program, old_layout=old_layout),
         incremental_after_losses=settings.recovery_incremental_after_losses or 1,
         buffer_bytes=math.inf if settings.recovery_buffer_mb is None else settings.recovery_buffer_mb << 20,
     )
 
 
-def _backup_partitions(retention: str, program: Program) -> frozenset[PartitionId]:
-    """Return who keeps outputs back to checkpoints: nobody but the sources' logs, all, or a plan's backups."""
+def _backup_partitions(retention: str, program: Program, *, old_layout: bool = False) -> frozenset[PartitionId]:
+    """Return who keeps outputs back to checkpoints: nobody but the sources' logs, all, or a plan's backups.
+
+    A plan is made for the application as it is now: of an old layout, it names what is still there.
+    """
     if retention == "sources":
         return frozenset()
     if retention == "all":
@@ -386,11 +392,11 @@ def _backup_partitions(retention: str, program: Program) -> frozenset[PartitionI
             field=f"{PREFIX}retention",
             remedy="give sources, all, or the file that `holdfast plan backups --json` printed",
         ) from None
-    if strange := found - set(program.partitions):
+    if (strange := found - set(program.partitions)) and not old_layout:
         raise BadInput(
             f"there is no partition {min(strange)}", field=f"{PREFIX}retention", remedy="plan for this topology"
         )
-    return found
+    return found - strange
 
 
 def _old_application(storage: Storage) -> Application:

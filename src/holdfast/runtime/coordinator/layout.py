@@ -20,10 +20,10 @@ from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, Checkpoints, SavedSnapshot, snapshot_name
 from holdfast.runtime.coordinator.progress import Progress, last_driver
 from holdfast.runtime.identity import Changes, Description, Verdict, check_changes, compare, describe
-from holdfast.runtime.io.batch_log import BatchLog
+from holdfast.runtime.io.batch_log import BatchLog, watermark_after
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.durable_snapshots import DurableSnapshotStore
-from holdfast.runtime.state.repartition import State, snapshot_of
+from holdfast.runtime.state.repartition import State, old_partitions, snapshot_of
 from holdfast.runtime.state.snapshots import Snapshot, assemble, decode_snapshot, encode_snapshot
 from holdfast.runtime.state.versions import Commit, VersionId
 from holdfast.runtime.times import Watermark, lowest
@@ -75,10 +75,12 @@ def change_layout(
     *,
     run_old: Callable[[], object],
     driver: Mapping[str, Any] | None = None,
+    application: bytes | None = None,
 ) -> None:
     """Let a run go on with another program, which `compare` has found to be compatible.
 
-    `run_old` runs the old layout until everything is processed and out and takes a durable checkpoint.
+    `run_old` runs the old layout until everything is processed and out and takes a durable checkpoint. `application` is
+    what the next change would run for that: it is kept before the run has this layout, for this driver may die then.
     """
     tries = 3
     while True:
@@ -98,13 +100,24 @@ def change_layout(
         progress = Progress(storage, program.name, driver=driver)
         log = BatchLog(program.sources, program.name, storage, claim=progress.claim, generation=progress.generation)
         # Another driver may have gone on since; and one may have logged a batch before the fence.
-        if _settled(progress.machine, log.frontier) and log.fence():
+        assert progress.identity is not None
+        sources = [OperatorId(n) for n, one in progress.identity["operators"].items() if one["kind"] == "source"]
+        if _settled(progress.machine, log.frontier) and log.fence(sources):
             break
         progress.end()
-    assert progress.identity is not None
+    kept = (
+        None if application is None else keep_application(storage, application, progress.generation + 1, progress.claim)
+    )
     machine = moved_state(progress, progress.identity, program, log, DurableSnapshotStore(durable))
-    progress.change(progress.generation + 1, describe(program), machine)
+    progress.change(progress.generation + 1, describe(program), machine, kept)
     progress.end()
+
+
+def keep_application(storage: Storage, application: bytes, generation: int, claim: int) -> str:
+    """Keep an application with the run, for a change of layout; return the name under which it is."""
+    name = f"applications/{generation:06d}-{claim:08d}"
+    storage.create(name, application)
+    return name
 
 
 def _settled(machine: Mapping[str, Any] | None, frontier: BatchId) -> bool:
@@ -138,14 +151,13 @@ def moved_state(
         if added and name not in program.sources:
             marks[name] = lowest([marks[route.edge.source] for route in operator.inputs])
         elif added:
-            record = log.record(batch)
-            marks[name] = None if record is None or name not in record.sources else record.sources[name].watermark
+            marks[name] = watermark_after(program.sources[name], None, None, last=False)
         else:
             marks[name] = lowest([moving.commit(PartitionId(name, index)).watermark for index in range(count)])
         for index in range(operator.parallelism):
             partition = PartitionId(name, index)
             same = old.at(partition, batch) if count == operator.parallelism else None
-            if same is not None and same.outbox_from is None:
+            if same is not None and same.durable and (same.follows, same.outbox_from) == (None, None):
                 found[partition] = same
                 continue
             if added:
@@ -153,7 +165,12 @@ def moved_state(
             else:
                 state = operators[name]["state"]
                 keys = [] if state is None else state["keys"]
-                olds = {one: moving.state(PartitionId(name, one)) for one in range(count)}
+                needed = old_partitions(index, operator.parallelism, count)
+                olds = {
+                    one: moving.state(old) if one in needed else (moving.commit(old), {})
+                    for one in range(count)
+                    for old in [PartitionId(name, one)]
+                }
                 snapshot = snapshot_of(partition, operator.parallelism, olds, count, keys, epoch)
             found[partition] = moving.save(partition, snapshot, (progress.claim, 0))
     return {

@@ -80,9 +80,15 @@ class Progress:
         """Have what the run is, and where its application is kept, in the records from the next one on."""
         self.identity, self.program = identity, program
 
-    def change(self, generation: int, identity: Mapping[str, Any], machine: Mapping[str, Any] | None) -> None:
+    def change(
+        self,
+        generation: int,
+        identity: Mapping[str, Any],
+        machine: Mapping[str, Any] | None,
+        program: str | None = None,
+    ) -> None:
         """Write that the run has another layout, and where it begins; what was measured of the old one is dropped."""
-        self.generation, self.identity, self.program = generation, identity, None
+        self.generation, self.identity, self.program = generation, identity, program
         self.machine, self.measures = machine, {}
         self._next(ended=False)
 

@@ -16,7 +16,7 @@ never goes back, so that every replay sees the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
@@ -207,18 +207,16 @@ class BatchLog:
 
         That is another record where the driver before wrote it: its own pieces then do not count.
         """
-        self.check_next(batch)
         before = self.record(BatchId(batch - 1))
-        record = BatchRecord(
-            batch,
-            self.claim,
-            self._driver,
-            self.generation,
-            {
-                name: self._logged(source, arrived.get(name, Arrived()), before, last=last)
-                for name, source in self.sources.items()
-            },
-        )
+        sources = {
+            name: self._logged(source, arrived.get(name, Arrived()), before, last=last)
+            for name, source in self.sources.items()
+        }
+        return self._commit(batch, sources)
+
+    def _commit(self, batch: BatchId, sources: Mapping[OperatorId, SourceBatch]) -> BatchRecord:
+        self.check_next(batch)
+        record = BatchRecord(batch, self.claim, self._driver, self.generation, sources)
         written = self._records.create(batch, self._fields(record))
         if written is Written.PASSED:
             raise self._over("batches after this one are logged")
@@ -242,15 +240,19 @@ class BatchLog:
             self._frontier, found = record.batch, True
         return found
 
-    def fence(self) -> bool:
+    def fence(self, before: Iterable[OperatorId]) -> bool:
         """Log an empty batch as the first of the next layout: no driver of this one can log any more.
 
+        It says where the sources of `before`, the layout that ends, stand, also where the next one is to be without
+        them: should this driver die before the run has the next layout, another one may have them. Other sources begin.
         False: the driver before has logged a batch of this layout meanwhile, which must be processed first.
         """
         if not self.fenced:
-            before, self.generation = self.generation, self.generation + 1
-            record = self.commit(BatchId(self._frontier + 1), {})
-            self.generation = before
+            self.generation += 1
+            try:
+                record = self._commit(BatchId(self._frontier + 1), self._stand(before))
+            finally:
+                self.generation -= 1
             if not self.is_own(record):
                 return False
             self.fenced, self._frontier = True, BatchId(self._frontier - 1)
@@ -337,6 +339,13 @@ class BatchLog:
                 counts[section.partition] += section.rows
         full = tuple(piece for piece in arrived.pieces if piece.rows)
         return SourceBatch(mark, tuple(counts), full, {**past.position, **arrived.position})
+
+    def _stand(self, before: Iterable[OperatorId]) -> dict[OperatorId, SourceBatch]:
+        """Say where sources stand between two layouts: those of the one before, and those that begin."""
+        last, stay = self.record(self._frontier), set(before)
+        known = {} if last is None else {name: one for name, one in last.sources.items() if name in stay}
+        found = {name: self._logged(source, Arrived(), None, last=False) for name, source in self.sources.items()}
+        return found | {name: replace(one, rows=(0,) * len(one.rows), pieces=()) for name, one in known.items()}
 
     def _sweep(self) -> None:
         """Delete what earlier claims wrote and no batch names: no earlier driver can write a batch any more."""

@@ -209,14 +209,15 @@ class Intake:
         marks = [
             before.sources[other].watermark
             for other in self._sources
-            if before is not None and other != name and not self._is_idle(other, batch)
+            if before is not None and other in before.sources and other != name and not self._is_idle(other, batch)
         ]
         return lowest(marks) if marks else None
 
     def _is_idle(self, name: OperatorId, batch: BatchId) -> bool:
         assert self._idle is not None
         before = [self._log.record(BatchId(number)) for number in range(batch - self._idle, batch)]
-        return all(one is not None and not sum(one.sources[name].rows) for one in before)
+        # A source that was added is not in the batches before: nobody knows yet whether it is idle.
+        return all(one is not None and name in one.sources and not sum(one.sources[name].rows) for one in before)
 
 
 def _position(last: MicroBatch) -> dict[str, Any]:
