@@ -197,6 +197,30 @@ def test_one_that_had_gone_on_is_missing_and_an_image_that_is_not_there_is_lost(
     assert report.frontiers[SOURCE] == 7, "its neighbour goes on"
 
 
+@pytest.mark.parametrize("trims", [False, True])
+def test_a_late_task_that_begins_a_partition_again_does_not_take_the_node_back(tmp_path: Path, trims: bool) -> None:
+    """Finding 8: the files vanish, a late task of an earlier cycle begins anew, and the node went on from batch 0."""
+    first = node("here", DirectoryStore(tmp_path), MemorySnapshotStore())
+
+    def desired(through: int, frontier: int) -> DesiredState:
+        start = Start(Epoch(1), NOTHING, ())
+        tasks = {
+            p: PartitionAssignment(NodeId("here"), start, BatchId(frontier), BatchId(0), BatchId(through))
+            for p in (SOURCE, COUNTED)
+        }
+        return DesiredState("run", 1, Epoch(1), tasks, {COUNTED: NO_BATCH}, trim_outboxes=trims)
+
+    assert first.reconcile(desired(2, -1), 0, []).frontiers[SOURCE] == 2
+    DirectoryStore(tmp_path).drop(SOURCE)
+    late = node("here", DirectoryStore(tmp_path), MemorySnapshotStore())
+    assert late.reconcile(desired(0, -1), 0, []).frontiers[SOURCE] == 0
+    report = first.reconcile(desired(3, 2), 0, [])
+    assert SOURCE not in report.frontiers
+    assert [one.partition for one in report.answers if isinstance(one, Missing)] == [SOURCE]
+    anew = node("here", DirectoryStore(tmp_path), MemorySnapshotStore()).reconcile(desired(3, 2), 0, [])
+    assert [one for one in anew.answers if isinstance(one, Missing)] == [Missing(SOURCE, BatchId(2))]
+
+
 def test_a_snapshot_that_another_process_saves_again_in_a_later_epoch_is_the_same(tmp_path: Path) -> None:
     """The report of the first was lost. With other bytes under the same name it never counted as saved."""
     storage, marked = FileStorage(tmp_path / "durable"), frozenset([BatchId(5)])

@@ -188,16 +188,13 @@ class PartitionHost:
                     moved = True
                     counts[partition] = counts.get(partition, 0) + 1
                 self._hand_over(placed)
-        for placed in self._placed.values():
-            # Now and then: looking costs as well.
-            if placed.frontier - placed.trimmed_at >= self._versions:
-                self._trim(placed)
-        return answers
+        # Now and then: looking costs as well.
+        due = [one for one in self._placed.values() if one.frontier - one.trimmed_at >= self._versions]
+        return answers + [lost for placed in due if (lost := self._trim(placed)) is not None]
 
-    def trim(self) -> None:
-        """Drop what nobody needs, everywhere."""
-        for placed in self._placed.values():
-            self._trim(placed)
+    def trim(self) -> list[Missing]:
+        """Drop what nobody needs, everywhere; say whose files turn out to be gone."""
+        return [lost for placed in list(self._placed.values()) if (lost := self._trim(placed)) is not None]
 
     def _step(self, placed: HostedPartition, blocks: Sequence[Block]) -> Done | Failed | Missing | Refused | None:
         """Process one batch; None: another attempt has done it, and the partition now stands where that one stands."""
@@ -403,16 +400,22 @@ class PartitionHost:
                 near.inbox.put(block, near.frontier)
                 placed.handed[consumer] = block.header.batch
 
-    def _trim(self, placed: HostedPartition) -> None:
-        """Drop what nobody needs."""
+    def _trim(self, placed: HostedPartition) -> Missing | None:
+        """Drop what nobody needs; a partition whose files turn out to be gone, or of an earlier batch, is released."""
         placed.trimmed_at = placed.frontier
         now = self._store.chain(placed.partition)
         if now is None or now.pointer.epoch > self.epoch:
-            return  # an attempt of an epoch that is over: what is kept is not its business
+            return None  # an attempt of an epoch that is over: what is kept is not its business
         recent = sorted(placed.commits)[-self._versions :]
         states = {placed.commits[batch].id for batch in recent}
         states |= {commit.id for batch, commit in placed.commits.items() if batch in placed.pinned}
         self._store.forget(placed.partition, states, placed.keep_from)
         chain = self._store.chain(placed.partition)
-        if chain is not None:
-            placed.stand(chain)
+        if chain is None or chain.pointer.epoch > self.epoch:
+            return None
+        if chain.frontier < placed.frontier:
+            # The files had vanished, and a late task of an earlier cycle has begun the partition again.
+            self.release(placed.partition)
+            return Missing(placed.partition, placed.frontier)
+        placed.stand(chain)
+        return None

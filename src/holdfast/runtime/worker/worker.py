@@ -106,7 +106,7 @@ class NodeWorker:
             self._snapshot_store.forget(desired.forget)
         answers += [Missing(p, at) for p, at in self.host.unkept()]
         if desired.trim_outboxes:
-            self.host.trim()
+            answers += self.host.trim()
         return self._report(desired, level, answers, began)
 
     def _report(self, desired: DesiredState, level: int, answers: list[Answer], began: float) -> NodeReport:
