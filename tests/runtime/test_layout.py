@@ -304,6 +304,45 @@ def test_an_added_join_with_an_added_source_gets_all_rows_of_it(tmp_path: Path) 
     assert run.late("pairs") is None
 
 
+def counted(state: pa.Table, inputs: tuple[pa.Table, ...], watermark: float) -> tuple[pa.Table, pa.Table]:
+    """Count all rows of a partition: what it keeps has no key."""
+    kept = pa.table({"road": ["all"], "seen": [sum(state["seen"].to_pylist()) + inputs[0].num_rows]})
+    return kept, kept
+
+
+@pytest.mark.parametrize("keyed", [True, False])
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_state_that_cannot_be_cut_goes_on_where_others_change(
+    tmp_path: Path, deterministic: bool, keyed: bool
+) -> None:
+    """Its parallelism stays, so nothing is cut; also where its snapshot holds outputs."""
+
+    def made(*, more: bool) -> hf.Application:
+        found = hf.Application("cars")
+        cars = found.source("cars", schema="road string, lane int, speed int, at timestamp", event_time="at")
+        columns = "road string, seen long"
+        stream = cars.key_by("road") if keyed else cars
+        stream.apply(
+            counted, state=columns, schema=columns, deterministic=deterministic, id="own", parallelism=3
+        ).output()
+        if more:
+            cars.key_by("lane").window(hf.rows(2)).count(id="lanes").output()
+        return found
+
+    given = batches(8, 9)
+    for number, more in enumerate((False, True, False)):
+        run = start(tmp_path, made(more=more))
+        for batch in given[3 * number : 3 * number + 3]:
+            run.feed(batch)
+        run.checkpoint()
+    never = InProcess(made(more=False), nodes=2)
+    for batch in given:
+        never.feed(batch)
+    never.checkpoint()
+    assert last_driver(FileStorage(tmp_path))["generation"] == 2  # type: ignore[index]
+    assert set(rows(run, "own")) == set(rows(never, "own")), "an empty batch repeats what was"
+
+
 @pytest.mark.parametrize(("before", "now", "reads"), [(8, 4, 8), (4, 8, 8), (6, 4, 9), (1, 5, 5)])
 def test_a_state_is_read_by_those_who_get_some_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, now: int, reads: int

@@ -23,7 +23,7 @@ from holdfast.runtime.identity import Changes, Description, Verdict, check_chang
 from holdfast.runtime.io.batch_log import BatchLog, watermark_after
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.durable_snapshots import DurableSnapshotStore
-from holdfast.runtime.state.repartition import State, old_partitions, snapshot_of
+from holdfast.runtime.state.repartition import State, old_partitions, snapshot_of, whole_snapshot
 from holdfast.runtime.state.snapshots import Snapshot, assemble, decode_snapshot, encode_snapshot
 from holdfast.runtime.state.versions import Commit, VersionId
 from holdfast.runtime.times import Watermark, lowest
@@ -162,6 +162,9 @@ def moved_state(
                 continue
             if added:
                 snapshot = Snapshot(Commit(partition, VersionId(batch, epoch), None, marks[name], {}), None, {})
+            elif count == operator.parallelism:
+                # Nothing is cut: a state without a key goes on too. What its snapshot holds of outputs is out.
+                snapshot = whole_snapshot(*moving.state(partition), epoch)
             else:
                 state = operators[name]["state"]
                 keys = [] if state is None else state["keys"]

@@ -110,28 +110,36 @@ def snapshot_of(
         )
     needed = old_partitions(partition.index, count, before)
     state = state_of(partition, count, {index: olds[index][1] for index in needed}, before, keys)
-    number = 0
-    refs: dict[str, tuple[SegmentRef, ...]] = {}
-    segments: dict[SegmentRef, pa.Table] = {}
-    for name, runs in state.items():
-        refs[name] = tuple(SegmentRef(_FILE, number + place) for place in range(len(runs)))
-        segments.update(zip(refs[name], runs, strict=True))
-        number += len(runs)
     commit = replace(
         commits[0],
         partition=partition,
-        id=VersionId(commits[0].id.batch, epoch),
-        parent=None,
         watermark=lowest(commit.watermark for commit in commits),
-        segments=refs,
-        blocks=None,
         late_rows=_share(sum(commit.late_rows for commit in commits), partition.index, count),
         rows_in=_share(sum(commit.rows_in for commit in commits), partition.index, count),
         rows_out=_share(sum(commit.rows_out for commit in commits), partition.index, count),
-        state_bytes=sum(run.nbytes for run in segments.values()),
         tentative=any(commit.tentative for commit in commits),
     )
-    return Snapshot(commit, None, segments)
+    return whole_snapshot(commit, state, epoch)
+
+
+def whole_snapshot(commit: Commit, state: State, epoch: Epoch) -> Snapshot:
+    """Return a snapshot of a partition that begins with this state: nothing before it, and no outbox."""
+    number = 0
+    refs: dict[str, tuple[SegmentRef, ...]] = {}
+    segments: dict[SegmentRef, pa.Table] = {}
+    for name, runs in sorted(state.items()):
+        refs[name] = tuple(SegmentRef(_FILE, number + place) for place in range(len(runs)))
+        segments.update(zip(refs[name], runs, strict=True))
+        number += len(runs)
+    begun = replace(
+        commit,
+        id=VersionId(commit.id.batch, epoch),
+        parent=None,
+        segments=refs,
+        blocks=None,
+        state_bytes=sum(run.nbytes for run in segments.values()),
+    )
+    return Snapshot(begun, None, segments)
 
 
 def logged_rows_of(logged: Sequence[pa.Table | None], keys: Sequence[str], count: int) -> list[pa.Table | None]:
