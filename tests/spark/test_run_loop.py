@@ -172,7 +172,7 @@ def test_given_batches_come_once_whoever_logs_them() -> None:
     assert old.log_batches(), "it does not know that it is over"
     while not new._ended and log.frontier < 2:
         new.log_batches()
-    assert log.fence()
+    assert log.fence(log.sources)
     last, log = started(3, 1)
     while last.log_batches():
         pass
