@@ -119,3 +119,13 @@ def test_a_folder_is_no_application() -> None:
     Path("folder.py").mkdir()
     with pytest.raises(BadInput, match="is not a file"):
         find_application("folder.py")
+
+
+def test_a_file_that_imports_from_the_working_directory_is_named_by_its_module() -> None:
+    """As `python fleet/trucks.py` does, a file finds modules beside itself, not those of the working directory."""
+    write("fleet/__init__.py", "")
+    write("fleet/units.py", "")
+    write("fleet/trucks.py", "import fleet.units\n" + APP)
+    with pytest.raises(BadInput, match=r"fleet/trucks.py, line 1: cannot be loaded.*give fleet\.trucks:app$"):
+        find_application("fleet/trucks.py")
+    assert find_application("fleet.trucks:app").name == "web"

@@ -165,14 +165,26 @@ def _executing(where: str, path: Path | None) -> Iterator[None]:
     except HoldfastError as error:
         raise error.placed(_place(where, path, error) if error.where != where else where) from None
     except Exception as error:
-        extra = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
+        remedy = _remedy_of_import(error, path) if isinstance(error, ModuleNotFoundError) else None
         raise BadInput(
             f"cannot be loaded: {type(error).__name__}: {error}",
             where=_place(where, path, error),
-            remedy=(extra.remedy if extra else None) or "correct that line",
+            remedy=remedy or "correct that line",
         ) from None
     finally:
         _loading.remove(where)
+
+
+def _remedy_of_import(error: ModuleNotFoundError, path: Path | None) -> str | None:
+    """Say what to do about a module that was not found: install an extra, or name the application by its module."""
+    if (extra := missing_extra(error)) is not None:
+        return extra.remedy
+    top, folder = (error.name or "").partition(".")[0], Path.cwd()
+    there = bool(top) and ((folder / top).is_dir() or (folder / f"{top}.py").is_file())
+    if path is None or not there or not path.is_relative_to(folder):
+        return None
+    module = ".".join(path.relative_to(folder).with_suffix("").parts)
+    return f"imports of a file are looked for in its own folder; from the working directory, give {module}:app"
 
 
 def _place(where: str, path: Path | None, error: BaseException) -> str:

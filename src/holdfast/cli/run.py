@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.output import json_option, print_json, print_table
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from holdfast.application import Application
@@ -114,7 +115,8 @@ def run(
         print_json(result)
         return
     display.table()
-    print_table(f"{app.name}: {result['batches']} batches", ["output", "rows"], list(counts.items()), right=(1,))
+    title = f"{app.name}: {counted(display.batches(), 'batch', 'batches')}"
+    print_table(title, ["output", "rows"], list(counts.items()), right=(1,))
     place = running.directory
     click.echo(f"Outputs without a sink are Parquet under {place}/out; to continue: --directory {place}")
 

@@ -15,6 +15,7 @@ from holdfast.spark.feed import Feed
 from holdfast.spark.run import SparkRun
 from holdfast.spark.run_loop import RunLoop
 from holdfast.spark.run_view import NodeStatus, QueryStatus, RecoveryStatus, RunView
+from holdfast.wording import counted
 
 
 class Run:
@@ -62,7 +63,9 @@ class Run:
         recovery = self._view.recovery() if active else None
         message = self._loop.phase
         if recovery is not None and message == "Processing":
-            message = f"Recovering: {len(recovery.lost)} partitions lost, {len(recovery.restoring)} being restored"
+            message = (
+                f"Recovering: {counted(len(recovery.lost), 'partition')} lost, {len(recovery.restoring)} being restored"
+            )
         behind = self._running.live_frontier < self._running.logged
         return {
             "message": message,

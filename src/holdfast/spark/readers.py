@@ -18,8 +18,21 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
+def check_readers(app: Application) -> None:
+    """Refuse sources without a reader; needs no session, so that no cluster is started for what cannot run."""
+    for name, step in app.steps.items():
+        if isinstance(step, steps.Source) and step.reader is None:
+            raise BadInput(
+                "has no streaming DataFrame",
+                where=f"application {app.name}",
+                field=f"{name}.reader",
+                remedy='give the source one: app.source(…, hf.files("folder/")) or lambda spark: spark.readStream…',
+            )
+
+
 def open_sources(app: Application, spark: SparkSession) -> dict[OperatorId, DataFrame]:
     """Return a streaming DataFrame for every source, each with the columns that the source declares."""
+    check_readers(app)
     found: dict[OperatorId, DataFrame] = {}
     for name, step in app.steps.items():
         if isinstance(step, steps.Source):
@@ -46,12 +59,6 @@ def absolute(path: str) -> str:
 
 def _open(name: OperatorId, step: steps.Source, columns: Schema | None, spark: SparkSession) -> DataFrame:
     reader = step.reader
-    if reader is None:
-        raise BadInput(
-            "has no streaming DataFrame",
-            field=f"{name}.reader",
-            remedy='give the source one: app.source(…, hf.files("folder/")) or lambda spark: spark.readStream…',
-        )
     frame: Any = (
         _stream_of_files(name, reader, columns, spark) if isinstance(reader, Files) else _called(name, step, spark)
     )
