@@ -150,11 +150,7 @@ def _settings(conf: tuple[str, ...]) -> dict[str, str]:
 def _find(application: str, batches: int, rows: int, seed: int) -> tuple[Application, Any]:
     """Return the application, and the input that an example brings."""
     from holdfast.examples.registry import EXAMPLES
-    from holdfast.loading import load
-    from holdfast.spark.user_modules import send_by_value
+    from holdfast.loading import find_application
 
-    loaded = load(application)
-    if application in EXAMPLES:
-        return loaded.application, EXAMPLES[application].batches(seed, batches, rows)
-    send_by_value(loaded.modules)
-    return loaded.application, None
+    found = find_application(application)
+    return found, EXAMPLES[application].batches(seed, batches, rows) if application in EXAMPLES else None

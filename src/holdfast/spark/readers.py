@@ -11,6 +11,7 @@ from holdfast.application.columns import Schema, read_schema, spark_ddl
 from holdfast.application.resolving import unresolved_sources, with_columns
 from holdfast.errors import BadInput, one_line
 from holdfast.ids import OperatorId
+from holdfast.spark.user_modules import send_by_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,6 +78,7 @@ def _open(name: OperatorId, step: steps.Source, columns: Schema | None, spark: S
 
 def _called(name: OperatorId, step: steps.Source, spark: SparkSession) -> Any:
     assert callable(step.reader)
+    send_by_value(step.reader)
     try:
         return step.reader(spark)
     except Exception as error:

@@ -43,6 +43,7 @@ from holdfast.spark.backend import SparkBackend
 from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.requirements import check_requirements
 from holdfast.spark.settings import PREFIX, Settings, conf_of
+from holdfast.spark.user_modules import pickled
 from holdfast.spark.worker_task import RunContext
 from holdfast.storage.files import FileStorage
 from holdfast.storage.self_check import check_storage
@@ -149,7 +150,7 @@ class SparkRun:
 
             change_layout(self.storage, durable, self.program, run_old=run_old, driver=this_driver())
         stagers = stagers_of(self.program, self._sinks, start)
-        staging = _pickled(stagers) if stagers else b""
+        staging = pickled(stagers) if stagers else b""
         self._progress = progress = Progress(self.storage, self.program.name, driver=this_driver())
         self.id, self.start_id, self.claim = progress.run, start, progress.claim
         kept = f"applications/{progress.generation:06d}-{progress.claim:08d}"
@@ -380,12 +381,6 @@ def _log_old(log: Callable[[str], object]) -> None:
     log("the layout changes: the application as it was processes what is logged and takes a checkpoint")
 
 
-def _pickled(value: object) -> bytes:
-    from pyspark import cloudpickle
-
-    return bytes(cloudpickle.dumps(value))
-
-
 def _portable(app: Application) -> bytes:
     """Return the application as bytes for the nodes, without what only the driver needs: frames and sinks."""
     stripped = copy(app)
@@ -394,7 +389,7 @@ def _portable(app: Application) -> bytes:
     }
     stripped.sinks = {}
     try:
-        return _pickled(stripped)
+        return pickled(stripped)
     except Exception as error:
         raise BadInput(
             f"cannot be sent to the nodes: {_first_line(error)}",
