@@ -285,15 +285,15 @@ class SparkRun:
 
     @property
     def rollbacks(self) -> int:
-        """How often live partitions went back for others, after the start."""
+        """How often live partitions rolled back for others, after the start."""
         return self.coordinator.rollbacks
 
     def count(self, output: str) -> int:
-        """Return how many rows an output has given; its sink must be one that can tell."""
+        """Return how many rows an output has given; its sink must be Parquet or memory."""
         return self.coordinator.outputs.count(self.program.output_operator(output))
 
     def rows(self, output: str) -> pa.Table:
-        """Return all rows an output has given, by batch and then by partition; its sink must be one that can tell."""
+        """Return all rows an output has given, by batch and then by partition; its sink must be Parquet or memory."""
         return self.coordinator.outputs.rows(self.program.output_operator(output))
 
 
