@@ -58,6 +58,7 @@ WORDS = [
 PHRASES = [
     Rule(r"\bpaper[ _]0\d\d\b", "the paper's short name"),
     Rule(r"\(00\d\)", "the paper's short name"),
+    Rule(r"\"00\d, ", "the paper's short name"),
     Rule(r"\blay_out\b", "assign; compute_layout"),
     Rule(r"\bChapter\b(?! \d)", "Transition"),
     Rule(r"\bhear_reports\b", "merge_reports"),
