@@ -75,8 +75,8 @@ def run(
       spark-submit --master spark://10.0.0.1:7077 my_app.py --directory /data/my-app
     """
     from holdfast.cli.run_display import RunDisplay
-    from holdfast.cli.stop_signals import StopSignals
     from holdfast.spark.start import launch
+    from holdfast.spark.stop_signals import StopSignals
 
     app, given = (submitted, None) if submitted is not None else _find(application, batches, rows, seed)
     settings, began = _settings(conf), time.monotonic()
