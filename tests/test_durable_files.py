@@ -1,4 +1,4 @@
-"""Atomic and durable writes: the order of the steps, create-only, and what an error leaves behind."""
+"""Atomic and durable writes: the order of the steps, and what an error leaves behind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.durable_files import link_durably, replace_atomically, replace_durably, replacing_durably, write_durably
+from holdfast.durable_files import replace_atomically, replace_durably, replacing_durably, write_durably
 
 
 def replace_by_block(path: Path, data: bytes) -> None:
@@ -18,7 +18,7 @@ def replace_by_block(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-WRITERS: list[Callable[[Path, bytes], object]] = [replace_durably, replace_by_block, link_durably]
+WRITERS: list[Callable[[Path, bytes], object]] = [replace_durably, replace_by_block]
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(os, name, call)
 
-    for name in ("fsync", "replace", "link"):
+    for name in ("fsync", "replace"):
         watched(name)
     return done
 
@@ -46,8 +46,7 @@ def test_contents_are_synced_before_the_name_and_the_folder_after(
     write: Callable[[Path, bytes], object], tmp_path: Path, steps: list[str]
 ) -> None:
     write(tmp_path / "file", b"new")
-    name = "link" if write is link_durably else "replace"
-    assert steps == ["fsync", name, "fsync folder"]
+    assert steps == ["fsync", "replace", "fsync folder"]
     assert (tmp_path / "file").read_bytes() == b"new"
     assert os.listdir(tmp_path) == ["file"]
 
@@ -65,13 +64,6 @@ def test_a_replaced_file_holds_the_new_contents(write: Callable[[Path, bytes], o
     assert (tmp_path / "file").read_bytes() == b"new"
 
 
-def test_only_the_first_link_is_created(tmp_path: Path) -> None:
-    assert link_durably(tmp_path / "file", b"first")
-    assert not link_durably(tmp_path / "file", b"second")
-    assert (tmp_path / "file").read_bytes() == b"first"
-    assert os.listdir(tmp_path) == ["file"]
-
-
 def test_a_new_file_is_never_written_over(tmp_path: Path) -> None:
     write_durably(tmp_path / "file", [b"a", memoryview(b"b")])
     with pytest.raises(FileExistsError):
@@ -80,25 +72,20 @@ def test_a_new_file_is_never_written_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", WRITERS)
-@pytest.mark.parametrize("failing", ["fsync", "name"])
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
 def test_an_error_keeps_the_old_file_and_leaves_nothing_else(
     write: Callable[[Path, bytes], object], failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create_only = write is link_durably
-    if not create_only:
-        (tmp_path / "file").write_bytes(b"old")
-    call = "fsync" if failing == "fsync" else "link" if create_only else "replace"
+    (tmp_path / "file").write_bytes(b"old")
 
     def full(*args: Any, **options: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, call, full)
+        patch.setattr(os, failing, full)
         with pytest.raises(OSError, match="No space left"):
             write(tmp_path / "file", b"new")
-    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == (
-        [] if create_only else [("file", b"old")]
-    )
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
 
 
 def test_a_block_that_raises_leaves_the_old_file(tmp_path: Path) -> None:

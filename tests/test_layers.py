@@ -26,11 +26,11 @@ LINES = [
     ["topology", "erasure"],
     ["storage"],
     ["ids", "lab", "durable_files"],
-    ["errors"],
+    ["errors", "wording"],
 ]
 DEPTH = {package: depth for depth, line in enumerate(LINES) for package in line}
 
-PURE = {"topology", "erasure", "ids", "errors", "planning", "recovery", "application"}
+PURE = {"topology", "erasure", "ids", "errors", "wording", "planning", "recovery", "application"}
 # Modules that would let a pure package read a clock, a file, a socket, the environment or global randomness.
 IMPURE_MODULES = {
     "os",

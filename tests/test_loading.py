@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.examples.registry import EXAMPLES
-from holdfast.loading import find_application, load, names_application
+from holdfast.loading import find_application, names_application
 
 APP = """
 import holdfast
@@ -56,15 +56,13 @@ def test_an_application_in_a_file(given: str, capsys: pytest.CaptureFixture[str]
 def test_an_application_in_a_package() -> None:
     write("shop/__init__.py", "")
     write("shop/streams.py", APP.replace('"web"', '"shop"'))
-    found = load("shop.streams:app")
-    assert found.application.name == "shop"
-    assert found.modules == ("shop", "shop.streams")
+    assert find_application("shop.streams:app").name == "shop"
 
 
-def test_modules_beside_the_file_are_found_and_go_to_the_nodes() -> None:
-    write("place/beside.py", "PAGE = 'page'\n")
-    write("place/with_module.py", f"from beside import PAGE\nimport json\n{APP}")
-    assert load("place/with_module.py").modules == ("beside",)
+def test_modules_beside_the_file_are_found() -> None:
+    write("place/beside.py", "PAGE = 'web'\n")
+    write("place/with_module.py", "from beside import PAGE\n" + APP.replace('"web"', "PAGE"))
+    assert find_application("place/with_module.py").name == "web"
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -119,3 +117,13 @@ def test_a_folder_is_no_application() -> None:
     Path("folder.py").mkdir()
     with pytest.raises(BadInput, match="is not a file"):
         find_application("folder.py")
+
+
+def test_a_file_that_imports_from_the_working_directory_is_named_by_its_module() -> None:
+    """As `python fleet/trucks.py` does, a file finds modules beside itself, not those of the working directory."""
+    write("fleet/__init__.py", "")
+    write("fleet/units.py", "")
+    write("fleet/trucks.py", "import fleet.units\n" + APP)
+    with pytest.raises(BadInput, match=r"fleet/trucks.py, line 1: cannot be loaded.*give fleet\.trucks:app$"):
+        find_application("fleet/trucks.py")
+    assert find_application("fleet.trucks:app").name == "web"

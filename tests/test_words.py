@@ -58,6 +58,7 @@ WORDS = [
 PHRASES = [
     Rule(r"\bpaper[ _]0\d\d\b", "the paper's short name"),
     Rule(r"\(00\d\)", "the paper's short name"),
+    Rule(r"\"00\d, ", "the paper's short name"),
     Rule(r"\blay_out\b", "assign; compute_layout"),
     Rule(r"\bChapter\b(?! \d)", "Transition"),
     Rule(r"\bhear_reports\b", "merge_reports"),
@@ -68,6 +69,12 @@ PHRASES = [
     Rule(r"\b(a|the|an) (snapshot_store|event_log|checkpoint_storage)\b", "the words without underscores"),
     Rule(r"\b(an|An) (snapshot|checkpoint|coordinator)\b", "a"),
     Rule(r"\babsurdly\b", "too"),
+    Rule(r"\b[Hh]ears?\b", "take, record, receive"),
+    Rule(
+        r"\b([Gg]o|[Gg]oes|[Gg]one|[Ww]ent) back (to (a|the|its|their) (global )?checkpoint|for (it|others))",
+        "roll back",
+    ),
+    Rule(r"\b(nobody|somebody|anybody|everybody)\b.{0,30}\b(told|tells|hears)\b", "name the sender and the receiver"),
 ]
 
 NAMES = {"hear", "heard", "tell", "told", "say", "said", "speak", "spoke", "image", "images", "narrate"}

@@ -25,20 +25,6 @@ def write_durably(path: Path, parts: Sequence[bytes | memoryview]) -> None:
         os.fsync(file.fileno())
 
 
-def link_durably(path: Path, data: bytes) -> bool:
-    """Create a file with these contents unless one of that name exists; return whether this call created it."""
-    part = _part(path)
-    try:
-        write_durably(part, [data])
-        os.link(part, path)
-    except FileExistsError:
-        return False
-    finally:
-        part.unlink(missing_ok=True)
-    sync_folder(path.parent)
-    return True
-
-
 def replace_durably(path: Path, data: bytes | memoryview) -> None:
     """Create a file, or replace the one of that name, with these contents."""
     part = _part(path)

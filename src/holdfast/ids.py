@@ -17,7 +17,6 @@ BatchId = NewType("BatchId", int)
 """What the sources emit between two barriers, counted from zero."""
 
 LONGEST_ID = 100
-OPERATOR_ID_PATTERN = r"^[A-Za-z0-9_-]{1,100}$"
 _OPERATOR = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 _PARTITION = re.compile(r"([A-Za-z0-9_-]{1,100})\[(0|[1-9][0-9]{0,8})\]", re.ASCII)
 

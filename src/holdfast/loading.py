@@ -19,11 +19,9 @@ import runpy
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from traceback import walk_tb
-from types import ModuleType
 from typing import Any
 
 from holdfast.application import Application, load_application
@@ -34,16 +32,7 @@ from holdfast.topology.checks import suggestion
 RUN_NAME = "holdfast_application"
 """What `__name__` is in a file while it is executed."""
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-_NOT_THE_USERS = ("holdfast", "holdfast_lab")
 _loading: list[str] = []
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedApplication:
-    """An application, and the modules of the user's own that it needs on every node."""
-
-    application: Application
-    modules: tuple[str, ...] = ()
 
 
 def names_application(given: str) -> bool:
@@ -54,14 +43,9 @@ def names_application(given: str) -> bool:
 
 
 def find_application(given: str) -> Application:
-    """Return the application that an APP argument names; see `load`."""
-    return load(given).application
-
-
-def load(given: str) -> LoadedApplication:
     """Return the application that an APP argument names: an example, or one in a file or a module."""
     if given in EXAMPLES:
-        return LoadedApplication(EXAMPLES[given].application())
+        return EXAMPLES[given].application()
     if (found := _file_and_name(given)) is not None:
         return _from_file(*found)
     if names_application(given):
@@ -85,24 +69,21 @@ def _file_and_name(given: str) -> tuple[Path, str | None] | None:
     return (Path(file), name) if file.endswith(".py") else None
 
 
-def _from_file(path: Path, name: str | None) -> LoadedApplication:
+def _from_file(path: Path, name: str | None) -> Application:
     where = str(path)
     if not path.exists():
         raise BadInput("no such file", where=where, remedy="give the path of a Python file that defines an application")
     if not path.is_file():
         raise BadInput("is not a file", where=where, remedy="give a Python file that defines an application")
-    folder = str(path.parent.absolute())
-    before = set(sys.modules)
-    with _on_path(folder), _executing(where, path.absolute()):
+    _put_on_path(path.parent.absolute())
+    with _executing(where, path.absolute()):
         names = runpy.run_path(str(path.absolute()), run_name=RUN_NAME)
-    modules = _own_modules(set(sys.modules) - before, Path(folder))
-    return LoadedApplication(_choose(names, name, where), modules)
+    return _choose(names, name, where)
 
 
-def _from_module(module: str, name: str) -> LoadedApplication:
-    folder = Path.cwd()
-    before = set(sys.modules)
-    with _on_path(str(folder)), _executing(module, None):
+def _from_module(module: str, name: str) -> Application:
+    _put_on_path(Path.cwd())
+    with _executing(module, None):
         try:
             found = import_module(module)
         except ModuleNotFoundError as error:
@@ -114,8 +95,7 @@ def _from_module(module: str, name: str) -> LoadedApplication:
                 remedy="give package.module:name; modules are looked for in the working directory and where Python "
                 "finds installed ones",
             ) from None
-    modules = _own_modules((set(sys.modules) - before) | {module}, folder)
-    return LoadedApplication(_choose(vars(found), name, module), modules)
+    return _choose(vars(found), name, module)
 
 
 def _choose(names: Mapping[str, Any], name: str | None, where: str) -> Application:
@@ -135,12 +115,10 @@ def _choose(names: Mapping[str, Any], name: str | None, where: str) -> Applicati
     raise BadInput(what, where=where, remedy=remedy)
 
 
-@contextmanager
-def _on_path(folder: str) -> Iterator[None]:
+def _put_on_path(folder: Path) -> None:
     """Put a folder first on `sys.path`, to stay: functions of the application may import when they are called."""
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    yield
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
 
 @contextmanager
@@ -165,14 +143,26 @@ def _executing(where: str, path: Path | None) -> Iterator[None]:
     except HoldfastError as error:
         raise error.placed(_place(where, path, error) if error.where != where else where) from None
     except Exception as error:
-        extra = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
+        remedy = _remedy_of_import(error, path) if isinstance(error, ModuleNotFoundError) else None
         raise BadInput(
             f"cannot be loaded: {type(error).__name__}: {error}",
             where=_place(where, path, error),
-            remedy=(extra.remedy if extra else None) or "correct that line",
+            remedy=remedy or "correct that line",
         ) from None
     finally:
         _loading.remove(where)
+
+
+def _remedy_of_import(error: ModuleNotFoundError, path: Path | None) -> str | None:
+    """Say what to do about a module that was not found: install an extra, or name the application by its module."""
+    if (extra := missing_extra(error)) is not None:
+        return extra.remedy
+    top, folder = (error.name or "").partition(".")[0], Path.cwd()
+    there = bool(top) and ((folder / top).is_dir() or (folder / f"{top}.py").is_file())
+    if path is None or not there or not path.is_relative_to(folder):
+        return None
+    module = ".".join(path.relative_to(folder).with_suffix("").parts)
+    return f"imports of a file are looked for in its own folder; from the working directory, give {module}:app"
 
 
 def _place(where: str, path: Path | None, error: BaseException) -> str:
@@ -186,16 +176,3 @@ def _place(where: str, path: Path | None, error: BaseException) -> str:
         elif path is None and frame.f_globals.get("__name__") == where:
             found = f"{frame.f_code.co_filename}, line {line}"
     return found
-
-
-def _own_modules(names: set[str], folder: Path) -> tuple[str, ...]:
-    """Name the modules that came from a folder of the user's: nodes do not have them, so they are sent by value."""
-    return tuple(sorted(name for name in names if _is_below(sys.modules.get(name), folder)))
-
-
-def _is_below(module: ModuleType | None, folder: Path) -> bool:
-    file = getattr(module, "__file__", None)
-    if module is None or file is None or module.__name__.partition(".")[0] in _NOT_THE_USERS:
-        return False
-    path = Path(file).absolute()
-    return path.is_relative_to(folder) and "site-packages" not in path.parts

@@ -394,7 +394,7 @@ def test_a_global_checkpoint_can_be_asked_for_again_durably() -> None:
 def test_a_timer_says_who_waits_for_how_many() -> None:
     driven = running()
     driven.lose(str(driven.node("c")))
-    assert driven.tell(Timer(60.0)) == [Waiting(1, (part("c"),))]
+    assert driven.tell(Timer()) == [Waiting(1, (part("c"),))]
 
 
 def test_reports_of_an_old_epoch_are_not_heard() -> None:

@@ -187,7 +187,7 @@ def test_what_is_alive_goes_on_while_others_wait_for_nodes() -> None:
     assert bench.coordinator.status.frontier < 13
     for _ in range(200):
         assert not bench.coordinator.advance(), "there is nothing to do, and that does not end the run"
-    assert any("partitions wait for 2 nodes" in line for line in bench.told), bench.told
+    assert any("waiting for 2 nodes" in line for line in bench.told), bench.told
     bench.backend.add_nodes({NodeId("n5"): bench.capacity, NodeId("n6"): bench.capacity})
     bench.feed(GIVEN[14:])
     bench.check()

@@ -74,12 +74,12 @@ def test_sums_over_levels_and_nodes() -> None:
 
 def test_people_hear_of_what_changes_their_run() -> None:
     placed = ((A, HERE),)
-    assert effect_line(Place(placed, (), 0, (B,))) == "1 lost partitions are being recovered, 1 wait for nodes"
+    assert effect_line(Place(placed, (), 0, (B,))) == "1 lost partition in recovery, 1 waiting for nodes"
     assert effect_line(Place(placed, (), 0, ())) is None, "everything comes back: nobody waits"
-    assert effect_line(RollBack((A, B), BatchId(4))) == "2 live partitions roll back to batch 4"
+    assert effect_line(RollBack((A, B), BatchId(4))) == "rolled back to batch 4: 2 live partitions"
     assert effect_line(GlobalCheckpoint(BatchId(4), NOTHING, NOTHING)) == "checkpoint at batch 4 is complete"
     assert effect_line(RecoveryEnded(BatchId(4))) == (
         "recovery ended: the checkpoint at batch 4 is complete and nothing is lost"
     )
-    assert effect_line(Waiting(2, (A,))) == "1 partitions wait for 2 nodes"
+    assert effect_line(Waiting(2, (A,))) == "waiting for 2 nodes: 1 partition"
     assert effect_line(Fence(EPOCH, "why")) is None

@@ -76,7 +76,7 @@ def backend(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkBack
 def until(backend: SparkBackend, enough: Callable[[list[Report]], bool]) -> list[Report]:
     """Read reports until they are enough."""
     found: list[Report] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not enough(found):
         assert time.monotonic() < deadline, found
         found += backend.reports(0.05)

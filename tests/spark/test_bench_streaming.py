@@ -54,7 +54,7 @@ def test_overhead_takes_turns_with_one_checkpoint_each(
 ) -> None:
     def all_is_saved(turn: str) -> None:
         """Wait until agents have nothing left to save: what one turn began, the run hears of in its next."""
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 300
         orders = [node.spool / "orders" for node in cluster.nodes.values()]
         while any(path.suffix in (".save", ".durable") for folder in orders for path in folder.iterdir()):
             assert time.monotonic() < deadline, f"before {turn}: checkpoints are still being saved"

@@ -75,7 +75,7 @@ def expected(spark: SparkSession, name: str, known: dict[str, Expected]) -> Expe
 def four_nodes(spark: SparkSession, cluster: EmbeddedCluster) -> Iterator[None]:
     """One node more than the suite's cluster has, for these tests."""
     node = cluster.add_node()
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while len(executors_of(spark.sparkContext)) < 4:
         assert time.monotonic() < deadline, "the fourth node did not come"
         time.sleep(0.1)

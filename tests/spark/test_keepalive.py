@@ -20,7 +20,7 @@ from holdfast_lab.testing.agents_on_loopback import AgentsOnLoopback
 NODES = [NodeId(f"node-{number}") for number in range(3)]
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"

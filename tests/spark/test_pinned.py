@@ -20,7 +20,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def executors(spark: SparkSession) -> list[Executor]:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while len(found := executors_of(spark.sparkContext)) < 3:
         assert time.monotonic() < deadline, "executors did not register"
         time.sleep(0.1)

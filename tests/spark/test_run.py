@@ -103,7 +103,7 @@ def test_a_killed_node_changes_nothing(
     sinks = {name: str(tmp_path / "out" / name) for name in OUTPUTS}
     run = SparkRun(traffic(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=5)
     # The new node must take part before it dies.
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while node.host not in {one.host for one in executors_of(spark.sparkContext)}:
         assert time.monotonic() < deadline, "the new node did not come"
         time.sleep(0.1)
@@ -201,7 +201,7 @@ def uncertain() -> Application:
 
 def until_safe(run: SparkRun) -> None:
     """Checkpoints are saved in the background: go on until the marked batch that everybody has passed is safe."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while run.cycle(0.1):
         assert time.monotonic() < deadline, "the checkpoint did not become safe"
 

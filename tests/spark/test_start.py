@@ -209,7 +209,7 @@ def test_a_stop_does_not_wait_for_rows_that_may_come(start: Callable[..., hf.Run
     source = app.source("rate", lambda session: session.readStream.format("rate").option("rowsPerSecond", 50).load())
     source.window(hf.rows(10)).count(id="tens").output("tens")
     run = start(app, directory=tmp_path)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while run.lastProgress is None or not run.lastProgress["numInputRows"]:
         assert run.isActive, run.exception()
         assert time.monotonic() < deadline, "no rows came"

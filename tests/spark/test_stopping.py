@@ -50,7 +50,7 @@ def test_signals_end_a_run_in_order(tmp_path: Path) -> None:
                 assert time.monotonic() < deadline, "nothing was published"
                 time.sleep(0.1)
             process.send_signal(number)
-            out, _ = process.communicate(timeout=120)
+            out, _ = process.communicate(timeout=300)
         assert process.returncode == 0, (tmp_path / "err").read_text()
         found: dict[str, Any] = json.loads(out)
         last = last_driver(FileStorage(place / "run"))

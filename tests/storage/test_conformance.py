@@ -274,7 +274,7 @@ def test_one_of_several_processes_creates_an_object(shared: Storage) -> None:
             assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()
-        created = [[int(number) for number in process.communicate(timeout=60)[0].split()] for process in processes]
+        created = [[int(number) for number in process.communicate(timeout=300)[0].split()] for process in processes]
     finally:
         for process in processes:
             process.kill()

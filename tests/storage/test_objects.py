@@ -72,7 +72,7 @@ def stalling_proxy(port: int, after: int, stalled: threading.Event) -> Iterator[
         finally:
             with suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
-            done.result(timeout=30)
+            done.result(timeout=300)
 
 
 def test_a_writer_that_is_killed_leaves_no_object(s3: S3Server, s3_url: str) -> None:
@@ -182,7 +182,7 @@ def test_a_list_of_several_pages(s3_url: str) -> None:
 @pytest.mark.parametrize(("used", "outcome"), [("used", "before this process was forked"), ("unused", "created")])
 def test_a_fork_of_a_process_that_used_it_is_refused_instead_of_waiting(s3_url: str, used: str, outcome: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FORK, s3_url, used], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", FORK, s3_url, used], capture_output=True, text=True, timeout=300, check=True
     )
     assert outcome in done.stdout
 

@@ -182,7 +182,7 @@ class _Emitted:
                 self.published[name] = max(through, self.published[name])
 
     def lose(self, at: float) -> None:
-        """Hear that executors were lost: every output waits for a micro-batch that is begun after it."""
+        """Take a loss of executors: every output waits for a micro-batch that is begun after it."""
         self._lost_at = dict.fromkeys(self._heads, at)
 
     def _through(self, name: str) -> int:

@@ -92,7 +92,7 @@ def fragments(megabytes: int, repeat: int, out: Path, as_json: bool) -> None:
     }
     document = {
         "experiment": "fragments",
-        "paper": "002, Fig. 7, 8, 10 and 11",
+        "paper": "A-FP4S, Fig. 7, 8, 10 and 11",
         "megabytes": megabytes,
         "repeat": repeat,
         "fitted_code_rate": computing.fitted_rate(times),

@@ -70,7 +70,7 @@ def recovery(figures: str, seed: int, spacing: float, reuse: bool, out: Path, as
         write_json(out / "constants.json", constants)
     document = {
         "experiment": "recovery",
-        "paper": "000, Fig. 9 to 14",
+        "paper": "incremental recovery, Fig. 9 to 14",
         "seed": seed,
         "drills": rows,
         "constants": constants,

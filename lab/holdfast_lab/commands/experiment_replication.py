@@ -70,7 +70,7 @@ def replication(topologies: int, proven: int, processes: int, out: Path, as_json
     compared = claims(queries, curves)
     document = {
         "experiment": "replication",
-        "paper": "001, Fig. 13 and 14 a-d",
+        "paper": "PPA, Fig. 13 and 14 a-d",
         "topologies": topologies,
         "settings": [{"panel": one.panel, "setting": one.label, **dict(one.recipe)} for one in SETTINGS],
         "claims": [asdict(one) for one in compared],

@@ -78,7 +78,7 @@ def scheduling(topologies: int, out: Path, processes: int, as_json: bool) -> Non
     ]
     document = {
         "experiment": "scheduling",
-        "paper": "000, Fig. 15 a-c, 2 and 6",
+        "paper": "incremental recovery, Fig. 15 a-c, 2 and 6",
         "topologies": topologies,
         "settings": [{"panel": one.panel, "setting": one.label, "queries": 18, **dict(one.recipe)} for one in SETTINGS],
         "mean_restored": summary,

@@ -1,7 +1,7 @@
 """An application: what users write, from which the topology comes. Runs anywhere.
 
 An application collects operators in the order they are written. `topology()` gives the model that planners use;
-`steps`, `keys` and `columns` tell the runtime what each operator does. Nothing runs while an application is written,
+`steps`, `keys` and `columns` define what each operator does at run time. Nothing runs while an application is written,
 and no Spark session is needed: a source holds what makes its streaming DataFrame when there is one.
 """
 

@@ -1,4 +1,4 @@
-"""What a user may tell about an operator beyond what it does: the numbers that plans are made from. Runs anywhere."""
+"""What a user may declare of an operator beyond what it does: the numbers that plans are made from. Runs anywhere."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Stream:
     id: OperatorId
     columns: Schema | None
     keys: tuple[str, ...] = ()
-    """The columns by which the next operator wants rows of one key together; none where any partition will do."""
+    """The columns by which the next operator needs rows of one key together; none where any partition will do."""
     placed_by: tuple[str, ...] = ()
     """The columns by which rows are already spread over this operator's partitions."""
 

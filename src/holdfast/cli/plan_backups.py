@@ -9,6 +9,7 @@ import click
 
 from holdfast.cli.output import json_option, print_json, print_table
 from holdfast.cli.topology_files import topology_argument
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from holdfast.planning.backups.algorithms import BackupPlan
@@ -162,7 +163,7 @@ def _print(problem: BackupProblem, plan: BackupPlan, document: dict[str, Any]) -
         click.echo(f"{len(rows) - len(shown):,} more operators are not shown; --json has all")
     proven = "the fewest there are" if plan.optimal else f"no fewer than {plan.bound:,} can do"
     click.echo(
-        f"{plan.count:,} backups ({proven}), by {plan.algorithm}; "
+        f"{counted(plan.count, 'backup')} ({proven}), by {plan.algorithm}; "
         f"the slowest partition is back after {plan.worst:g} s; planned in {document['seconds']:.3f} s"
     )
     if plan.changes is not None:

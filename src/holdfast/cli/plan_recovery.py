@@ -11,6 +11,7 @@ import click
 
 from holdfast.cli.output import json_option, print_json, print_table
 from holdfast.cli.topology_files import topology_argument
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from holdfast.ids import PartitionId
@@ -243,8 +244,9 @@ def _texts(partitions: tuple[PartitionId, ...] | list[PartitionId]) -> list[str]
 def _print(name: str, document: dict[str, Any]) -> None:
     failed = document["failed"]
     click.echo(
-        f"Recovery of {name}, {document['algorithm']}: {failed['partitions']:,} partitions failed "
-        f"(cost {failed['cost']:g}), and with them {failed['queries']:,} queries of priority {failed['priority']:,}"
+        f"Recovery of {name}, {document['algorithm']}: {counted(failed['partitions'], 'partition')} failed "
+        f"(cost {failed['cost']:g}), and with them {counted(failed['queries'], 'query', 'queries')} of priority "
+        f"{failed['priority']:,}"
     )
     placement = document.get("placement")
     if "schedule" in document:
@@ -289,9 +291,9 @@ def _print(name: str, document: dict[str, Any]) -> None:
     for one in document.get("left_out", []):
         click.echo(f"left out: {one['partition']} {one['reason']}")
     proven = "the best there is" if document["optimal"] else f"no plan exceeds {document['bound']:,}"
-    seeds = "" if document["seeds"] is None else f" from {document['seeds']:,} seeds"
+    seeds = "" if document["seeds"] is None else f" from {counted(document['seeds'], 'seed')}"
     click.echo(
-        f"{len(document['queries']):,} queries back: {', '.join(document['queries']) or 'none'}; "
+        f"{counted(len(document['queries']), 'query', 'queries')} back: {', '.join(document['queries']) or 'none'}; "
         f"priority {document['priority']:,} of {failed['priority']:,} ({proven}), cost {document['cost']:g} of "
         f"{document['capacity']:g}; planned in {document['seconds']:.3f} s{seeds}"
     )

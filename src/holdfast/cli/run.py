@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.output import json_option, print_json, print_table
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from holdfast.application import Application
@@ -74,8 +75,8 @@ def run(
       spark-submit --master spark://10.0.0.1:7077 my_app.py --directory /data/my-app
     """
     from holdfast.cli.run_display import RunDisplay
-    from holdfast.cli.stop_signals import StopSignals
     from holdfast.spark.start import launch
+    from holdfast.spark.stop_signals import StopSignals
 
     app, given = (submitted, None) if submitted is not None else _find(application, batches, rows, seed)
     settings, began = _settings(conf), time.monotonic()
@@ -114,7 +115,8 @@ def run(
         print_json(result)
         return
     display.table()
-    print_table(f"{app.name}: {result['batches']} batches", ["output", "rows"], list(counts.items()), right=(1,))
+    title = f"{app.name}: {counted(display.batches(), 'batch', 'batches')}"
+    print_table(title, ["output", "rows"], list(counts.items()), right=(1,))
     place = running.directory
     click.echo(f"Outputs without a sink are Parquet under {place}/out; to continue: --directory {place}")
 
@@ -148,11 +150,7 @@ def _settings(conf: tuple[str, ...]) -> dict[str, str]:
 def _find(application: str, batches: int, rows: int, seed: int) -> tuple[Application, Any]:
     """Return the application, and the input that an example brings."""
     from holdfast.examples.registry import EXAMPLES
-    from holdfast.loading import load
-    from holdfast.spark.user_modules import send_by_value
+    from holdfast.loading import find_application
 
-    loaded = load(application)
-    if application in EXAMPLES:
-        return loaded.application, EXAMPLES[application].batches(seed, batches, rows)
-    send_by_value(loaded.modules)
-    return loaded.application, None
+    found = find_application(application)
+    return found, EXAMPLES[application].batches(seed, batches, rows) if application in EXAMPLES else None

@@ -24,7 +24,8 @@ class RunDisplay:
         """Print nothing where it is quiet; `last` is the last batch there will be, where that is known."""
         self._quiet, self._last = quiet, last
         self._live = not quiet and sys.stderr.isatty()
-        self._rows, self._seconds, self._checkpoint_at = 0, 0.0, time.time()
+        self._rows, self._seconds = 0, 0.0
+        self._checkpoint_at: float | None = None
         self._width = 0
         self._run: SparkRun | None = None
 
@@ -42,7 +43,7 @@ class RunDisplay:
         return self._run
 
     def observe(self, seen: Observation) -> None:
-        """Remember what the line tells."""
+        """Keep the figures that the line shows."""
         if seen.kind == "cycle":
             self._rows, self._seconds = seen.fields["rows"], seen.fields["seconds"]
         elif seen.kind == "checkpoint":
@@ -61,11 +62,12 @@ class RunDisplay:
         states = Counter(str(one.state) for one in state.partitions.values())
         of = "" if self._last is None else f" of {self._last}"
         rate = self._rows / self._seconds if self._seconds else 0.0
-        age = time.time() - self._checkpoint_at
+        saved = state.checkpoints.global_batch
+        age = "" if self._checkpoint_at is None else f" ({time.time() - self._checkpoint_at:.0f} s ago)"
         line = (
             f"batch {running.frontier}{of} · {rate:,.0f} rows/s · "
             f"{', '.join(f'{many} {state}' for state, many in sorted(states.items()))} · "
-            f"checkpoint {state.checkpoints.global_batch} ({age:.0f} s ago)"
+            f"{'no checkpoint yet' if saved < 0 else f'checkpoint {saved}'}{age}"
         )
         if self._live:
             click.echo("\r" + line.ljust(self._width), nl=False, err=True)

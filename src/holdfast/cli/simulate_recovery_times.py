@@ -13,6 +13,7 @@ from holdfast.cli.output import print_json, print_table
 from holdfast.cli.result_files import write_json
 from holdfast.simulation.recovery.cluster_sizes import compare_strategies, draw_cluster
 from holdfast.simulation.recovery.times import RecoveryTimes, TimeConstants
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from holdfast.topology import Topology
@@ -45,10 +46,12 @@ def show_times(
     if as_json:
         print_json(document)
         return
-    size = f"{document['queries']} queries, {document['partitions']} partitions"
+    size = (
+        f"{counted(len(cluster.topology.outputs), 'query', 'queries')}, {counted(len(cluster.topology), 'partition')}"
+    )
     print_table(
         f"{cluster.topology.name}: {len(cluster.failed)} of {nodes} nodes fail; {size}",
-        ["strategy", "unavailability", "last query back", "all level", "plans", "went back", "disturbance"],
+        ["strategy", "unavailability", "last query back", "all level", "plans", "rolled back", "disturbance"],
         [
             (
                 name,

@@ -27,7 +27,7 @@ from holdfast.store.wire.address import Address
 @click.option("--memory", default=64, show_default=True, metavar="MB", help="Memory tier in front of the disk.")
 @click.option("--quota", type=int, metavar="MB", help="Most that fragments may take on disk.")
 @click.option("--namespace-quota", type=int, metavar="MB", help="Most that one namespace may take.")
-@click.option("--keep-alive", default=1.0, show_default=True, metavar="SECONDS", help="How often neighbours hear.")
+@click.option("--keep-alive", default=1.0, show_default=True, metavar="SECONDS", help="Between keep-alives.")
 @click.option("--repair-after", default=10.0, show_default=True, metavar="SECONDS", help="From a loss to its repair.")
 @click.option("--repair-every", default=300.0, show_default=True, metavar="SECONDS", help="Repair without a loss.")
 @click.option("--repair-bandwidth", default=268.0, show_default=True, metavar="MBIT", help="What repair may move.")

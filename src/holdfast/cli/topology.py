@@ -11,6 +11,7 @@ from holdfast.cli.lazy import LazyGroup
 from holdfast.cli.output import json_option, print_json, print_table
 from holdfast.cli.topology_files import TOPOLOGY, read_topology, topology_argument, write_text, writing
 from holdfast.lab import has_lab, lab_module
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from holdfast.topology import Topology
@@ -169,10 +170,14 @@ def print_for_people(found: Topology) -> None:
 
     rates, queries = rates_of(found), Queries(found)
     trees = count_mc_trees(found)
-    summary = f"{len(found.operators)} operators, {len(found):,} partitions, {found.task_edges:,} edges"
-    counted = f"{trees:,}" if trees < 10**12 else f"about 10^{math.log10(trees):.0f}"
-    asked = f"{len(queries):,} {'query' if len(queries) == 1 else 'queries'}"
-    click.echo(f"{found.name}: {summary}, {asked}, {counted} MC-trees")
+    totals = [
+        counted(len(found.operators), "operator"),
+        counted(len(found), "partition"),
+        counted(found.task_edges, "edge"),
+        counted(len(queries), "query", "queries"),
+        counted(trees, "MC-tree") if trees < 10**12 else f"about 10^{math.log10(trees):.0f} MC-trees",
+    ]
+    click.echo(f"{found.name}: {', '.join(totals)}")
     click.echo(f"shapes: {', '.join(shapes_of(found).names())}")
     rows = []
     for number, operator in enumerate(found.operators[:MOST_ROWS]):
@@ -252,6 +257,7 @@ def check_command(files: tuple[str, ...], as_json: bool) -> None:
         if not result["ok"]:
             click.echo(f"holdfast: {result['line']}", err=True)
         elif not as_json:
-            click.echo(f"{result['file']}: right ({result['partitions']:,} partitions, {result['edges']:,} edges)")
+            size = f"{counted(result['partitions'], 'partition')}, {counted(result['edges'], 'edge')}"
+            click.echo(f"{result['file']}: right ({size})")
     if not all(result["ok"] for result in results):
         raise click.exceptions.Exit(2)

@@ -30,6 +30,7 @@ from holdfast.drill.losses import LOST
 from holdfast.drill.measures import DrillMeasures
 from holdfast.drill.schedule import FaultKind
 from holdfast.drill.settings import DrillStrategy
+from holdfast.wording import counted
 
 NEVER_WAITS = frozenset({DrillStrategy.INCREMENTAL, DrillStrategy.OPERATOR_CENTRIC, DrillStrategy.BEST_CASE})
 """Strategies under which a live query does not wait for a dead one."""
@@ -126,7 +127,7 @@ def check_exactly_once(compared: Mapping[str, ExactlyOnce], not_compared: Mappin
             return Check(name, Verdict.UNKNOWN, f"no output can be compared row by row: {left}")
         return Check(name, Verdict.UNKNOWN, "no output has rows even without failures: give more batches or rows")
     if total.holds:
-        return Check(name, Verdict.OK, f"{total.expected:,} rows, each once{f'; {left}' if left else ''}")
+        return Check(name, Verdict.OK, f"{counted(total.expected, 'row')}, each once{f'; {left}' if left else ''}")
     worst = [
         f"{output}: {one.missing} missing, {one.duplicated} duplicated, {one.wrong} wrong"
         for output, one in compared.items()
@@ -173,7 +174,7 @@ def check_faults(history: Sequence[Event], scheduled: int, measures: DrillMeasur
         return Check(name, Verdict.UNKNOWN, f"a fault could not be done: {problems[0].fields.get('why')}")
     if harmful and not measures.failed:
         return Check(name, Verdict.UNKNOWN, "no fault hit a partition: the nodes had none")
-    return Check(name, Verdict.OK, f"{done} faults done")
+    return Check(name, Verdict.OK, f"{counted(done, 'fault')} done")
 
 
 def check_bound(history: Sequence[Event], costs: Mapping[str, float], capacity: float, bound: float) -> Check:
@@ -202,7 +203,7 @@ def check_bound(history: Sequence[Event], costs: Mapping[str, float], capacity: 
                     return Check(name, Verdict.FAILED, f"{what}, at {event.at:.1f} s")
     if not plans:
         return Check(name, Verdict.OK if not costs else Verdict.UNKNOWN, "the history has no plan")
-    return Check(name, Verdict.OK, f"{plans} plans, the fullest node at {worst:.0%} of its capacity")
+    return Check(name, Verdict.OK, f"{counted(plans, 'plan')}, the fullest node at {worst:.0%} of its capacity")
 
 
 def check_live_queries(measures: DrillMeasures, strategy: DrillStrategy, history: Sequence[Event]) -> Check:

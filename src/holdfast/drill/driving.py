@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 import pyarrow as pa
 
 from holdfast.drill.reference import output_names
-from holdfast.drill.scenarios import load_own, scenario_of
+from holdfast.drill.scenarios import scenario_of
 from holdfast.drill.settings import DrillStrategy
 from holdfast.ids import BatchId
 from holdfast.planning.recovery.algorithms import RecoveryAlgorithm, planner_of
@@ -20,7 +20,6 @@ from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.spark.pinned_jobs import executors_of
 from holdfast.spark.run import SparkRun
 from holdfast.spark.session import start_session
-from holdfast.spark.user_modules import send_by_value
 
 if TYPE_CHECKING:
     from holdfast.drill.driver import DriverJob, EventPipe
@@ -54,7 +53,6 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
     asked = job.settings
     scenario = scenario_of(asked)
     app = scenario.application()
-    send_by_value(load_own(asked).modules)
     given = list(scenario.batches(asked.seed, asked.batches, asked.rows))
     spark = start_session(f"drill {asked.scenario}", job.master)
     if job.warm:

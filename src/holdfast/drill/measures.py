@@ -104,7 +104,7 @@ class DrillMeasures:
     planned_after: float | None
     """To the first plan that places something."""
     first_restore_after: float | None
-    """To the first lost partition that is back; live ones that went back do not count."""
+    """To the first lost partition that is back; live ones that rolled back do not count."""
     first_output_after: float | None
     """To the first complete output of a query that was down."""
     all_back_after: float | None

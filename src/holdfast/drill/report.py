@@ -15,6 +15,7 @@ from holdfast.drill.checkers import Check, Verdict
 from holdfast.drill.history import Event
 from holdfast.drill.measures import LEVEL, DrillMeasures, QueryMeasures
 from holdfast.drill.schedule import FaultKind
+from holdfast.wording import counted
 
 _GOOD = frozenset({FaultKind.THAW, FaultKind.FULL_SPEED, FaultKind.DELIVER_PACKETS, FaultKind.START_DRIVER})
 _WORDS = {
@@ -257,8 +258,8 @@ def event_words(event: Event) -> str:
     match event.kind:
         case "planned":
             return (
-                f"plan: {len(given.get('recover', []))} partitions, {len(given.get('queries', []))} queries of "
-                f"priority {given.get('priority')}"
+                f"plan: {counted(len(given.get('recover', [])), 'partition')}, "
+                f"{counted(len(given.get('queries', [])), 'query', 'queries')} of priority {given.get('priority')}"
                 + (f", {len(given['left_out'])} left out" if given.get("left_out") else "")
             )
         case "epoch":

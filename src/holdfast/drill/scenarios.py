@@ -21,7 +21,7 @@ from holdfast.errors import BadInput
 from holdfast.examples import hashtags, traffic
 from holdfast.examples.registry import EXAMPLES, Batches
 from holdfast.ids import OperatorId
-from holdfast.loading import LoadedApplication, load, names_application
+from holdfast.loading import find_application, names_application
 from holdfast.topology.checks import suggestion
 
 HASHTAG_PRIORITIES = (2, 9, 4, 6, 1, 7, 3, 10, 5, 8, 4, 9, 2, 6, 10)
@@ -85,7 +85,9 @@ def find_scenario(name: str) -> Scenario:
 def scenario_of(asked: DrillSettings) -> Scenario:
     """Return what a drill runs; with an input of its own, the batches come from there, whatever the seed."""
     if is_application(asked.scenario):
-        found = Scenario(asked.scenario, asked.scenario, lambda: without_sinks(load_own(asked).application), _no_input)
+        found = Scenario(
+            asked.scenario, asked.scenario, lambda: without_sinks(_load(asked.scenario, Path.cwd())), _no_input
+        )
     else:
         found = find_scenario(asked.scenario)
     if asked.input is None:
@@ -95,18 +97,9 @@ def scenario_of(asked: DrillSettings) -> Scenario:
 
 
 @cache
-def _load(name: str, working_directory: Path) -> LoadedApplication:
-    """Execute a user's file once in a process, however often its application is asked for."""
-    return load(name)
-
-
-def load_own(asked: DrillSettings) -> LoadedApplication:
-    """Load the user's application of a drill, with the names of the modules that go to the nodes by value."""
-    return (
-        _load(asked.scenario, Path.cwd())
-        if is_application(asked.scenario)
-        else LoadedApplication(scenario_of(asked).application())
-    )
+def _load(name: str, working_directory: Path) -> Application:
+    """Execute a user's file once in a process and working directory, however often its application is asked for."""
+    return find_application(name)
 
 
 def without_sinks(app: Application) -> Application:

@@ -39,6 +39,7 @@ from holdfast.pictures.topology_groups import (
 )
 from holdfast.topology.model import Topology
 from holdfast.topology.operators import Partitioning
+from holdfast.wording import counted
 
 MOST_OPERATORS: Final = 400
 """More operators are refused: the picture would be unreadable."""
@@ -99,15 +100,12 @@ def draw_topology(
 
 
 def _facts(topology: Topology) -> str:
-    def many(count: int, one: str, more: str) -> str:
-        return f"{count:,} {one if count == 1 else more}"
-
     return " · ".join(
         [
-            many(len(topology.operators), "operator", "operators"),
-            many(len(topology), "partition", "partitions"),
-            many(topology.task_edges, "task edge", "task edges"),
-            many(len(topology.outputs), "query", "queries"),
+            counted(len(topology.operators), "operator"),
+            counted(len(topology), "partition"),
+            counted(topology.task_edges, "task edge"),
+            counted(len(topology.outputs), "query", "queries"),
         ]
     )
 

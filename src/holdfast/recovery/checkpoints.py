@@ -4,7 +4,7 @@ Sources mark batches; every partition that completes a marked batch saves a snap
 of a mark is *global* once every partition's snapshot is safe and every output up to it is out. Each snapshot is a base
 or the changes since the one before (a chain). During a recovery snapshots hold outboxes too, so that a partition that
 fails again starts from its own last snapshot and costs only itself. Every so many marks are durable: bases, on storage
-that outlives the nodes. A recovery that finds too few fragments goes back to the last of those; where that is damaged
+that outlives the nodes. A recovery that finds too few fragments restores the last of those; where that is damaged
 too, to the one before, which is kept with all inputs since.
 """
 
@@ -112,7 +112,7 @@ class Checkpoints:
                 self._durable_marks.add(batch)
 
     def give_up(self, batch: BatchId) -> None:
-        """Hear that a mark will never be a checkpoint: a partition's state at it is gone."""
+        """Give up a mark that will never be a checkpoint: a partition's state at it is lost."""
         if batch in self.marks:
             self.marks.remove(batch)
             self._durable_marks -= {batch} - {self.durable_batch}
@@ -122,7 +122,7 @@ class Checkpoints:
         return mark in self._durable_marks
 
     def stored(self, partition: PartitionId, snapshot: SavedSnapshot) -> SavedSnapshot | None:
-        """Hear that a snapshot is safe; return the one that is of no use now, if any: this, or one it replaces.
+        """Record that a snapshot is safe; return the one that is of no use now, if any: this, or one it replaces.
 
         It is of no use if it holds changes since one that is gone, or if there is one that holds as much.
         """
@@ -214,9 +214,9 @@ class Checkpoints:
         return [snapshots.pop(key) for key in [key for key in snapshots if key[0] > batch]]
 
     def lost(self, partition: PartitionId, snapshot: tuple[BatchId, Epoch]) -> list[SavedSnapshot]:
-        """Hear that a snapshot cannot be brought back: it goes, and with it those that hold the changes since.
+        """Remove a snapshot that cannot be restored, and with it those that hold the changes since.
 
-        Returns those that go.
+        Returns those that were removed.
         """
         snapshots, gone = self._snapshots[partition], {snapshot}
         found: list[SavedSnapshot] = []

@@ -33,7 +33,7 @@ class PartitionStatus:
     node: NodeId | None = None
     frontier: BatchId = NOTHING
     kept_from: BatchId = FIRST
-    """The first batch that its outbox surely has: nobody was ever told to drop it."""
+    """The first batch that its outbox surely has: no desired state has ever let it drop that one."""
     first_mark: BatchId = NOTHING
     """It saves at marks from this one on."""
     forgotten: int = 0

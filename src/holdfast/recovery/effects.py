@@ -39,7 +39,7 @@ class PlanRejected:
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """Let live partitions go back to a batch; the log, or who kept, brings what came after."""
+    """Roll live partitions back to a batch; the log and the outboxes that reach back replay what came after."""
 
     partitions: tuple[PartitionId, ...]
     batch: BatchId

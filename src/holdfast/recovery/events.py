@@ -1,4 +1,4 @@
-"""What the recovery machine is told. Values; times are seconds on the caller's clock. Pure."""
+"""The events that the recovery machine takes. Values; times are seconds on the caller's clock. Pure."""
 
 from __future__ import annotations
 
@@ -96,9 +96,7 @@ class CostsMeasured:
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Time has passed; nodes that were asked for may not have come."""
-
-    seconds_waiting: float
+    """Time has passed; nodes that were requested may not have arrived."""
 
 
 Event: TypeAlias = (

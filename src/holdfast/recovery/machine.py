@@ -1,10 +1,10 @@
-"""The recovery machine: it hears what happened and says what to do. Pure; driven by Spark, one process, the simulator.
+"""The recovery machine: it takes events and returns effects. Pure; driven by Spark, one process, the simulator.
 
 One path for every failure (a node, several at once or one after the other, a silent one, missing files, the driver):
 
 1. what is lost is *lost*; a new epoch fences off whatever still writes;
-2. live partitions that have not kept what the lost ones will need go back to the global checkpoint (`rollback`); from
-   then on every outbox is kept to the checkpoint, so that arriving nodes never take anybody back again;
+2. live partitions whose outboxes lack what the lost ones will need roll back to the global checkpoint (`rollback`);
+   from then on every outbox reaches back to the checkpoint, so that arriving nodes cause no second rollback;
 3. a plan brings back the most valuable queries that fit the nodes there are now (`assignment`), none above its bound;
 4. their states are restored, they catch up from what was kept;
 5. on every arriving node the next plan, for what is left;
@@ -67,7 +67,7 @@ class RecoveryMachine:
     # -- events --------------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Effect]:
-        """Hear what happened; say what to do, in order. The caller logs before it does any of it."""
+        """Take an event; return its effects, in order. The caller logs them before it carries out any."""
         self._effects = []
         handlers: dict[type, Callable[..., None]] = {
             NodesArrived: self._arrived,
@@ -190,13 +190,13 @@ class RecoveryMachine:
     # -- losing --------------------------------------------------------------------------------------------------------
 
     def _lose(self, partitions: Sequence[PartitionId], cause: Cause, why: str) -> None:
-        """Take partitions as lost, let go back what must, and plan."""
+        """Mark partitions as lost, roll back what must, and plan."""
         self._new_epoch(why)
         for p in partitions:
             self._turn(p, cause)
             self._set_start(p)
         if self.state.settings.strategy is RecoveryStrategy.SOURCE_REPLAY:
-            self._go_back(self.state.in_state(PLACED_STATES))
+            self._roll_back(self.state.in_state(PLACED_STATES))
         else:
             back = partitions_to_roll_back(
                 self.state.graph,
@@ -206,7 +206,7 @@ class RecoveryMachine:
                 self.state.checkpoints.global_batch,
                 frozenset(self.state.in_state(LIVE_STATES)),
             )
-            self._go_back([p for p in self.state.graph.order if p in back])
+            self._roll_back([p for p in self.state.graph.order if p in back])
             self._keep_everything()
         self.state.recovering = True
         self._plan(why, fenced=True)
@@ -226,7 +226,7 @@ class RecoveryMachine:
         self._new_epoch(f"checkpoint {self.state.checkpoints.global_batch} is lost ({event.why})")
         for p, snapshots in self.state.checkpoints.go_durable().items():
             self._forget(p, snapshots)
-        self._go_back(self.state.in_state(PLACED_STATES))
+        self._roll_back(self.state.in_state(PLACED_STATES))
         for p in self.state.lost:
             self._set_start(p)
         if self.state.settings.strategy is not RecoveryStrategy.SOURCE_REPLAY:
@@ -234,7 +234,7 @@ class RecoveryMachine:
         self.state.recovering = True
         self._plan(event.why, fenced=True)
 
-    def _go_back(self, partitions: Sequence[PartitionId]) -> None:
+    def _roll_back(self, partitions: Sequence[PartitionId]) -> None:
         if not partitions:
             return
         self._effects.append(RollBack(tuple(partitions), self.state.checkpoints.global_batch))
@@ -262,7 +262,7 @@ class RecoveryMachine:
         if not fenced:
             self._new_epoch(why)
             if self.state.settings.strategy is RecoveryStrategy.SOURCE_REPLAY and self.state.recovering:
-                self._go_back(self.state.in_state(PLACED_STATES))
+                self._roll_back(self.state.in_state(PLACED_STATES))
         if assignment.left:
             # Also at a start: those that wait will need what the others send meanwhile.
             self.state.recovering = True

@@ -1,9 +1,9 @@
-"""What must go back with what has failed: it follows from what was kept (design: one idea under five papers). Pure.
+"""What must roll back with what has failed: it follows from what was kept (design: one idea under five papers). Pure.
 
 A partition that starts again from a batch needs its inputs after it. A sender whose outbox still has them replays; one
-whose outbox has not must go back to a checkpoint itself and make them again, and so on, up to senders that kept, at
-worst the sources' log. A partition that is not deterministic may tell its batches differently the second time, so
-everybody downstream of it goes back too.
+whose outbox has not must roll back to a checkpoint itself and regenerate them, and so on, up to senders that kept them,
+at worst to the sources' log. A nondeterministic partition may regenerate other batches than it sent before, so
+everything downstream of it rolls back too.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def partitions_to_roll_back(
     checkpoint: BatchId,
     live: Collection[PartitionId],
 ) -> set[PartitionId]:
-    """Return the placed partitions that must go back to a checkpoint.
+    """Return the placed partitions that must roll back to a checkpoint.
 
     `lost` and `restoring` say from which batch each such partition will start (the one it completes first is the next),
-    `kept_from` the first batch that a live partition's outbox still has. Who goes back goes to the global checkpoint.
-    A partition that is being restored may have gone on already in a cycle that was never reported: where it has
-    received what will be told differently, it starts anew as well.
+    `kept_from` the first batch that a live partition's outbox still has. A rollback is to the global checkpoint.
+    A partition that is being restored may have advanced in a cycle that was never reported: where it has received
+    blocks that will be regenerated differently, it starts again as well.
     """
     back: set[PartitionId] = set()
     starts = {**lost, **restoring}

@@ -14,7 +14,7 @@ from holdfast.planning.recovery.placement import BOUND
 
 
 class RecoveryStrategy(StrEnum):
-    """When to plan, how, and what goes back."""
+    """When to plan, how, and what rolls back."""
 
     INCREMENTAL = "incremental"
     """Plan at the failure and at every arrival; the most valuable queries first."""

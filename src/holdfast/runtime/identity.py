@@ -3,7 +3,7 @@
 `describe` records a program: operators, keys, windows, schemas, parallelism, versions. The same application gives the
 same values in every process, in whatever order its operators were written. `compare` says of each operator whether it
 is the same, compatible, added, removed, or refused and why. An operator is known by its id: under another id it is
-another operator, which begins anew at the restart, with empty state, and no other query goes back for it.
+another operator, which begins anew at the restart, with empty state, and no other query rolls back for it.
 
 The rule behind all rules: state that was made goes on only where every row of it still means the same and is found
 again. Where that is not certain, the restart is refused, never the state dropped.

@@ -252,7 +252,7 @@ class InProcess:
     # -- what came of it --------------------------------------------------------------------------------------------
 
     def rows(self, output: str) -> pa.Table:
-        """Return all rows an output has given, by batch and then by partition; its sink must be one that can tell."""
+        """Return all rows an output has given, by batch and then by partition; its sink must be Parquet or memory."""
         return self._coordinator.outputs.rows(self.program.output_operator(output))
 
     def late(self, operator: str, source: str | None = None) -> pa.Table | None:
@@ -284,9 +284,9 @@ class InProcess:
             self._failed.add(named)
 
     def recover(self, *, onto: Mapping[PartitionId, NodeId] | None = None) -> set[PartitionId]:
-        """Bring back what was lost, at the last checkpoint; return the other partitions that had to go back for it.
+        """Bring back what was lost, at the last checkpoint; return the other partitions that rolled back for it.
 
-        A sender whose outbox does not reach back to the checkpoint goes back too and makes its output again, and so do
+        A sender whose outbox does not reach back to the checkpoint rolls back too and regenerates its output, and so do
         its own senders, up to those that kept, at worst the sources' log. What is not deterministic takes everything
         downstream of it along. `onto` names nodes for partitions that are lost.
         """

@@ -2,7 +2,7 @@
 
 On an embedded cluster every node has its agent already, and tasks find its spool in their environment. Elsewhere a task
 calls `ensure_agent`: it returns at once, starts an agent where none runs (detached: it outlives Python workers, and for
-a while the executor, so that the next driver finds the fragments), and tells the driver where it listens. The driver
+a while the executor, so that the next driver finds the fragments), and reports where it listens. The driver
 collects that in a `Roster`, and the next tasks pass on whom to join. No agent has to know another beforehand, and no
 port has to be set.
 """
@@ -35,7 +35,7 @@ START_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class AgentReport:
-    """What a task tells the driver of its node's agent."""
+    """What a task reports to the driver of its node's agent."""
 
     spool: str
     address: str | None
@@ -116,7 +116,7 @@ class Roster:
         self._reports: dict[NodeId, AgentReport] = {}
 
     def add(self, reports: Mapping[NodeId, AgentReport]) -> None:
-        """Take what tasks told."""
+        """Take what tasks reported."""
         self._reports.update({node: report for node, report in reports.items() if report.address is not None})
 
     def lose(self, node: NodeId) -> None:

@@ -15,6 +15,8 @@ from holdfast.spark.feed import Feed
 from holdfast.spark.run import SparkRun
 from holdfast.spark.run_loop import RunLoop
 from holdfast.spark.run_view import NodeStatus, QueryStatus, RecoveryStatus, RunView
+from holdfast.spark.stop_signals import StopSignals
+from holdfast.wording import counted
 
 
 class Run:
@@ -30,6 +32,8 @@ class Run:
     def __init__(self, running: SparkRun, feed: Feed, view: RunView, loop: RunLoop, directory: Path | str) -> None:
         """Made by `hf.start`."""
         self._running, self._feed, self._view, self._loop = running, feed, view, loop
+        self._signals = StopSignals(loop.log)
+        self._signals.stop(self)
         self.directory = directory
         """The folder of the run: logs, checkpoints and events in `run/`, outputs without a sink in `out/`."""
 
@@ -62,7 +66,9 @@ class Run:
         recovery = self._view.recovery() if active else None
         message = self._loop.phase
         if recovery is not None and message == "Processing":
-            message = f"Recovering: {len(recovery.lost)} partitions lost, {len(recovery.restoring)} being restored"
+            message = (
+                f"Recovering: {counted(len(recovery.lost), 'partition')} lost, {len(recovery.restoring)} being restored"
+            )
         behind = self._running.live_frontier < self._running.logged
         return {
             "message": message,
@@ -90,9 +96,11 @@ class Run:
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
         """Wait until the run ends, and raise what it failed with.
 
-        With a timeout in seconds, return whether the run has ended within it.
+        With a timeout in seconds, return whether the run has ended within it. Where the main thread waits, SIGTERM and
+        Ctrl-C stop the run in order, as `stop` does; a second signal ends the process at once.
         """
-        ended = self._loop.wait(timeout)
+        with self._signals:
+            ended = self._loop.wait(timeout)
         if ended and self._loop.problem is not None:
             raise self._loop.problem
         return None if timeout is None else ended

@@ -45,8 +45,6 @@ class _Watched:
     refused: bool = False
     pings: int = 0
     """Asked since the last answer."""
-    longest: float = 0.0
-    """The longest quiet that an answer ended."""
     task: asyncio.Task[None] | None = None
 
 
@@ -116,11 +114,6 @@ class KeepAlive:
         """Return for how long each node has been quiet, in seconds that this process was awake."""
         with self._lock:
             return {node: one.quiet for node, one in self._watched.items()}
-
-    def longest_quiet(self) -> dict[NodeId, float]:
-        """Return the longest time each node was quiet and then answered: how near to a false alarm it came."""
-        with self._lock:
-            return {node: one.longest for node, one in self._watched.items()}
 
     def close(self) -> None:
         """Stop watching."""
@@ -207,7 +200,6 @@ class KeepAlive:
                 if done:
                     waiting.result()
                     with self._lock:
-                        one.longest = max(one.longest, one.quiet if one.answered else 0.0)
                         one.quiet, one.pings, one.answered, one.refused = 0.0, 0, True, False
                     return
                 with self._lock:

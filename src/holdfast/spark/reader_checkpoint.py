@@ -78,7 +78,7 @@ class ReaderCheckpoint:
         return {"bundles": list(self._bundles), "files": {name: text for name in wanted if (text := self._text(name))}}
 
     def logged(self, state: Mapping[str, Any]) -> None:
-        """Hear that a batch has this state: objects that it does not name any more are deleted."""
+        """Take the state that a batch was logged with: objects that it no longer names are deleted."""
         named = set(state.get("bundles", ()))
         if named and named <= set(self._bundles):
             self._storage.delete(self._replaced)

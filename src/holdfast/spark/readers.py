@@ -11,6 +11,7 @@ from holdfast.application.columns import Schema, read_schema, spark_ddl
 from holdfast.application.resolving import unresolved_sources, with_columns
 from holdfast.errors import BadInput, one_line
 from holdfast.ids import OperatorId
+from holdfast.spark.user_modules import send_by_value
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,8 +19,21 @@ if TYPE_CHECKING:
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
+def check_readers(app: Application) -> None:
+    """Refuse sources without a reader; needs no session, so that no cluster is started for what cannot run."""
+    for name, step in app.steps.items():
+        if isinstance(step, steps.Source) and step.reader is None:
+            raise BadInput(
+                "has no streaming DataFrame",
+                where=f"application {app.name}",
+                field=f"{name}.reader",
+                remedy='give the source one: app.source(…, hf.files("folder/")) or lambda spark: spark.readStream…',
+            )
+
+
 def open_sources(app: Application, spark: SparkSession) -> dict[OperatorId, DataFrame]:
     """Return a streaming DataFrame for every source, each with the columns that the source declares."""
+    check_readers(app)
     found: dict[OperatorId, DataFrame] = {}
     for name, step in app.steps.items():
         if isinstance(step, steps.Source):
@@ -46,12 +60,6 @@ def absolute(path: str) -> str:
 
 def _open(name: OperatorId, step: steps.Source, columns: Schema | None, spark: SparkSession) -> DataFrame:
     reader = step.reader
-    if reader is None:
-        raise BadInput(
-            "has no streaming DataFrame",
-            field=f"{name}.reader",
-            remedy='give the source one: app.source(…, hf.files("folder/")) or lambda spark: spark.readStream…',
-        )
     frame: Any = (
         _stream_of_files(name, reader, columns, spark) if isinstance(reader, Files) else _called(name, step, spark)
     )
@@ -70,6 +78,7 @@ def _open(name: OperatorId, step: steps.Source, columns: Schema | None, spark: S
 
 def _called(name: OperatorId, step: steps.Source, spark: SparkSession) -> Any:
     assert callable(step.reader)
+    send_by_value(step.reader)
     try:
         return step.reader(spark)
     except Exception as error:

@@ -51,6 +51,7 @@ from holdfast.spark.backend import SparkBackend
 from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.requirements import check_requirements
 from holdfast.spark.settings import PREFIX, Settings, conf_of
+from holdfast.spark.user_modules import pickled
 from holdfast.spark.worker_task import RunContext
 from holdfast.storage.files import FileStorage
 from holdfast.storage.self_check import check_storage
@@ -181,7 +182,7 @@ class SparkRun:
                 self.storage, durable, self.program, run_old=run_old, driver=this_driver(), application=portable
             )
         stagers = stagers_of(self.program, self._sinks, start)
-        staging = _pickled(stagers) if stagers else b""
+        staging = pickled(stagers) if stagers else b""
         self._progress = progress = Progress(self.storage, self.program.name, driver=this_driver())
         self._held.callback(self._give_up_claim)
         check_layout(progress, self.program, where=self.storage.url)
@@ -333,15 +334,15 @@ class SparkRun:
 
     @property
     def rollbacks(self) -> int:
-        """How often live partitions went back for others, after the start."""
+        """How often live partitions rolled back for others, after the start."""
         return self.coordinator.rollbacks
 
     def count(self, output: str) -> int:
-        """Return how many rows an output has given; its sink must be one that can tell."""
+        """Return how many rows an output has given; its sink must be Parquet or memory."""
         return self.coordinator.outputs.count(self.program.output_operator(output))
 
     def rows(self, output: str) -> pa.Table:
-        """Return all rows an output has given, by batch and then by partition; its sink must be one that can tell."""
+        """Return all rows an output has given, by batch and then by partition; its sink must be Parquet or memory."""
         return self.coordinator.outputs.rows(self.program.output_operator(output))
 
 
@@ -432,12 +433,6 @@ def _log_old(log: Callable[[str], object]) -> None:
     log("the layout changes: the application as it was processes what is logged and takes a checkpoint")
 
 
-def _pickled(value: object) -> bytes:
-    from pyspark import cloudpickle
-
-    return bytes(cloudpickle.dumps(value))
-
-
 def _portable(app: Application) -> bytes:
     """Return the application as bytes for the nodes, without what only the driver needs: frames and sinks."""
     stripped = copy(app)
@@ -446,7 +441,7 @@ def _portable(app: Application) -> bytes:
     }
     stripped.sinks = {}
     try:
-        return _pickled(stripped)
+        return pickled(stripped)
     except Exception as error:
         raise BadInput(
             f"cannot be sent to the nodes: {_first_line(error)}",

@@ -62,6 +62,10 @@ class RunLoop:
         """Whether the run goes on."""
         return not self._done.is_set()
 
+    def log(self, line: str) -> None:
+        """Pass on a line for people."""
+        self._log(line)
+
     def request_stop(self) -> None:
         """Ask the run to end: no more is read, what is logged is processed, a checkpoint is taken. Does not wait."""
         self._stop.set()

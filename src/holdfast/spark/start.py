@@ -24,7 +24,7 @@ from holdfast.spark.event_file import EventFile
 from holdfast.spark.feed import Feed, GivenFeed, SourceFeed
 from holdfast.spark.handle import Run
 from holdfast.spark.ingest import Ingestion
-from holdfast.spark.readers import open_sources, resolved
+from holdfast.spark.readers import check_readers, open_sources, resolved
 from holdfast.spark.requirements import check_requirements
 from holdfast.spark.run import SparkRun
 from holdfast.spark.run_loop import RunLoop
@@ -118,10 +118,14 @@ def launch(
 ) -> Run:
     """Start a run as `start` does; `watch` says who is watching of it, once its folder is known."""
     app.topology()  # what cannot run is refused before a cluster starts
+    if spark is None:
+        _refuse_active_session()
+        Settings.of({key: str(value) for key, value in conf.items()})
+        if batches is None:
+            check_readers(app)
     with ExitStack() as starting:
         cluster: EmbeddedCluster | None = None
         if spark is None:
-            _refuse_active_session()
             cluster = starting.enter_context(EmbeddedCluster(nodes))
             spark = start_session(f"holdfast {app.name}", cluster.master_url, settings=dict(conf))
             starting.callback(stop_session, spark)

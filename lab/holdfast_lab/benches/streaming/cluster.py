@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.spark.cluster import EmbeddedCluster
@@ -62,8 +61,3 @@ def bench_cluster(nodes: int, *, settings: dict[str, str] | None = None) -> Iter
             yield cluster, spark
         finally:
             spark.stop()
-
-
-def bytes_under(folder: Path) -> int:
-    """Return how much the files under a folder hold."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

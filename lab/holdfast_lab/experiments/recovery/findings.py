@@ -130,7 +130,7 @@ def find_claims(results: Mapping[str, Result]) -> list[Claim]:
         found.append(Claim("Fig. 9, 11", "replaying from the source costs more", seen, replay > ours))
         late = [late_seconds(results[f"fig11-{name}"]) or 0.0 for name in ("source-replay", "incremental")]
         seen = f"{late[0]:,.0f} beside {late[1]:,.0f} priority x seconds of late outputs, all queries"
-        found.append(Claim("Fig. 9, 11", "and those that did not fail go back for it", seen, late[0] > late[1]))
+        found.append(Claim("Fig. 9, 11", "and those that did not fail roll back for it", seen, late[0] > late[1]))
     incremental = results.get("fig11-incremental")
     if incremental is not None and incremental.get("predicted_unavailability"):
         ratio = incremental["unavailability"] / incremental["predicted_unavailability"]

@@ -167,7 +167,7 @@ class Coordinator:
         could, began = self.status.can_go_on, self._clock()
         if not self.step(IDLE_SECONDS):
             if stalls.idled(max(IDLE_SECONDS, self._clock() - began)):
-                self.handle(Timer(stalls.idle))
+                self.handle(Timer())
             if stalls.waits_in_vain and not self.state.in_state(PLACED_STATES):
                 raise self._stuck(waited=True)
             return False

@@ -21,6 +21,7 @@ from holdfast.recovery.effects import (
 )
 from holdfast.recovery.events import Event
 from holdfast.recovery.states import LIVE_STATES, PartitionState
+from holdfast.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +43,17 @@ def effect_line(effect: Effect) -> str | None:
     """Return a line for people about an effect; None where they need none."""
     match effect:
         case Place(placement, _, _, left) if left:
-            return f"{len(placement)} lost partitions are being recovered, {len(left)} wait for nodes"
+            return f"{counted(len(placement), 'lost partition')} in recovery, {len(left)} waiting for nodes"
         case PlanRejected(problems):
             return f"a recovery plan failed its check and does not run ({problems[0]}); please report it"
         case RollBack(partitions, batch):
-            return f"{len(partitions)} live partitions roll back to batch {batch}"
+            return f"rolled back to batch {batch}: {counted(len(partitions), 'live partition')}"
         case GlobalCheckpoint(batch, _, _):
             return f"checkpoint at batch {batch} is complete"
         case RecoveryEnded(batch):
             return f"recovery ended: the checkpoint at batch {batch} is complete and nothing is lost"
         case Waiting(missing, partitions):
-            return f"{len(partitions)} partitions wait for {missing} nodes"
+            return f"waiting for {counted(missing, 'node')}: {counted(len(partitions), 'partition')}"
     return None
 
 

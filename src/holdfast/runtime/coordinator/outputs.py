@@ -107,13 +107,13 @@ class Outputs:
         return done
 
     def rows(self, operator: str) -> pa.Table:
-        """Return all rows an output has given, by batch and then by partition; its sink must be one that can tell."""
+        """Return all rows an output has given, by batch and then by partition; its sink must be Parquet or memory."""
         found = self._telling(operator).rows()
         schema = self._program.operators[OperatorId(operator)].schema
         return (schema or pa.schema([])).empty_table() if found is None else found
 
     def count(self, operator: str) -> int:
-        """Return how many rows an output has given; its sink must be one that can tell."""
+        """Return how many rows an output has given; its sink must be Parquet or memory."""
         sink = self._telling(operator)
         return sink.count() if isinstance(sink, ParquetSink) else self.rows(operator).num_rows
 

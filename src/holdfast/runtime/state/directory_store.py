@@ -113,14 +113,14 @@ class DirectoryStore:
         if earlier is not None:
             return earlier
         attempt = self._attempt(folder, commit.id)
-        runs_name, blocks_name = FileName(f"{attempt}.segments"), FileName(f"{attempt}.blocks")
-        kept = with_file(commit, runs_name, blocks_name if added.blocks else None)
+        segments_name, blocks_name = FileName(f"{attempt}.segments"), FileName(f"{attempt}.blocks")
+        kept = with_file(commit, segments_name, blocks_name if added.blocks else None)
         written, sent_bytes = [], 0
-        segments = [run for table in added.segments.values() for run in table]
+        segments = [one for table in added.segments.values() for one in table]
         try:
             if segments:
-                written.append(folder / runs_name)
-                _write_new(folder / runs_name, encode_segments(added.segments))
+                written.append(folder / segments_name)
+                _write_new(folder / segments_name, encode_segments(added.segments))
             if added.blocks:
                 written.append(folder / blocks_name)
                 data = encode_blocks(added.blocks)
@@ -140,7 +140,7 @@ class DirectoryStore:
             return winner
         self._commits[final] = kept
         if segments:
-            self._cache.put((partition, runs_name), segments, sum(run.nbytes for run in segments))
+            self._cache.put((partition, segments_name), segments, sum(run.nbytes for run in segments))
         if added.blocks:
             self._cache.put((partition, blocks_name), by_receiver(added.blocks), sent_bytes)
         return kept

@@ -127,7 +127,7 @@ class SimulatedCluster:
         return FragileStore(self._complain)
 
     def join(self, stores: Mapping[NodeId, FragileStore], capacity: float) -> None:
-        """Let nodes be there, with what is in their stores; the driver hears of all at once."""
+        """Let nodes be there, with what is in their stores; the driver sees all of them at once."""
         for name, store in stores.items():
             self.members[name] = self._member(name, capacity, store)
         self._due.append((self.clock.now, NodesArrived(dict.fromkeys(stores, capacity))))

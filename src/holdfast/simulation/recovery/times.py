@@ -70,7 +70,7 @@ class RecoveryTimes:
     queries: tuple[QueryTimes, ...]
     plans: int
     rolled_back: int
-    """Live partitions that had to go back."""
+    """Live partitions that rolled back."""
     seconds: float
     """When everything was level, or the simulation ended."""
 
@@ -81,7 +81,7 @@ class RecoveryTimes:
 
     @property
     def disturbance(self) -> float:
-        """The same sum over queries that had lost nothing: what going back cost them."""
+        """The same sum over queries that had lost nothing: what rolling back cost them."""
         return sum(
             one.priority * (self.seconds if one.back is None else one.back) for one in self.queries if not one.lost
         )
@@ -215,7 +215,7 @@ class _Simulation:
     def _follow(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Changed) and effect.after is PartitionState.RESTORING:
-                # What goes back has its old versions at hand: a change of pointer.
+                # What rolls back has its old versions at hand: a change of pointer.
                 near = effect.before in PLACED_STATES
                 self.rolled_back += near
                 self.ready[effect.partition] = self.now + (0.0 if near else self.restore[effect.partition])

@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM of `holdfast run`: the first stops the run in order, a second ends the process at once."""
+"""Ctrl-C and SIGTERM: the first stops a run in order, a second ends the process at once. Runs on the driver.
+
+They are handled by `holdfast run` and `hf.submit`, and while a program waits in `awaitTermination`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class StopSignals:
-    """Handles both signals while it is entered; in the main thread only, for Python allows no other."""
+    """Handles both signals while it is entered, also repeatedly; in the main thread only: Python allows no other."""
 
     def __init__(self, log: Callable[[str], object]) -> None:
         self._log = log
@@ -30,7 +33,8 @@ class StopSignals:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, before in self._before.items():
+        while self._before and threading.current_thread() is threading.main_thread():
+            number, before = self._before.popitem()
             signal.signal(number, before)
 
     def stop(self, run: Run) -> None:

@@ -1,0 +1,83 @@
+"""What `holdfast run` shows and refuses without a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.cli.main import run
+from holdfast.cli.run_display import RunDisplay
+from holdfast.runtime.coordinator.event_log import Observation
+
+APP = """
+import holdfast as hf
+
+app = hf.Application("numbers")
+app.source("bare", schema="n long").output("rows")
+read = hf.Application("read")
+read.source("files", hf.files("folder/"), schema="n long").output("rows")
+"""
+
+
+@pytest.fixture
+def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the start of a cluster fail the test; a session of the suite may be active in this process."""
+
+    def started(*given: object, **named: object) -> None:
+        raise AssertionError("a cluster was started")
+
+    monkeypatch.setattr("holdfast.spark.start.EmbeddedCluster", started)
+    monkeypatch.setattr("holdfast.spark.start._refuse_active_session", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    Path("numbers_app.py").write_text(APP)
+
+
+@pytest.mark.usefixtures("no_cluster")
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["numbers_app.py"], "application numbers: bare.reader: has no streaming DataFrame; give the source one"),
+        (
+            ["numbers_app.py:read", "--conf", "spark.holdfast.cycle.batch=2"],
+            "the nearest is spark.holdfast.cycle.batches",
+        ),
+        (["numbers_app.py:read", "--conf", "spark.holdfast.cycle.batches=no"], "spark.holdfast.cycle.batches: 'no'"),
+    ],
+    ids=["reader", "name", "value"],
+)
+def test_what_cannot_run_is_refused_before_a_cluster_starts(
+    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["run", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert line in shown.err
+    assert shown.err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("no_cluster")
+def test_batches_stand_in_for_readers() -> None:
+    app = hf.Application("bare")
+    app.source("s", schema="a bigint").output("rows")
+    with pytest.raises(AssertionError, match="a cluster was started"):
+        hf.start(app, batches=[])
+
+
+def shown(display: RunDisplay, checkpoint: int, capsys: pytest.CaptureFixture[str]) -> str:
+    state = SimpleNamespace(partitions={}, checkpoints=SimpleNamespace(global_batch=checkpoint))
+    running: Any = SimpleNamespace(frontier=1, coordinator=SimpleNamespace(state=state))
+    display.watch(running)
+    display.advanced({})
+    return capsys.readouterr().err.strip()
+
+
+def test_a_line_shows_whether_there_is_a_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    display = RunDisplay(quiet=False, last=None)
+    assert shown(display, -1, capsys).endswith("no checkpoint yet")
+    assert shown(display, 7, capsys).endswith("checkpoint 7"), "one of an earlier start has no age here"
+    display.observe(Observation(0.0, "checkpoint", {"batch": 8}))
+    assert " checkpoint 8 (" in shown(display, 8, capsys)
