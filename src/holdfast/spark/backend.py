@@ -46,6 +46,8 @@ PIPELINED_LEVELS = 2
 class SparkBackend:
     """See the coordinator's Backend."""
 
+    takes_updates = False
+
     def __init__(
         self,
         context: SparkContext,

@@ -67,6 +67,8 @@ class _Cycle:
 
     desired: DesiredState
     began: float
+    through: BatchId
+    """The last batch that was logged when it was handed out."""
     ended: bool = False
     problem: str | None = None
     result: CycleResult = field(default_factory=CycleResult)
@@ -200,11 +202,16 @@ class Coordinator:
             if timeout:
                 self.read_reports(timeout)
             return False
-        if not self.busy:
+        if not self.busy or self._has_update():
             self._mark()
             self._hand_out(self.desired_state())
         self.read_reports(timeout)
         return True
+
+    def _has_update(self) -> bool:
+        """Whether workers that are busy would have more to do with a new desired state."""
+        cycle = self._cycle
+        return self.backend.takes_updates and cycle is not None and self.status.logged > cycle.through
 
     def probe(self, *, trim_outboxes: bool = False) -> CycleResult | None:
         """Hand out the desired state, whether or not it would bring anything, and wait for what workers report.
@@ -283,7 +290,7 @@ class Coordinator:
         )
 
     def _hand_out(self, desired: DesiredState) -> None:
-        self._cycle = _Cycle(desired, self._clock())
+        self._cycle = _Cycle(desired, self._clock(), self.status.logged)
         self.backend.reconcile(desired)
 
     # -- reports -----------------------------------------------------------------------------------------------------
