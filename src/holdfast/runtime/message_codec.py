@@ -6,6 +6,7 @@
 
 all numbers little-endian. The JSON is one list, its fields in the order in which this module writes them; bytes do not
 stand in it but in the parts (the contents of small snapshots; last, the blocks of a report), whose lengths it lists.
+Snapshots are JSON within a string: they seldom change from one desired state to the next, so both sides remember them.
 Both sides are of one release: another version is refused, never guessed at. Nothing that is read is executed; whatever
 is torn, changed or of another shape is a `CheckFailed`. Reading copies no rows: they stay in the buffer they came in.
 """
@@ -16,6 +17,7 @@ import json
 import operator
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise, product
 from typing import Any, TypeAlias, TypeVar
 
@@ -50,9 +52,14 @@ _MAGIC = b"HFM"
 _PREFIX = struct.Struct("<3sBc3sIIQ")
 _ALIGN = 8
 _DESIRED, _REPORT = b"D", b"R"
+_REMEMBERED = 4096
 
 Row: TypeAlias = list[Any]
 T = TypeVar("T")
+
+_UNKNOWN: tuple[Sequence[SavedSnapshot], str] = ((), "")
+_WRITTEN: dict[tuple[int, ...], tuple[Sequence[SavedSnapshot], str]] = {}
+"""Snapshots by the identity of the objects, which are held here so that no other object takes it; and their text."""
 
 
 def encode_desired(desired: DesiredState) -> bytes:
@@ -70,10 +77,10 @@ def encode_desired(desired: DesiredState) -> bytes:
             a.paused,
             a.start.epoch,
             a.start.batch,
-            [_snapshot_row(snapshot, contents) for snapshot in a.start.snapshots],
+            *_chain_fields(a.start.snapshots, contents),
             a.marks,
             sorted(a.durable),
-            None if a.follows is None else _snapshot_row(a.follows, contents),
+            *_chain_fields(() if a.follows is None else (a.follows,), contents),
         ]
         for partition, a in desired.assignments.items()
     ]
@@ -213,10 +220,8 @@ _MAYBE_INT = (int, type(None))
 _NUMBER = (float, int)
 
 _DESIRED_SHAPES = _shapes(str, int, int, _MAYBE_INT, _NUMBER, int, bool, bool, int, list, list, list)
-_ASSIGNMENT_SHAPES = _shapes(
-    str, int, str, int, int, int, bool, int, bool, int, int, list, list, list, (list, type(None))
-)
-_SNAPSHOT_SHAPES = _shapes(int, int, (list, type(None)), _MAYBE_INT, bool, int, int, _MAYBE_INT)
+_ASSIGNMENT_SHAPES = _shapes(str, int, str, int, int, int, bool, int, bool, int, int, str, list, list, list, str, list)
+_SNAPSHOT_SHAPES = _shapes(int, int, (list, type(None)), _MAYBE_INT, bool, int, int, bool)
 _REPORT_SHAPES = _shapes(str, int, int, list, list, list, list, list, list)
 _BATCH_SHAPES = _shapes(str, int, int)
 _PAIR_SHAPES = _shapes(int, int)
@@ -261,31 +266,47 @@ def _numbers(values: Any) -> list[BatchId]:
     return list(values)
 
 
-def _snapshot_row(snapshot: SavedSnapshot, contents: _Contents) -> Row:
-    return [
-        snapshot.batch,
-        snapshot.epoch,
-        snapshot.follows,
-        snapshot.outbox_from,
-        snapshot.durable,
-        *snapshot.saved,
-        None if snapshot.contents is None else contents.number(snapshot.contents),
-    ]
+def _chain_fields(snapshots: Sequence[SavedSnapshot], contents: _Contents) -> tuple[str, list[int]]:
+    """Return snapshots as text, and the numbers of the parts that have the contents of those that have any."""
+    # Most of the coordinator's snapshots are those of its last desired state, the same objects.
+    key = tuple(map(id, snapshots))
+    _, text = known = _WRITTEN.get(key, _UNKNOWN)
+    if known is _UNKNOWN:
+        text = json.dumps([_snapshot_row(snapshot) for snapshot in snapshots], separators=(",", ":"))
+        if len(_WRITTEN) >= _REMEMBERED:
+            _WRITTEN.clear()
+        _WRITTEN[key] = (snapshots, text)
+    return text, [contents.number(one.contents) for one in snapshots if one.contents is not None]
 
 
-def _snapshot(row: Any, parts: Sequence[pa.Buffer]) -> SavedSnapshot:
-    batch, epoch, follows, outbox_from, durable, claim, count, number = _fitting(row, _SNAPSHOT_SHAPES)
-    if number is not None and number < 0:
+def _snapshot_row(one: SavedSnapshot) -> Row:
+    return [one.batch, one.epoch, one.follows, one.outbox_from, one.durable, *one.saved, one.contents is not None]
+
+
+def _chain(text: str, numbers: Row, parts: Sequence[pa.Buffer]) -> tuple[SavedSnapshot, ...]:
+    if not numbers:
+        return _chain_of(text, ())
+    if min(_numbers(numbers)) < 0:
         raise _bad("names a part that it does not have")
-    return SavedSnapshot(
-        BatchId(batch),
-        Epoch(epoch),
-        None if follows is None else _snapshot_id(follows),
-        outbox_from,
-        durable,
-        (claim, count),
-        None if number is None else parts[number].to_pybytes(),
-    )
+    return _chain_of(text, tuple([parts[number].to_pybytes() for number in numbers]))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _chain_of(text: str, contents: tuple[bytes, ...]) -> tuple[SavedSnapshot, ...]:
+    left = iter(contents)
+    chain = tuple([_snapshot(row, left) for row in json.loads(text)])
+    if next(left, None) is not None:
+        raise _bad("has contents of no snapshot")
+    return chain
+
+
+def _snapshot(row: Any, contents: Iterator[bytes]) -> SavedSnapshot:
+    batch, epoch, follows, outbox_from, durable, claim, count, with_contents = _fitting(row, _SNAPSHOT_SHAPES)
+    small = next(contents, None) if with_contents else None
+    if with_contents and small is None:
+        raise _bad("has a snapshot without its contents")
+    before = None if follows is None else _snapshot_id(follows)
+    return SavedSnapshot(BatchId(batch), Epoch(epoch), before, outbox_from, durable, (claim, count), small)
 
 
 def _snapshot_id(row: Any) -> tuple[BatchId, Epoch]:
@@ -329,19 +350,24 @@ def _assignment(row: Any, parts: Sequence[pa.Buffer]) -> tuple[PartitionId, Part
         epoch,
         batch,
         snapshots,
+        contents,
         marks,
         durable,
         follows,
+        follows_contents,
     ) = _fitting(row, _ASSIGNMENT_SHAPES)
+    last = _chain(follows, follows_contents, parts)
+    if len(last) > 1:
+        raise _bad("has fields that do not fit")
     return _partition(name, index), PartitionAssignment(
         node=NodeId(node),
-        start=Start(Epoch(epoch), BatchId(batch), tuple([_snapshot(each, parts) for each in snapshots])),
+        start=Start(Epoch(epoch), BatchId(batch), _chain(snapshots, contents, parts)),
         frontier=BatchId(frontier),
         keep_from=BatchId(keep_from),
         through=BatchId(through),
         marks=tuple(_numbers(marks)),
         durable=frozenset(_numbers(durable)),
-        follows=None if follows is None else _snapshot(follows, parts),
+        follows=last[0] if last else None,
         with_outbox=with_outbox,
         forgotten=forgotten,
         paused=paused,
@@ -397,7 +423,7 @@ def _answer_row(answer: Answer, contents: _Contents) -> Row:
         case Failed(partition, batch, problem):
             return ["failed", *partition, batch, problem]
         case SnapshotStored(partition, snapshot):
-            return ["stored", *partition, _snapshot_row(snapshot, contents)]
+            return ["stored", *partition, *_chain_fields((snapshot,), contents)]
         case SnapshotNotStored(partition, batch, problem, gone):
             return ["not stored", *partition, batch, problem, gone]
         case SnapshotLost(partition, snapshot_id, problem):
@@ -410,7 +436,7 @@ _ANSWER_SHAPES: Mapping[str, _Shapes] = {
     "missing": _shapes(str, str, int, int),
     "refused": _shapes(str, str, int, int, int),
     "failed": _shapes(str, str, int, int, str),
-    "stored": _shapes(str, str, int, list),
+    "stored": _shapes(str, str, int, str, list),
     "not stored": _shapes(str, str, int, int, str, bool),
     "lost": _shapes(str, str, int, list, str),
 }
@@ -430,8 +456,9 @@ def _answer(row: Any, parts: Sequence[pa.Buffer]) -> Answer:
             return Refused(partition, Epoch(epoch), Epoch(current))
         case ["failed", batch, problem]:
             return Failed(partition, batch, problem)
-        case ["stored", snapshot]:
-            return SnapshotStored(partition, _snapshot(snapshot, parts))
+        case ["stored", text, contents]:
+            (snapshot,) = _chain(text, contents, parts)
+            return SnapshotStored(partition, snapshot)
         case ["not stored", batch, problem, gone]:
             return SnapshotNotStored(partition, batch, problem, gone)
         case ["lost", snapshot_id, problem]:
