@@ -42,8 +42,9 @@ from holdfast.runtime.state.store import StaleEpoch
 from holdfast.spark.backend import SparkBackend
 from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.requirements import check_requirements
+from holdfast.spark.resident_backend import ResidentBackend
+from holdfast.spark.run_context import RunContext
 from holdfast.spark.settings import PREFIX, Settings, conf_of
-from holdfast.spark.worker_task import RunContext
 from holdfast.storage.files import FileStorage
 from holdfast.storage.self_check import check_storage
 from holdfast.storage.storage import Storage, open_storage
@@ -174,7 +175,8 @@ class SparkRun:
             progress.generation,
         )
         self._keep_alive = KeepAlive(secret_file=chosen.store_secret_file, seconds=chosen.keepalive_seconds)
-        self.backend = SparkBackend(
+        backend = ResidentBackend if chosen.exchange == "resident" else SparkBackend
+        self.backend = backend(
             spark.sparkContext,
             self.program,
             context,

@@ -91,6 +91,14 @@ class ResidentWorker:
         """The desired state that holds."""
         return self._desired
 
+    def sender_nodes(self) -> set[NodeId]:
+        """Return the nodes that partitions here have senders on."""
+        desired = self._desired
+        if desired is None:
+            return set()
+        found = (desired.assignments.get(sender) for p in self._here for sender in self._senders[p])
+        return {one.node for one in found if one is not None and one.node != self._worker.name}
+
     # -- messages in ---------------------------------------------------------------------------------------------------
 
     def hand_out(self, desired: DesiredState) -> None:
