@@ -132,6 +132,8 @@ class Coordinator:
         self._stalls, self._schedule = StallDetector(self.pace), CheckpointSchedule(self.pace, self._began)
         self._cycle: _Cycle | None = None
         self._unread: deque[Report] = deque()
+        self._not_aside: set[tuple[PartitionId, BatchId]] = set()
+        """Partitions and batches whose late rows have come and could not be written."""
         self._counted_at = self._began
         """Up to when time without progress has been counted."""
         published: Mapping[str, int] = {} if saved is None else saved.get("published", {})
@@ -377,12 +379,14 @@ class Coordinator:
         for query, batch, rows in done.out:
             self._emit("published", partition=str(query), batch=batch, rows=rows)
         self._counters.outbox_bytes.update(result.outbox_bytes)
+        # Where late rows are not written, a partition does not count as further: they come again, and then it does.
+        self._not_aside = (self._not_aside | done.not_aside) - (done.aside - done.not_aside)
+        held_back = {partition for partition, _ in self._not_aside}
         self.handle(
             PartitionsReported(
                 state.epoch,
                 self.status.logged,
-                # Where late rows are not written, a partition does not count as further: they come again.
-                {p: batch for p, batch in result.frontiers.items() if p not in done.not_aside},
+                {p: batch for p, batch in result.frontiers.items() if p not in held_back},
                 frozenset(result.frontiers),
                 done.reached,
                 sum(self._counters.outbox_bytes.get(node, 0) for node in set(state.placement.values())),

@@ -71,8 +71,8 @@ class ResidentWorker:
         self._here: list[PartitionId] = []
         self._given: dict[PartitionId, BatchId] = {}
         """The last batch of the log that was given to each source partition."""
-        self._reported: dict[PartitionId, tuple[BatchId, float]] = {}
-        """The last output of each partition that was reported, and when."""
+        self._reported: dict[tuple[PartitionId, PartitionId], tuple[BatchId, float]] = {}
+        """The last output of each partition that was reported for each sink, and when."""
         self._waiting: dict[PartitionId, tuple[BatchId, float]] = {}
         """Since when each partition waits for the batch after this one."""
         self._told: dict[Answer, float] = {}
@@ -162,7 +162,8 @@ class ResidentWorker:
                 if self._places.get(p) != (place := self._host.place(p)):
                     self._places[p] = place
                     self._given.pop(p, None)
-                    self._reported.pop(p, None)
+                    for consumer in self._program.consumers(p):
+                        self._reported.pop((p, consumer), None)
                     self.subscriptions.again(p)
         if self._fresh:
             self._fresh = False
@@ -241,28 +242,28 @@ class ResidentWorker:
         return self.subscriptions.requests(desired.epoch, frontiers, senders, room)
 
     def _outputs(self, desired: DesiredState, now: float) -> list[Block]:
-        """Return what sinks have not been reported, or have not acknowledged for a while; late rows go every time."""
+        """Return what sinks have not been reported, or have not acknowledged for a while; late rows among it."""
         found: list[Block] = []
         for p in self._here:
             for consumer in self._program.consumers(p):
-                if consumer.operator == LATE:
-                    found += self._host.replay(p, consumer, desired.assignments[p].frontier) or []
-                elif consumer.operator == SINK:
+                if consumer.operator in (LATE, SINK):
                     found += self._unreported(desired, p, consumer, now)
         return found
 
     def _unreported(
         self, desired: DesiredState, partition: PartitionId, sink: PartitionId, now: float
     ) -> Sequence[Block]:
-        published, frontier = desired.published[partition], self._host.frontier(partition)
-        last, at = self._reported.get(partition, (published, now))
-        if last > published and now - at > RESEND_SECONDS:
-            last = published
-        after = max(last, published)
+        # Late rows are acknowledged by the frontier: where they are not written, it does not count.
+        frontier, late = self._host.frontier(partition), sink.operator == LATE
+        acknowledged = desired.assignments[partition].frontier if late else desired.published[partition]
+        last, at = self._reported.get((partition, sink), (acknowledged, now))
+        if last > acknowledged and now - at > RESEND_SECONDS:
+            last = acknowledged
+        after = max(last, acknowledged)
         if frontier <= after:
             return ()
         blocks = self._host.replay(partition, sink, after)
         if blocks is None:
             return ()  # `unkept` reports it
-        self._reported[partition] = (frontier, now)
+        self._reported[partition, sink] = (frontier, now)
         return blocks
