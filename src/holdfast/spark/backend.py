@@ -41,6 +41,8 @@ class SparkBackend:
     """See the coordinator's Backend."""
 
     takes_updates = False
+    needs_free_slot = False
+    """Jobs that read sources get their turn between cycles."""
 
     def __init__(
         self,
@@ -226,6 +228,9 @@ class SparkBackend:
                 nodes,
             )
         return self._slots
+
+    def wake(self) -> None:
+        """Nothing waits long here: a job has its time."""
 
     def stop(self) -> None:
         """Cancel what is running, and release the executors."""

@@ -96,6 +96,7 @@ class Ingestion:
         """Start reading; with `available_now`, read what there is and end."""
         self._stopping, self._available_now = False, available_now
         self._run.batch_log.check_open()
+        self._run.reads_sources()
         self._frames = open_sources(self._app, self._spark) if self._frames is None else self._frames
         for name in self._names:
             self._start_query(name)
@@ -180,6 +181,7 @@ class Ingestion:
             ordered = sorted(found, key=lambda row: (row["task"], row["number"]))
             pieces = tuple(piece_of(json.loads(row["piece"])) for row in ordered)
             self.intake.arrived(name, MicroBatch(number, offsets, pieces, place.after(number)), turn=turn)
+            self._run.wake()
             self._sweep(name, claim, number, {piece.file for piece in pieces})
         except HoldfastError as error:
             # Spark knows it as a line of text; `reading` raises it as it is.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.errors import one_line
+from holdfast.errors import BadInput, one_line
 from holdfast.ids import NodeId
 from holdfast.recovery.events import NodesArrived, NodesLost, NodesSilent
 from holdfast.runtime.message_codec import decode_report, encode_desired
@@ -34,6 +34,7 @@ from holdfast.spark.pinned_jobs import Executor
 from holdfast.spark.resident_node import NodeIdentity
 from holdfast.spark.resident_task import ENDED, ResidentTask
 from holdfast.spark.run_context import RunContext
+from holdfast.spark.settings import PREFIX
 from holdfast.store.wire.failures import NotTrusted
 from holdfast.store.wire.handshake import ClusterKey
 from holdfast.store.wire.link import Link, LinkListener
@@ -124,7 +125,9 @@ class ResidentBackend:
         self._started_at: float | None = None
         self._looked_at = -math.inf
         self._told: Header | None = None
-        self._stopped = False
+        self._stopped = self._woken = False
+        self.needs_free_slot = False
+        """Whether jobs that read sources run beside the tasks that stay."""
         conf = context.getConf()
         host = conf.get("spark.driver.bindAddress") or conf.get("spark.driver.host") or "127.0.0.1"
         self._listener = LinkListener(
@@ -145,7 +148,8 @@ class ResidentBackend:
                 self._reports.append(ended)
             found, self._reports = self._reports, []
             left = until - time.monotonic()
-            if found or left <= 0:
+            if found or left <= 0 or self._woken:
+                self._woken = False
                 return found
             with contextlib.suppress(queue.Empty):
                 self._take(self._came.get(timeout=min(left, WATCH_SECONDS)))
@@ -237,8 +241,11 @@ class ResidentBackend:
                 self._take(self._came.get_nowait())
 
     def _take(self, came: _Came | None) -> None:
-        held = None if came is None else self._held.get(came.node)
-        if came is None or held is None:
+        if came is None:
+            self._woken = True
+            return
+        held = self._held.get(came.node)
+        if held is None:
             return
         if came.hello is not None:
             held.link, held.address, held.tries = came.link, str(came.hello.get("address")), 0
@@ -345,6 +352,13 @@ class ResidentBackend:
             waited = time.monotonic() - self._started_at
             if len(ready) < wanted and waited < max(SETTLE_SECONDS, self._wait / 2):
                 return
+        if self.needs_free_slot and not self.free_slots():
+            raise BadInput(
+                "every core of its executors is held by a task that stays, and none is left to read sources",
+                where=f"application {self._program.name}",
+                field="spark.executor.cores",
+                remedy=f"give executors two cores, or set {PREFIX}exchange=shuffle",
+            )
         watch.known.update({one.node: one.executor for one in ready})
         self._introduce(ready)
         self._reports.append(NodesArrived({one.node: self._capacity for one in ready}))

@@ -244,6 +244,14 @@ class SparkRun:
         record = self.batch_log.record(batch)
         return {str(name): 0 if record is None else sum(record.sources[name].rows) for name in self.program.sources}
 
+    def reads_sources(self) -> None:
+        """Jobs that read sources are to run beside this run's own tasks."""
+        self.backend.needs_free_slot = True
+
+    def wake(self) -> None:
+        """Let `advance`, where it waits, return soon: there is something to log."""
+        self.backend.wake()
+
     # -- running -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
