@@ -218,8 +218,9 @@ class Link:
                 del messages
         except OSError as error:
             with self._changed:
+                if not self._ended:
+                    self._fault = f"connection lost while sending: {reason(error)}"
                 self._ended = True
-                self._fault = f"connection lost while sending: {reason(error)}"
                 self._drop_queued()
         else:
             # The other side reads to the end, then ends too: closing at once could take from it what is on its way.
