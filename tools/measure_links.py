@@ -1,9 +1,9 @@
 """Measure links (decision record 0099) on loopback, beside an Arrow Flight stream of the same messages.
 
 The receiver is a process of its own; both send and receive one stream of messages. Printed are medians of several
-rounds, both in turn: MB/s, messages per second, CPU seconds per GB of each side; for links, the round trip of a message
-of 100 bytes. Links seal and verify every message; Flight, as it is used here, does neither. On a busy machine only the
-CPU seconds mean something. Run: `python tools/measure_links.py`.
+rounds, all kinds in turn: MB/s, messages per second, CPU seconds per GB of each side; for links, the round trip of a
+message of 100 bytes. A link seals and verifies every message, which Flight has from TLS only; both are also measured
+without. On a busy machine only the CPU seconds mean something. Run: `python tools/measure_links.py` (needs openssl).
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.flight
@@ -24,7 +28,7 @@ import pyarrow.flight
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.handshake import key_from_random
 from holdfast.store.wire.link import Link, LinkListener, dial
-from holdfast.store.wire.messages import Header
+from holdfast.store.wire.messages import SEAL_BYTES, Header, Seals
 
 SECRET = b"a secret for measurements on loopback"
 MOST_QUEUED = 32 << 20
@@ -90,17 +94,25 @@ class Sink(pa.flight.FlightServerBase):  # type: ignore[misc]
         writer.write(repr(time.process_time()).encode())
 
 
-def flight_receiver(pipe: Connection) -> None:
+def flight_receiver(pipe: Connection, certificate: tuple[str, str] | None = None) -> None:
     """Serve until the pipe closes."""
-    server = Sink("grpc://127.0.0.1:0")
+    if certificate is None:
+        server = Sink("grpc://127.0.0.1:0")
+    else:
+        server = Sink("grpc+tls://127.0.0.1:0", tls_certificates=[certificate])
     threading.Thread(target=server.serve, daemon=True).start()
     pipe.send(server.port)
     pipe.recv()
 
 
-def measure_flight(port: int, size: int, count: int) -> tuple[float, float, float, float]:
+def measure_flight(
+    port: int, size: int, count: int, certificate: tuple[str, str] | None = None
+) -> tuple[float, float, float, float]:
     """Return wall seconds, CPU seconds of sender and receiver; no round trip."""
-    client = pa.flight.connect(f"grpc://127.0.0.1:{port}")
+    if certificate is None:
+        client = pa.flight.connect(f"grpc://127.0.0.1:{port}")
+    else:
+        client = pa.flight.connect(f"grpc+tls://127.0.0.1:{port}", tls_root_certs=certificate[0])
     batch = pa.record_batch({"body": pa.array([os.urandom(size)], pa.large_binary())})
 
     def put(many: int) -> float:
@@ -118,8 +130,38 @@ def measure_flight(port: int, size: int, count: int) -> tuple[float, float, floa
     return time.perf_counter() - wall, time.process_time() - cpu, used, float("nan")
 
 
-KINDS: dict[str, tuple[Callable[[Connection], None], Callable[[int, int, int], tuple[float, float, float, float]]]] = {
+def without_seals() -> Any:
+    """Let seals cost nothing, in this process: what is left is what moving the bytes costs."""
+    return mock.patch.object(Seals, "next", return_value=bytes(SEAL_BYTES))
+
+
+def unsealed_receiver(pipe: Connection) -> None:
+    """Receive without verifying."""
+    with without_seals():
+        link_receiver(pipe)
+
+
+def measure_unsealed(port: int, size: int, count: int) -> tuple[float, float, float, float]:
+    """Send without sealing."""
+    with without_seals():
+        return measure_link(port, size, count)
+
+
+def new_certificate() -> tuple[str, str]:
+    """Return a certificate for loopback and its key."""
+    with tempfile.TemporaryDirectory() as folder:
+        key, certificate = Path(folder, "key.pem"), Path(folder, "cert.pem")
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        command += ["-days", "2", "-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost"]
+        subprocess.run([*command, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+        return certificate.read_text(), key.read_text()
+
+
+CERTIFIED = "flight, TLS"
+KINDS: dict[str, tuple[Callable[..., None], Callable[..., tuple[float, float, float, float]]]] = {
     "link": (link_receiver, measure_link),
+    CERTIFIED: (flight_receiver, measure_flight),
+    "link, no seals": (unsealed_receiver, measure_unsealed),
     "flight": (flight_receiver, measure_flight),
 }
 
@@ -127,11 +169,12 @@ KINDS: dict[str, tuple[Callable[[Connection], None], Callable[[int, int, int], t
 def one_round(kind: str, size: int, count: int) -> tuple[float, float, float, float]:
     """Start a receiver, measure, end it."""
     receive, measure = KINDS[kind]
+    more = [new_certificate()] if kind == CERTIFIED else []
     here, there = get_context("spawn").Pipe()
-    process = get_context("spawn").Process(target=receive, args=(there,))
+    process = get_context("spawn").Process(target=receive, args=(there, *more))
     process.start()
     try:
-        return measure(here.recv(), size, count)
+        return measure(here.recv(), size, count, *more)
     finally:
         here.send(None)
         process.join()
@@ -145,7 +188,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=20_000, help="messages per round, at most")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    print(f"{'bytes':>10} {'':>6} {'MB/s':>7} {'messages/s':>10} {'send s/GB':>9} {'take s/GB':>9} {'round trip':>10}")
+    print(f"{'bytes':>10} {'':>14} {'MB/s':>7} {'messages/s':>10} {'send s/GB':>9} {'take s/GB':>9} {'round trip':>10}")
     for size in options.sizes:
         count = max(1, min(options.most, options.megabytes * 1_000_000 // size))
         rounds: dict[str, list[tuple[float, float, float, float]]] = {kind: [] for kind in KINDS}
@@ -155,11 +198,9 @@ def main() -> None:
         for kind, found in rounds.items():
             wall, ours, theirs, trip = map(statistics.median, zip(*found, strict=True))
             gigabytes = size * count / 1e9
-            print(
-                f"{size:>10} {kind:>6} {size * count / wall / 1e6:>7.0f} {count / wall:>10.0f} {ours / gigabytes:>9.2f}"
-                f" {theirs / gigabytes:>9.2f} {trip * 1e6:>7.0f} us",
-                flush=True,
-            )
+            rates = f"{gigabytes / wall * 1000:>7.0f} {count / wall:>10.0f}"
+            spent = f"{ours / gigabytes:>9.2f} {theirs / gigabytes:>9.2f}"
+            print(f"{size:>10} {kind:>14} {rates} {spent} {trip * 1e6:>7.0f} us", flush=True)
 
 
 if __name__ == "__main__":
