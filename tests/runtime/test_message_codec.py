@@ -434,3 +434,11 @@ def test_parts_of_other_lengths_are_refused() -> None:
     for read, whole in WHOLE:
         for lengths in ([], [0], [-1], [10**9], [1, 2, 3], "5", [2.0]):
             refused(read, rewritten(whole, lambda value, lengths=lengths: [*value[:-1], lengths]))  # type: ignore[misc]
+
+
+def test_a_partition_follows_one_snapshot_at_most() -> None:
+    read, whole = WHOLE[0]
+    row = "[1,2,null,null,false,0,0,false]"
+    one = read(rewritten(whole, lambda value: changed_at(value, (10, 1, 15), lambda _: f"[{row}]")))
+    assert one.assignments[partition("jams", 11)].follows == SavedSnapshot(BatchId(1), Epoch(2))
+    refused(read, rewritten(whole, lambda value: changed_at(value, (10, 1, 15), lambda _: f"[{row},{row}]")))
