@@ -169,6 +169,7 @@ class Link:
         if not self._connected.receive(memoryview(head)):
             return None
         prefix = read_prefix(head, trusted=True)
+        self._check_size(prefix.header_bytes + prefix.body_bytes)
         text, body = bytearray(prefix.header_bytes), bytearray(prefix.body_bytes)
         self._receive_rest(head, text, memoryview(body))
         if prefix.kind is Kind.CHUNK and not body:
@@ -179,13 +180,11 @@ class Link:
 
     def _receive_long(self, announced: Header) -> tuple[Header, memoryview]:
         lengths = announced.get("header"), announced.get("body")
-        if not all(type(length) is int and length >= 0 for length in lengths):
+        if not all(type(length) is int and length >= 0 for length in lengths) or not any(lengths):
             raise BadFrame("a long message without its lengths")
-        size = sum(lengths)  # type: ignore[arg-type]
-        if not 0 < size <= self._largest:
-            raise BadFrame(f"a message too large: {size} bytes; the limit is {self._largest}")
+        left = sum(lengths)  # type: ignore[arg-type]
+        self._check_size(left)
         text, body = map(bytearray, lengths)  # type: ignore[arg-type]
-        left = size
         for target in (memoryview(text), memoryview(body)):
             while len(target):
                 head = bytearray(PREFIX.size)
@@ -197,6 +196,10 @@ class Link:
                 self._receive_rest(head, b"", target[: piece.body_bytes])
                 target = target[piece.body_bytes :]  # noqa: PLW2901
         return read_header(text), memoryview(body).toreadonly()
+
+    def _check_size(self, size: int) -> None:
+        if size > self._largest:
+            raise BadFrame(f"a message too large: {size} bytes; the limit is {self._largest}")
 
     def _receive_rest(self, head: Bytes, text: bytearray | bytes, body: memoryview) -> None:
         seal = bytearray(SEAL_BYTES)
@@ -215,8 +218,9 @@ class Link:
                 del messages
         except OSError as error:
             with self._changed:
+                if not self._ended:
+                    self._fault = f"connection lost while sending: {reason(error)}"
                 self._ended = True
-                self._fault = f"connection lost while sending: {reason(error)}"
                 self._drop_queued()
         else:
             # The other side reads to the end, then ends too: closing at once could take from it what is on its way.
