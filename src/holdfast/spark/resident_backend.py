@@ -36,7 +36,7 @@ from holdfast.spark.resident_task import ENDED, ResidentTask
 from holdfast.spark.run_context import RunContext
 from holdfast.spark.settings import PREFIX
 from holdfast.store.wire.failures import NotTrusted
-from holdfast.store.wire.handshake import ClusterKey
+from holdfast.store.wire.handshake import key_from_random
 from holdfast.store.wire.link import Link, LinkListener
 from holdfast.store.wire.messages import Header
 
@@ -131,7 +131,7 @@ class ResidentBackend:
         conf = context.getConf()
         host = conf.get("spark.driver.bindAddress") or conf.get("spark.driver.host") or "127.0.0.1"
         self._listener = LinkListener(
-            host, run_context.settings.driver_port, ClusterKey(self._secret, secret=True), self._on_link
+            host, run_context.settings.driver_port, key_from_random(self._secret), self._on_link
         )
         reached = conf.get("spark.driver.host") or host
         self._driver = f"{reached}:{self._listener.address.port}"

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from holdfast.spark.pinned_jobs import is_here
 from holdfast.spark.resident_node import NodeIdentity, ResidentNode
 from holdfast.spark.run_context import RunContext
-from holdfast.store.wire.handshake import ClusterKey
+from holdfast.store.wire.handshake import key_from_random
 
 ENDED, MISPLACED, REPEATED = "ended", "misplaced", "repeated"
 """How a task that stays comes to its end: as it was told; on a wrong host; as a second attempt."""
@@ -48,7 +48,7 @@ class ResidentTask:
         return supervise(self._operate)
 
     def _operate(self) -> None:
-        ResidentNode(self.context, self.identity, ClusterKey(self.secret, secret=True)).run()
+        ResidentNode(self.context, self.identity, key_from_random(self.secret)).run()
 
 
 def supervise(operate: Callable[[], None]) -> str:
