@@ -225,6 +225,8 @@ class ResidentBackend:
             if do == "report":
                 report = decode_report(pa.py_buffer(body))
                 self._came.put(_Came(node, link, report, int(header["applied"]), bool(header["idle"])))
+            elif do == "standing":
+                self._came.put(_Came(node, link, None, int(header["applied"]), bool(header["idle"])))
             elif do == "agent":
                 fields = {name: header.get(name) for name in ("spool", "address", "ready", "problem")}
                 self._came.put(_Came(node, link, agent=AgentReport(**fields)))  # type: ignore[arg-type]
@@ -259,8 +261,9 @@ class ResidentBackend:
             self._looked_at = -math.inf
         elif came.agent is not None:
             self._watch.take_agent_report(came.node, came.agent)
-        elif came.report is not None:
-            self._reports.append(came.report)
+        else:
+            if came.report is not None:
+                self._reports.append(came.report)
             if self._cycle is not None:
                 self._cycle.reported(came.node, came.applied, idle=came.idle)
 

@@ -92,6 +92,8 @@ class ResidentNode:
         )
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._driver: Link | None = None
+        self._standing: dict[str, int] = {}
+        """What the driver was told last: the desired state that was reconciled with, and whether there is more to do."""
         self._driver_left = time.monotonic()
         self._ends = False
         self._addresses: dict[NodeId, str] = {}
@@ -146,10 +148,12 @@ class ResidentNode:
         for number, blocks in done.blocks.items():
             if (link := self._subscribers.get(number)) is not None:
                 link.send({"do": "blocks"}, [_encoded(blocks)])
+        standing = {"applied": done.applied, "idle": done.idle}
         if done.report is not None:
-            self._driver.send(
-                {"do": "report", "applied": done.applied, "idle": done.idle}, [encode_report(done.report)]
-            )
+            self._driver.send({"do": "report", **standing}, [encode_report(done.report)])
+        elif standing != self._standing:
+            self._driver.send({"do": "standing", **standing})
+        self._standing = standing
         return min(done.wait, max(0.0, self._agent_at - now))
 
     # -- the driver ----------------------------------------------------------------------------------------------------
@@ -161,6 +165,7 @@ class ResidentNode:
             self._driver = dial(Address.parse(identity.driver), self._key, me, self._from_driver, self._left_by_driver)
         except HoldfastError:
             return False
+        self._standing = {}
         self._tell_of_agent()
         return True
 
