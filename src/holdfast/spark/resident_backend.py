@@ -24,7 +24,7 @@ from holdfast.errors import BadInput, one_line
 from holdfast.ids import NodeId
 from holdfast.recovery.events import NodesArrived, NodesLost, NodesSilent
 from holdfast.runtime.message_codec import decode_report, encode_desired
-from holdfast.runtime.messages import CycleEnded, DesiredState, NodeReport, Report
+from holdfast.runtime.messages import DesiredState, NodeReport, Report
 from holdfast.runtime.program import Program
 from holdfast.runtime.resident_cycle import ResidentCycle
 from holdfast.spark.agents import AgentReport
@@ -43,8 +43,8 @@ from holdfast.store.wire.messages import Header
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-RETURN_SECONDS = 2.0
-"""A node whose connection has ended, and whose executor lives, is lost after so long."""
+RETURN_FACTOR = 2
+"""A node whose connection has ended, and whose executor lives, is lost after so many times the keep-alive's time."""
 GATHER_SECONDS = 0.05
 """Nodes that are lost together are not noticed at one moment: after the first, look for others for so long."""
 END_SECONDS = 5.0
@@ -161,10 +161,9 @@ class ResidentBackend:
     def reconcile(self, desired: DesiredState) -> None:
         """See Backend: nodes get what is new, or only its number."""
         self._cycle = cycle = ResidentCycle(desired)
-        if missing := sorted(node for node in cycle.waits_for if not self._is_there(node)):
-            cycle.ended = True
-            self._reports.append(CycleEnded(desired.number, desired.epoch, f"{missing[0]} is gone"))
-            self._looked_at = -math.inf
+        for node in sorted(cycle.waits_for):
+            if node not in self._held:  # its loss is reported; one that is only disconnected is waited for
+                cycle.lost(node)
         before, self._sent = self._sent, desired
         links = [one.link for one in self._held.values() if one.link is not None]
         if before is not None and replace(desired, number=before.number, lag=before.lag, forget=()) == before:
@@ -175,10 +174,6 @@ class ResidentBackend:
         for link in links:
             link.send({"do": "desired"}, [data])
         self._sent = replace(desired, forget=())
-
-    def _is_there(self, node: NodeId) -> bool:
-        held = self._held.get(node)
-        return held is not None and held.link is not None
 
     def request_nodes(self, count: int) -> str | None:
         """See Backend: by the owner's means; a cluster manager brings new executors for lost ones by itself."""
@@ -332,11 +327,11 @@ class ResidentBackend:
 
     def _lost(self, alive: dict[NodeId, Executor], now: float) -> list[NodeId]:
         """Return the nodes that are gone: their executor is, or they were left and have not come back."""
+        returns = RETURN_FACTOR * self._run_context.settings.keepalive_seconds
         return sorted(
             node
             for node, one in self._held.items()
-            if node not in alive
-            or (node in self._watch.known and one.link is None and now - one.left_at > RETURN_SECONDS)
+            if node not in alive or (node in self._watch.known and one.link is None and now - one.left_at > returns)
         )
 
     def _admit(self) -> None:

@@ -93,7 +93,7 @@ class ResidentNode:
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._driver: Link | None = None
         self._standing: dict[str, int] = {}
-        """What the driver was told last: the desired state that was reconciled with, and whether there is more to do."""
+        """What the driver was told last: which desired state was reconciled with, and whether there is more to do."""
         self._driver_left = time.monotonic()
         self._ends = False
         self._addresses: dict[NodeId, str] = {}
