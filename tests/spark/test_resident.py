@@ -82,13 +82,13 @@ def test_an_operator_process_that_crashes_is_started_again_and_no_node_is_lost(
     for batch in given:
         run.log(batch)
         run.run()
-    found = as_rows(run.rows("looked"))
+    found = as_rows(run.rows("words"))
     run.close()
     assert (tmp_path / "crashed").exists(), "a process was killed"
     assert "nodes-lost" not in events
     assert run.rollbacks == 0
     expected = run_in_process(crashing(str(tmp_path / "crashed")), given, close=False)
-    assert found == as_rows(expected.rows("looked"))
+    assert found == as_rows(expected.rows("words"))
 
 
 @pytest.mark.cluster

@@ -311,6 +311,9 @@ def encode_requests(requests: Sequence[Request]) -> bytes:
 def decode_requests(data: Any) -> list[Request]:
     """Read requests; what is none is refused."""
     try:
+        rows = json.loads(bytes(data))
+        if not isinstance(rows, list):
+            raise TypeError("no list")
         return [
             Request(
                 Epoch(epoch),
@@ -320,7 +323,7 @@ def decode_requests(data: Any) -> list[Request]:
                 BatchId(through),
                 int(connection),
             )
-            for epoch, consumer, sender, after, through, connection in json.loads(bytes(data))
+            for epoch, consumer, sender, after, through, connection in rows
         ]
     except (ValueError, TypeError, IndexError, KeyError):
         raise CheckFailed("a list of requests cannot be read", remedy="see that all nodes run one version") from None
