@@ -19,6 +19,7 @@ from holdfast.recovery.events import NodesArrived, NodesLost
 from holdfast.runtime.messages import CycleEnded, DesiredState, NodeReport, PartitionAssignment, Report
 from holdfast.runtime.program import Program
 from holdfast.spark import backend as module
+from holdfast.spark import executors
 from holdfast.spark.backend import SparkBackend
 from holdfast.spark.pinned_jobs import Executor, Outcome
 
@@ -64,7 +65,8 @@ def backend(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkBack
     made = SparkBackend(context, PROGRAM, SimpleNamespace(start="s"))  # type: ignore[arg-type]
     alive = {FIRST: Executor("0", "host"), SECOND: Executor("1", "host")}
     made._started = True
-    monkeypatch.setattr(made, "_alive", lambda: dict(alive))
+    monkeypatch.setattr(made._watch, "alive", lambda: dict(alive))
+    monkeypatch.setattr(executors, "WATCH_SECONDS", 0.01)
     monkeypatch.setattr(made, "_is_warm", lambda node, executor: True)
     monkeypatch.setattr(made, "_pin", lambda nodes: slots)
     made.alive = alive  # type: ignore[attr-defined]

@@ -164,6 +164,9 @@ class Bench:
         turn = self.ingestion.intake.reader(source)[0]
         self.ingestion._arrived(source, turn, place, frame, number)  # type: ignore[arg-type]
 
+    def wake(self) -> None:
+        """Nobody waits."""
+
     def times(self, name: str, batch: int) -> list[float]:
         rows = self.batch_log.block(OperatorId(name), BatchId(batch), 0, Epoch(1)).rows
         return [] if rows is None else rows["at"].to_pylist()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,9 @@ from pyspark import cloudpickle
 from holdfast.examples.registry import EXAMPLES
 from holdfast.runtime import run_in_process
 from holdfast.spark import backend
+from holdfast.spark.backend import SparkBackend
 from holdfast.spark.run import SparkRun
+from holdfast.spark.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +84,9 @@ def test_retries_and_cancelled_cycles_change_nothing(
     expected = run_in_process(example.application(), given, close=False)
     outputs = dict.fromkeys(partition.operator for partition in expected.program.outputs)
     sinks: dict[str, object] = {name: str(tmp_path / "out" / name) for name in outputs}
-    run = SparkRun(example.application(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=5)
+    chosen = replace(Settings.read(spark), exchange="shuffle")
+    run = SparkRun(example.application(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=5, settings=chosen)
+    assert isinstance(run.backend, SparkBackend)
     job_reports = run.backend._job_reports
 
     def now_and_then() -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from holdfast.runtime.program import Program
 from holdfast.spark.pinned_jobs import executors_of
 from holdfast.spark.requirements import check_requirements
 from holdfast.spark.run import SparkRun
+from holdfast.spark.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,10 +84,12 @@ def expected() -> dict[str, list[dict[str, object]]]:
     return found
 
 
+@pytest.mark.parametrize("exchange", ["resident", "shuffle"])
 def test_outputs_equal_those_of_one_process(
-    unhurried: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, object]]]
+    unhurried: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, object]]], exchange: str
 ) -> None:
-    run = SparkRun(traffic(), unhurried, tmp_path / "run", checkpoint_every=7)
+    chosen = replace(Settings.read(unhurried), exchange=exchange)
+    run = SparkRun(traffic(), unhurried, tmp_path / "run", checkpoint_every=7, settings=chosen)
     for batch in batches(20):
         run.log(batch)
     run.log({}, last=True)
@@ -96,12 +100,18 @@ def test_outputs_equal_those_of_one_process(
     run.close()
 
 
+@pytest.mark.parametrize("exchange", ["resident", "shuffle"])
 def test_a_killed_node_changes_nothing(
-    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path, expected: dict[str, list[dict[str, object]]]
+    spark: SparkSession,
+    cluster: EmbeddedCluster,
+    tmp_path: Path,
+    expected: dict[str, list[dict[str, object]]],
+    exchange: str,
 ) -> None:
     node = cluster.add_node()
     sinks = {name: str(tmp_path / "out" / name) for name in OUTPUTS}
-    run = SparkRun(traffic(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=5)
+    chosen = replace(Settings.read(spark), exchange=exchange)
+    run = SparkRun(traffic(), spark, tmp_path / "run", sinks=sinks, checkpoint_every=5, settings=chosen)
     # The new node must take part before it dies.
     deadline = time.monotonic() + 300
     while node.host not in {one.host for one in executors_of(spark.sparkContext)}:

@@ -26,6 +26,7 @@ from holdfast.store.wire.failures import BadRequest, NotTrusted, Unreachable
 from holdfast.store.wire.handshake import ClientHandshake, key_from_file, key_from_secret, open_key
 from holdfast.store.wire.messages import PREFIX, Frame, Kind, pack, read_prefix, unpack
 from holdfast_lab.testing.ring_of_peers import RingOfPeers
+from store.certificates import make_certificates
 
 SECRET = "the cluster's own secret, 0123456789"
 
@@ -317,7 +318,7 @@ def test_nothing_was_written_outside_the_data_folders(ring: RingOfPeers) -> None
 
 def test_tls_hides_what_is_sent_and_still_asks_for_the_secret(tmp_path: Path, secret_file: str) -> None:
     files = make_certificates(tmp_path)
-    tls = ["--tls-cert", files["cert"], "--tls-key", files["key"], "--tls-authority", files["authority"]]
+    tls = ["--tls-cert", files.certificate, "--tls-key", files.key, "--tls-authority", files.authority]
     with RingOfPeers(3, tmp_path / "ring", tls, secret_file=secret_file, joined=False) as ring:
         put = tmp_path / "in"
         put.write_bytes(Random(1).randbytes(300_000))
@@ -347,27 +348,3 @@ def members(ring: RingOfPeers, common: list[str], secret_file: str, tmp_path: Pa
 
 def greeted_port(address: str) -> socket.socket:
     return socket.create_connection(("127.0.0.1", Address.parse(address).port), 120)
-
-
-def make_certificates(folder: Path) -> dict[str, str]:
-    import shutil
-    import subprocess
-
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificates for this test and is not here")
-    key, cert = folder / "key.pem", folder / "cert.pem"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    command += ["-keyout", str(key), "-out", str(cert), "-subj", "/CN=holdfast-test"]
-    subprocess.run(command, check=True, capture_output=True)
-    return {"key": str(key), "cert": str(cert), "authority": str(cert)}

@@ -8,6 +8,10 @@ bench = lazy_group(
     "bench",
     "Measure this machine: time, memory, ratios. Figures are printed with their spread.",
     {
+        "latency": (
+            "holdfast_lab.commands.bench_latency:bench_latency_command",
+            "From logged to published: tasks that stay beside Spark's shuffle.",
+        ),
         "overhead": (
             "holdfast_lab.commands.bench_overhead:bench_overhead_command",
             "The price of checkpoints and outboxes.",

@@ -14,12 +14,15 @@ from holdfast.runtime.messages import DesiredState, Report
 class Backend(Protocol):
     """Nodes, and a way to their workers."""
 
+    takes_updates: bool
+    """Whether workers take a new desired state of the same epoch while they are busy with the one before."""
+
     def reconcile(self, desired: DesiredState) -> None:
         """Let the workers reconcile with this desired state; returns without waiting for them.
 
         A backend that is still busy with one of an earlier epoch gives that up. One that is busy with one of the same
-        epoch finishes it first: its reports lead to the next desired state. Every desired state that was begun ends
-        with a `CycleEnded`.
+        epoch takes the new one in its place where it takes updates, and finishes the other first where it does not: its
+        reports lead to the next. Every desired state that was begun, and not replaced, ends with a `CycleEnded`.
         """
         ...
 

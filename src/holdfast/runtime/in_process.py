@@ -56,6 +56,8 @@ from holdfast.storage.storage import Storage
 class LoopBackend:
     """Nodes as objects; see the coordinator's Backend."""
 
+    takes_updates = False
+
     def __init__(
         self,
         program: Program,

@@ -17,26 +17,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import CheckFailed
 from holdfast.ids import NodeId
 from holdfast.recovery.events import NodesArrived, NodesLost, NodesSilent
 from holdfast.runtime.messages import CycleEnded, DesiredState, Report
 from holdfast.runtime.program import Program
-from holdfast.spark.agents import AgentReport, Roster
+from holdfast.spark.executors import WATCH_SECONDS, ExecutorWatch
 from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.levels import levels_needed
-from holdfast.spark.pinned_jobs import DRIVER, Executor, Outcome, PinnedSlots, Work, executors_of
-from holdfast.spark.worker_task import Job, RunContext, read_job, read_report, run_level, warm_up
-from holdfast.store.wire.address import Address
+from holdfast.spark.pinned_jobs import DRIVER, Executor, Outcome, PinnedSlots, Work
+from holdfast.spark.run_context import RunContext
+from holdfast.spark.worker_task import Job, read_job, read_report, run_level, warm_up
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-WATCH_SECONDS = 0.1
-MOST_LOOKS = 10
-"""After a loss, how often to look whether more are lost."""
-SETTLE_SECONDS = 1.0
-"""At the start, executors that come within so much of each other are taken together."""
 CANCEL_SECONDS = 5.0
 """How long to wait until a cancelled job has ended."""
 PIPELINED_LEVELS = 2
@@ -45,6 +39,10 @@ PIPELINED_LEVELS = 2
 
 class SparkBackend:
     """See the coordinator's Backend."""
+
+    takes_updates = False
+    needs_free_slot = False
+    """Jobs that read sources get their turn between cycles."""
 
     def __init__(
         self,
@@ -64,19 +62,16 @@ class SparkBackend:
 
         An executor on a host that is not admitted (yet) is warmed up and not used: a node that stands by.
         """
-        self._admits, self._log = admits, log
-        self._logged: set[str] = set()
+        self._admits, self._wait = admits, wait_seconds
         self._context, self._program, self._run_context = context, program, run_context
-        self._capacity, self._expected, self._wait = capacity, expected, wait_seconds
-        self._request, self._keep_alive = request, keep_alive
-        self._known: dict[NodeId, Executor] = {}
-        self._fenced: set[NodeId] = set()
-        """Nodes that were silent: their executors are not used again."""
+        self._capacity, self._request = capacity, request
+        self._watch = ExecutorWatch(
+            context, program.name, expected=expected, wait_seconds=wait_seconds, keep_alive=keep_alive, log=log
+        )
         self._slots: PinnedSlots | None = None
         self._slot_nodes: tuple[NodeId, ...] = ()
         self._broadcast: Any = None
         self._started = False
-        self._roster = Roster()
         self._warming: dict[NodeId, threading.Thread] = {}
         self._job: _Job | None = None
         self._ended: list[Report] = []
@@ -101,20 +96,20 @@ class SparkBackend:
     def _node_reports(self) -> list[Report]:
         """Return what has become of nodes; Spark is asked now and then, for asking costs."""
         if not self._started:
-            self._await_executors()
+            self._watch.await_first()
             self._started = True
         if time.monotonic() < self._looked_at + WATCH_SECONDS:
             return []
         self._looked_at = time.monotonic()
         found: list[Report] = []
-        alive = self._alive()
-        gone = tuple(node for node in self._known if node not in alive)
+        watch = self._watch
+        alive = watch.alive()
+        gone = tuple(node for node in watch.known if node not in alive)
         if gone:
             # Nodes that fail together are not noticed at one moment: one plan for them is better than several.
-            alive = self._settled()
-            gone = tuple(node for node in self._known if node not in alive)
-        quiet = tuple(node for node in self._silent() if node in self._known and node not in self._fenced)
-        quiet = tuple(node for node in quiet if node not in gone)
+            alive = watch.settled()
+            gone = tuple(node for node in watch.known if node not in alive)
+        quiet = tuple(node for node in watch.silent() if node not in gone)
         if self._job is not None and (needed := [node for node in (*gone, *quiet) if node in self._job.nodes]):
             # Whatever the job was doing there is over; what it did elsewhere is found out by the next.
             self._cancel(f"{needed[0]} is gone")
@@ -124,19 +119,15 @@ class SparkBackend:
         if quiet:
             found.append(NodesSilent(quiet))
             for node in quiet:
-                self._fence(node)
-        for node in (*gone, *quiet):
-            del self._known[node]
-            self._roster.lose(node)
-            if self._keep_alive is not None:
-                self._keep_alive.unwatch(node)
+                watch.fence(node, watch.known[node])
+        watch.forget((*gone, *quiet))
         if self._job is not None:
             return found  # placing partitions on new nodes begins an epoch, which would cost the running job
-        fresh = {node: one for node, one in alive.items() if node not in self._known and node not in self._fenced}
+        fresh = {node: one for node, one in alive.items() if node not in watch.known and node not in watch.fenced}
         warm = {node: one for node, one in fresh.items() if self._is_warm(node, one)}
         admitted = {node: one for node, one in warm.items() if self._admits(one.host)}
         if admitted:
-            self._known.update(admitted)
+            watch.known.update(admitted)
             found.append(NodesArrived(dict.fromkeys(admitted, self._capacity)))
         return found
 
@@ -146,7 +137,7 @@ class SparkBackend:
         if warming is None:
             warming = self._warming[node] = threading.Thread(target=self._warm, args=(node, executor), daemon=True)
             warming.start()
-        warming.join(0.0 if self._known else self._wait)
+        warming.join(0.0 if self._watch.known else self._wait)
         return not warming.is_alive()
 
     def _warm(self, node: NodeId, executor: Executor) -> None:
@@ -155,66 +146,7 @@ class SparkBackend:
         with contextlib.suppress(Exception), PinnedSlots(self._context, [executor]) as slot:
             outcome = slot.run(work, name=f"{self._program.name}: {executor.host} warms up")
             for _, reported in outcome.reports:
-                self._take_agent_report(node, pickle.loads(reported))
-
-    def _take_agent_report(self, node: NodeId, report: AgentReport | None) -> None:
-        """Take what a task reported of its node's agent: others join it, and it is pinged."""
-        if report is None:
-            return
-        if report.problem is not None:
-            if report.problem not in self._logged:
-                self._logged.add(report.problem)
-                self._log(f"nodes have no store agents, so snapshots go to the run's directory only: {report.problem}")
-            return
-        self._roster.add({node: report})
-        if report.address is not None and self._keep_alive is not None:
-            self._keep_alive.watch(node, Address.parse(report.address))
-
-    def _silent(self) -> set[NodeId]:
-        """Return the nodes that have answered and do so no more; of one that never has, nothing is known.
-
-        An agent refuses a driver that has not its secret: that is no reason to end its executor.
-        """
-        return set() if self._keep_alive is None else self._keep_alive.silent() & self._keep_alive.answered()
-
-    def _alive(self) -> dict[NodeId, Executor]:
-        return {NodeId(f"{one.host}-{one.id}"): one for one in executors_of(self._context)}
-
-    def _settled(self) -> dict[NodeId, Executor]:
-        """Return the executors that are alive once no more of them go."""
-        alive = self._alive()
-        for _ in range(MOST_LOOKS):
-            time.sleep(WATCH_SECONDS)
-            before, alive = alive, self._alive()
-            if set(before) <= set(alive):
-                break
-        return alive
-
-    def _await_executors(self) -> None:
-        deadline = time.monotonic() + self._wait
-        count, since = 0, time.monotonic()
-        while True:
-            alive, now = len(self._alive()), time.monotonic()
-            if alive != count:
-                count, since = alive, now
-            if count and (count == self._expected or now - since > SETTLE_SECONDS):
-                return
-            if now > deadline:
-                raise CheckFailed(
-                    f"no executor came in {self._wait:.0f} s",
-                    where=f"application {self._program.name}",
-                    remedy="see that the cluster has free workers; the run goes on from here when started again",
-                )
-            time.sleep(0.05)
-
-    def _fence(self, node: NodeId) -> None:
-        """Never use a silent node again; Spark is asked to end its executor and to take another in its place."""
-        self._fenced.add(node)
-        threading.Thread(target=self._end_executor, args=(self._known[node].id,), daemon=True).start()
-
-    def _end_executor(self, executor: str) -> None:
-        with contextlib.suppress(Exception):  # it is fenced by its epoch all the same
-            self._context._jsc.sc().killAndReplaceExecutor(executor)
+                self._watch.take_agent_report(node, pickle.loads(reported))
 
     def request_nodes(self, count: int) -> str | None:
         """See Backend: by the owner's means; a cluster manager brings new executors for lost ones by itself."""
@@ -229,7 +161,7 @@ class SparkBackend:
                 return
             self._cancel(f"epoch {desired.epoch} has begun")
         nodes = tuple(sorted({one.node for one in desired.assignments.values()}))
-        if missing := [node for node in nodes if node not in self._known]:
+        if missing := [node for node in nodes if node not in self._watch.known]:
             self._looked_at = -math.inf
             self._ended.append(CycleEnded(desired.number, desired.epoch, f"{missing[0]} is gone"))
             return
@@ -237,7 +169,7 @@ class SparkBackend:
             self._ended.append(CycleEnded(desired.number, desired.epoch))
             return
         # What is the same for all cycles is broadcast once; the rest goes with the tasks: a broadcast costs two trips.
-        job = pickle.dumps(Job(desired, nodes, self._roster.join(list(self._known))))
+        job = pickle.dumps(Job(desired, nodes, self._watch.roster.join(list(self._watch.known))))
         work = [partial(_level, self._shared(), job, level) for level in range(self._levels(desired))]
         frontiers = [one.frontier for one in desired.assignments.values()]
         first, last = min(frontiers) + 1, max(one.through for one in desired.assignments.values())
@@ -263,7 +195,7 @@ class SparkBackend:
             self.close()
         for slot, data in job.outcome.reports:
             report, agent = read_report(data)
-            self._take_agent_report(job.nodes[slot], agent)
+            self._watch.take_agent_report(job.nodes[slot], agent)
             found.append(report)
         return [*found, CycleEnded(job.desired.number, job.desired.epoch)]
 
@@ -291,8 +223,14 @@ class SparkBackend:
     def _pin(self, nodes: tuple[NodeId, ...]) -> PinnedSlots:
         if self._slots is None or self._slot_nodes != nodes:
             self.close()
-            self._slots, self._slot_nodes = PinnedSlots(self._context, [self._known[node] for node in nodes]), nodes
+            self._slots, self._slot_nodes = (
+                PinnedSlots(self._context, [self._watch.known[node] for node in nodes]),
+                nodes,
+            )
         return self._slots
+
+    def wake(self) -> None:
+        """Nothing waits long here: a job has its time."""
 
     def stop(self) -> None:
         """Cancel what is running, and release the executors."""

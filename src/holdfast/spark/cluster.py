@@ -78,9 +78,11 @@ class EmbeddedCluster:
     """A standalone Spark cluster in processes of this machine; use it as a context."""
 
     def __init__(
-        self, nodes: int, *, cores: int = 1, memory_mb: int = 600, agents: AgentSettings | None = None
+        self, nodes: int, *, cores: int = 2, memory_mb: int = 600, agents: AgentSettings | None = None
     ) -> None:
         """Start a master and so many nodes, each with so many cores and so much memory for its executor.
+
+        Of two cores one is for the task that stays, the other for jobs that read sources.
 
         `agents` says how agents run: fragments, durable folder; where they listen and their secret is seen to here.
         """

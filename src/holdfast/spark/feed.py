@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Protocol
@@ -12,6 +14,9 @@ from holdfast.errors import BadInput
 from holdfast.runtime.coordinator.status import has_room
 from holdfast.spark.ingest import Ingestion
 from holdfast.spark.run import SparkRun
+
+LOOK_SECONDS = 0.2
+"""How often sources are asked whether they are still being read."""
 
 
 class Feed(Protocol):
@@ -50,6 +55,7 @@ class SourceFeed:
     def __init__(self, ingestion: Ingestion, running: SparkRun, *, available_now: bool) -> None:
         """With `available_now`, read what there is and end."""
         self._ingestion, self._running, self._available_now = ingestion, running, available_now
+        self._looked_at, self._reading = -math.inf, True
 
     def start(self) -> None:
         """See Feed."""
@@ -57,8 +63,11 @@ class SourceFeed:
 
     @property
     def reading(self) -> bool:
-        """See Feed."""
-        return self._ingestion.reading
+        """See Feed: Spark is asked now and then, for asking costs."""
+        now = time.monotonic()
+        if now >= self._looked_at + LOOK_SECONDS:
+            self._looked_at, self._reading = now, self._ingestion.reading
+        return self._reading
 
     @property
     def pending(self) -> bool:

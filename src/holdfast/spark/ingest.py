@@ -103,6 +103,7 @@ class Ingestion:
             if self._run.coordinator.status.settled:
                 self._run.batch_log.check_open()
             return
+        self._run.reads_sources()
         self._frames = open_sources(self._app, self._spark) if self._frames is None else self._frames
         for name in self._names:
             try:
@@ -195,6 +196,7 @@ class Ingestion:
             ordered = sorted(found, key=lambda row: (row["task"], row["number"]))
             pieces = tuple(piece_of(json.loads(row["piece"])) for row in ordered)
             self.intake.arrived(name, MicroBatch(number, offsets, pieces, place.after(number)), turn=turn)
+            self._run.wake()
             self._sweep(name, claim, label, {piece.file for piece in pieces})
         except HoldfastError as error:
             # Spark knows it as a line of text; `reading` raises it as it is.

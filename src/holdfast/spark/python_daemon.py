@@ -18,9 +18,10 @@ import pyspark.cloudpickle
 import pyspark.worker
 from pyspark.daemon import manager
 
+import holdfast.spark.resident_task
 import holdfast.spark.worker_task
 
-LOADED = (pyspark.cloudpickle, pyspark.worker, holdfast.spark.worker_task)
+LOADED = (pyspark.cloudpickle, pyspark.worker, holdfast.spark.resident_task, holdfast.spark.worker_task)
 
 if __name__ == "__main__":
     # What is loaded is never freed: the forks need not touch, and so copy, its pages.

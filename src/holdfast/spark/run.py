@@ -50,9 +50,10 @@ from holdfast.runtime.state.store import StaleEpoch
 from holdfast.spark.backend import SparkBackend
 from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.requirements import check_requirements
+from holdfast.spark.resident_backend import ResidentBackend
+from holdfast.spark.run_context import RunContext
 from holdfast.spark.settings import PREFIX, Settings, conf_of
 from holdfast.spark.user_modules import pickled
-from holdfast.spark.worker_task import RunContext
 from holdfast.storage.files import FileStorage
 from holdfast.storage.self_check import check_storage
 from holdfast.storage.storage import Storage, open_storage
@@ -212,7 +213,8 @@ class SparkRun:
         )
         self._keep_alive = KeepAlive(secret_file=chosen.store_secret_file, seconds=chosen.keepalive_seconds)
         self._held.callback(self._keep_alive.close)
-        self.backend = SparkBackend(
+        backend = ResidentBackend if chosen.exchange == "resident" else SparkBackend
+        self.backend = backend(
             spark.sparkContext,
             self.program,
             context,
@@ -288,6 +290,14 @@ class SparkRun:
         record = self.batch_log.record(batch)
         known = {} if record is None else record.sources  # one that was added is not in batches before it
         return {str(name): sum(known[name].rows) if name in known else 0 for name in self.program.sources}
+
+    def reads_sources(self) -> None:
+        """Jobs that read sources are to run beside this run's own tasks."""
+        self.backend.needs_free_slot = True
+
+    def wake(self) -> None:
+        """Let `advance`, where it waits, return soon: there is something to log."""
+        self.backend.wake()
 
     # -- running -----------------------------------------------------------------------------------------------------
 

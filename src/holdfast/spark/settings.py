@@ -108,6 +108,25 @@ class Settings:
     durable_every: int = _setting(
         "checkpoint.durableEvery", _whole(1), 5, "Every so many global checkpoints, one goes to durable storage too."
     )
+    exchange: str = _setting(
+        "exchange",
+        _one_of("shuffle", "resident"),
+        "shuffle",
+        "`shuffle`: blocks travel through Spark's shuffle in short jobs. `resident`: a task per node stays, and nodes "
+        "send blocks to each other, for batches in milliseconds; new, and needs executors with two cores.",
+    )
+    exchange_window: int = _setting(
+        "exchange.window",
+        _whole(1, 10_000),
+        8,
+        "Batches that a sender may be ahead of each consumer; more takes memory on consumers.",
+    )
+    exchange_port: int = _setting(
+        "exchange.port", _whole(0, 65535), 0, "Port at which a node takes connections of other nodes; 0: any free one."
+    )
+    driver_port: int = _setting(
+        "driver.port", _whole(0, 65535), 0, "Port at which the driver takes connections of its nodes; 0: any free one."
+    )
     store_peers: tuple[str, ...] = _setting(
         "store.peers",
         _addresses,

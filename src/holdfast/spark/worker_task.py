@@ -7,14 +7,11 @@ recycled, builds it again from the node's files and what the driver sent. Nothin
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 
 from holdfast.errors import HoldfastError, one_line
 from holdfast.ids import BatchId, NodeId
@@ -26,31 +23,9 @@ from holdfast.runtime.state.directory_store import DirectoryStore
 from holdfast.runtime.worker.worker import NodeWorker
 from holdfast.spark.agents import AgentReport, agent_settings, ensure_agent, node_spool
 from holdfast.spark.pinned_jobs import DRIVER, own_host
-from holdfast.spark.settings import Settings
+from holdfast.spark.run_context import RunContext, state_folder
 from holdfast.spark.snapshot_store import NodeSnapshotStore
-from holdfast.storage.storage import Storage
 from holdfast.store.agent.spool import Spool
-
-
-@dataclass(frozen=True, slots=True)
-class RunContext:
-    """What every node of a run needs beside the desired state; the same for all jobs of a driver."""
-
-    application: bytes
-    """The application, without what only the driver needs."""
-    start: str
-    """Names this start of the driver: what nodes keep of one is apart from every other's."""
-    storage: Storage
-    """Where the run is: its batch log."""
-    durable: Storage
-    """Where durable snapshots are."""
-    run: str
-    """Names the run, over all its drivers: agents that outlive one are found by it."""
-    settings: Settings
-    stagers: bytes = b""
-    """What nodes stage the rows of outputs with, by operator, pickled; empty: rows pass through the driver."""
-    generation: int = 0
-    """The layout of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +41,6 @@ class Job:
 
 _workers: dict[tuple[str, str, NodeId], NodeWorker] = {}
 """The worker that this process keeps between jobs: a cache."""
-
-
-def state_folder(start: str, node: NodeId) -> Path:
-    """Return where a node keeps its partitions' files: on a disk that goes with the application."""
-    places = os.environ.get("SPARK_EXECUTOR_DIRS") or os.environ.get("SPARK_LOCAL_DIRS") or tempfile.gettempdir()
-    return Path(places.split(",")[0]) / "holdfast" / start / node
 
 
 @lru_cache(maxsize=2)

@@ -67,6 +67,8 @@ class _Cycle:
 
     desired: DesiredState
     began: float
+    through: BatchId
+    """The last batch that was logged when it was handed out."""
     ended: bool = False
     problem: str | None = None
     result: CycleResult = field(default_factory=CycleResult)
@@ -132,6 +134,8 @@ class Coordinator:
         self._stalls, self._schedule = StallDetector(self.pace), CheckpointSchedule(self.pace, self._began)
         self._cycle: _Cycle | None = None
         self._unread: deque[Report] = deque()
+        self._not_aside: set[tuple[PartitionId, BatchId]] = set()
+        """Partitions and batches whose late rows have come and could not be written."""
         self._counted_at = self._began
         """Up to when time without progress has been counted."""
         published: Mapping[str, int] = {} if saved is None else saved.get("published", {})
@@ -202,11 +206,16 @@ class Coordinator:
             if timeout:
                 self.read_reports(timeout)
             return False
-        if not self.busy:
+        if not self.busy or self._has_update():
             self._mark()
             self._hand_out(self.desired_state())
         self.read_reports(timeout)
         return True
+
+    def _has_update(self) -> bool:
+        """Whether workers that are busy would have more to do with a new desired state."""
+        cycle = self._cycle
+        return self.backend.takes_updates and cycle is not None and self.status.logged > cycle.through
 
     def probe(self, *, trim_outboxes: bool = False) -> CycleResult | None:
         """Hand out the desired state, whether or not it would bring anything, and wait for what workers report.
@@ -285,7 +294,7 @@ class Coordinator:
         )
 
     def _hand_out(self, desired: DesiredState) -> None:
-        self._cycle = _Cycle(desired, self._clock())
+        self._cycle = _Cycle(desired, self._clock(), self.status.logged)
         self.backend.reconcile(desired)
 
     # -- reports -----------------------------------------------------------------------------------------------------
@@ -372,12 +381,14 @@ class Coordinator:
         for query, batch, rows in done.out:
             self._emit("published", partition=str(query), batch=batch, rows=rows)
         self._counters.outbox_bytes.update(result.outbox_bytes)
+        # Where late rows are not written, a partition does not count as further: they come again, and then it does.
+        self._not_aside = (self._not_aside | done.not_aside) - (done.aside - done.not_aside)
+        held_back = {partition for partition, _ in self._not_aside}
         self.handle(
             PartitionsReported(
                 state.epoch,
                 self.status.logged,
-                # Where late rows are not written, a partition does not count as further: they come again.
-                {p: batch for p, batch in result.frontiers.items() if p not in done.not_aside},
+                {p: batch for p, batch in result.frontiers.items() if p not in held_back},
                 frozenset(result.frontiers),
                 done.reached,
                 sum(self._counters.outbox_bytes.get(node, 0) for node in set(state.placement.values())),

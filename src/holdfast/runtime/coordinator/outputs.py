@@ -35,8 +35,10 @@ class Published:
     """The last batch that is out of each partition that went on."""
     out: list[tuple[PartitionId, BatchId, int]] = field(default_factory=list)
     """What went out: partition, batch, rows."""
-    not_aside: set[PartitionId] = field(default_factory=set)
-    """Partitions whose late rows could not be written: they must come again."""
+    aside: set[tuple[PartitionId, BatchId]] = field(default_factory=set)
+    """Partitions and batches whose late rows are written."""
+    not_aside: set[tuple[PartitionId, BatchId]] = field(default_factory=set)
+    """Those whose late rows could not be written: they must come again."""
     problem: HoldfastError | None = None
     """What failed first."""
 
@@ -88,8 +90,9 @@ class Outputs:
             if head.receiver.operator == LATE:
                 try:
                     self._set_aside(block, epoch)
+                    done.aside.add((head.sender, head.batch))
                 except HoldfastError as error:
-                    done.not_aside.add(head.sender)
+                    done.not_aside.add((head.sender, head.batch))
                     done.problem = done.problem or error
             elif head.receiver.operator == SINK and head.sender not in broken:
                 # Barriers come for batches without rows: a batch that is not the next one came without those before.

@@ -46,6 +46,7 @@ class PartitionHost:
         self.node, self.epoch = node, epoch
         self._versions = versions
         self._placed: dict[PartitionId, HostedPartition] = {}
+        self._places = 0
         self._edges = {
             (partition, PartitionId(route.edge.target, target)): route.edge
             for partition in program.partitions
@@ -124,6 +125,15 @@ class PartitionHost:
         """The last batch a partition has completed."""
         return self._need(partition).frontier
 
+    def place(self, partition: PartitionId) -> int:
+        """The number of a partition's place: another one means that what it had received is gone."""
+        return self._need(partition).place
+
+    @property
+    def inbox_bytes(self) -> int:
+        """How many bytes of rows wait to be processed."""
+        return sum(placed.inbox.bytes for placed in self._placed.values())
+
     def since(self, partition: PartitionId) -> Epoch:
         """The epoch in which a partition was last put in place, or went on from there."""
         return self._need(partition).pointer.epoch
@@ -147,7 +157,7 @@ class PartitionHost:
             placed = self._placed.get(block.header.receiver)
             if placed is None:
                 found.append(Delivery.NOT_HERE)
-            elif block.header.epoch < self.epoch:
+            elif block.header.epoch != self.epoch:
                 found.append(Delivery.STALE)
             else:
                 found.append(placed.inbox.put(block, placed.frontier))
@@ -378,7 +388,8 @@ class PartitionHost:
         if placed is None:
             none: dict[PartitionId, BatchId | None] = dict.fromkeys(self._program.consumers(partition), NO_BATCH)
             inbox = Inbox(self._program.streams(partition))
-            placed = HostedPartition(partition, inbox, chain.pointer, dict(chain.commits), none)
+            self._places += 1
+            placed = HostedPartition(partition, inbox, chain.pointer, dict(chain.commits), none, place=self._places)
             self._placed[partition] = placed
             # Its inbox is empty: what was handed to it before, it needs again.
             for sender in self._placed.values():

@@ -26,7 +26,7 @@ class Delivery(StrEnum):
     QUEUED = "queued"
     DUPLICATE = "duplicate"
     STALE = "stale"
-    """Of an epoch that is over."""
+    """Of an epoch that is over, or that this host has not entered."""
     NOT_HERE = "not here"
     """For a partition that is not on this host, or over an edge it does not have."""
 
@@ -39,6 +39,7 @@ class Inbox:
         self.streams = tuple(streams)
         self._known = frozenset(self.streams)
         self._queued: dict[BatchId, dict[Stream, Block]] = {}
+        self._bytes: dict[BatchId, int] = {}
 
     def put(self, block: Block, frontier: BatchId) -> Delivery:
         """Queue a block; a clean one takes the place of a queued tentative one."""
@@ -52,6 +53,8 @@ class Inbox:
         if held is not None and not (held.header.tentative and not head.tentative):
             return Delivery.DUPLICATE
         batch[head.stream] = block
+        if block.rows is not None:
+            self._bytes[head.batch] = self._bytes.get(head.batch, 0) + block.rows.nbytes
         return Delivery.QUEUED
 
     def complete(self, batch: BatchId) -> list[Block] | None:
@@ -63,10 +66,12 @@ class Inbox:
         """Forget what is processed."""
         for old in [number for number in self._queued if number <= batch]:
             del self._queued[old]
+            self._bytes.pop(old, None)
 
     def clear(self) -> None:
         """Forget everything: the partition goes back."""
         self._queued.clear()
+        self._bytes.clear()
 
     def missing(self, batch: BatchId) -> list[Stream]:
         """Return the streams whose barrier for a batch has not come."""
@@ -77,6 +82,11 @@ class Inbox:
     def blocks(self) -> int:
         """How many blocks wait."""
         return sum(len(batch) for batch in self._queued.values())
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes of rows wait."""
+        return sum(self._bytes.values())
 
 
 # -- hosted ------------------------------------------------------------------------------------------------------------
@@ -102,6 +112,8 @@ class HostedPartition:
     pinned: frozenset[BatchId] = frozenset()
     """Batches whose state is kept, beside the last ones."""
     trimmed_at: BatchId = NO_BATCH
+    place: int = 0
+    """Counts the places of partitions on this host: in a new one the inbox is empty."""
 
     frontier: BatchId = field(init=False)
     """The last batch it has completed."""

@@ -79,52 +79,74 @@ class NodeWorker:
         Where blocks travel between nodes in steps, `level` counts the steps: sources are read at the first.
         """
         given = list(blocks)
-        mine = {
-            p: desired.assignments[p]
-            for p in self._program.partitions
-            if p in desired.assignments and desired.assignments[p].node == self.name
-        }
-        if desired.epoch < self.host.epoch:
-            refused = [Refused(p, desired.epoch, self.host.epoch) for p in mine]
-            return NodeReport(self.name, desired.epoch, refused)
+        if (refused := self.refusal(desired)) is not None:
+            return refused
         began = self._cpu_clock()
         answers: list[Answer] = []
+        here = self.apply(desired, answers)
+        self.host.deliver(given)
+        if level == 0:
+            for p in here:
+                self.read_log(desired, p, answers)
+        answers += self.host.run(desired.max_batches, seconds=desired.time_budget, without=paused_of(desired, here))
+        for p in here:
+            self.save(desired, p, answers)
+        if desired.forget and level == 0:
+            self.forget(desired)
+        answers += [Missing(p, at) for p, at in self.host.unkept()]
+        if desired.trim_outboxes:
+            answers += self.host.trim()
+        most = desired.max_batches
+        sent, outputs = self._exchange.address(
+            desired, level, self.host.outgoing(None if most is None else SENT_AHEAD * most)
+        )
+        return replace(self.report(desired, answers, outputs, self._cpu_clock() - began), sent=sent)
+
+    # -- the steps of reconciling, for workers that stay as well -------------------------------------------------------
+
+    def refusal(self, desired: DesiredState) -> NodeReport | None:
+        """Return the report on a desired state of an epoch that is over; None: it is not."""
+        if desired.epoch >= self.host.epoch:
+            return None
+        refused = [Refused(p, desired.epoch, self.host.epoch) for p in self._mine(desired)]
+        return NodeReport(self.name, desired.epoch, refused)
+
+    def apply(self, desired: DesiredState, answers: list[Answer]) -> list[PartitionId]:
+        """Place partitions, release others, take over acknowledgements; return the partitions that can run here."""
         self.host.enter(desired.epoch)
-        here = [p for p, one in mine.items() if self._in_place(desired, p, one, answers)]
+        here = [p for p, one in self._mine(desired).items() if self._in_place(desired, p, one, answers)]
         for p in self.host.partitions:
             if p not in here:
                 self.host.release(p)
         self._take_acknowledgements(desired, here)
-        self.host.deliver(given)
-        if level == 0:
-            self._read_log(desired, here, answers)
-        paused = [p for p in here if mine[p].paused]
-        answers += self.host.run(desired.max_batches, seconds=desired.time_budget, without=paused)
-        for p in here:
-            self._save(desired, p, mine[p], answers)
-        if desired.forget and level == 0:
-            self._snapshot_store.forget(desired.forget)
-        answers += [Missing(p, at) for p, at in self.host.unkept()]
-        if desired.trim_outboxes:
-            answers += self.host.trim()
-        return self._report(desired, level, answers, began)
+        return here
 
-    def _report(self, desired: DesiredState, level: int, answers: list[Answer], began: float) -> NodeReport:
-        """Report what was done, with the blocks that go out now."""
-        host, most = self.host, desired.max_batches
-        sent, outputs = self._exchange.address(
-            desired, level, host.outgoing(None if most is None else SENT_AHEAD * most)
-        )
+    def _mine(self, desired: DesiredState) -> dict[PartitionId, PartitionAssignment]:
+        return {
+            p: desired.assignments[p]
+            for p in self._program.partitions
+            if p in desired.assignments and desired.assignments[p].node == self.name
+        }
+
+    def forget(self, desired: DesiredState) -> None:
+        """Drop the snapshots that are of no use any more."""
+        self._snapshot_store.forget(desired.forget)
+
+    def report(
+        self, desired: DesiredState, answers: list[Answer], outputs: Iterable[Block], cpu_seconds: float
+    ) -> NodeReport:
+        """Report what was done, with what sinks have not acknowledged."""
+        host = self.host
         staged: dict[tuple[PartitionId, BatchId], StagedRows] = {}
         not_staged: dict[OperatorId, str] = {}
         return NodeReport(
             self.name,
             desired.epoch,
             [one for one in answers if not isinstance(one, Ready | Done)],
-            sent,
+            {},
             [self._staged(desired, block, staged, not_staged) for block in outputs],
             {p: host.frontier(p) for p in host.partitions},
-            _shares([one for one in answers if isinstance(one, Done)], self._cpu_clock() - began),
+            _shares([one for one in answers if isinstance(one, Done)], cpu_seconds),
             self._store.kept_bytes() if desired.report_outbox_bytes else 0,
             {p: host.oldest_output(p) for p in host.partitions} if desired.trim_outboxes else {},
             staged,
@@ -257,27 +279,30 @@ class NodeWorker:
                 [*assignment.marks, *(() if assignment.follows is None else [assignment.follows.batch])],
             )
 
-    def _read_log(self, desired: DesiredState, here: list[PartitionId], answers: list[Answer]) -> None:
-        """Give source partitions what the log has for them."""
-        for p in here:
-            if p.operator not in self._program.sources:
-                continue
-            first = self.host.frontier(p) + 1
-            last: int = desired.assignments[p].through
-            if desired.max_batches is not None:
-                last = min(last, first + desired.max_batches - 1)
-            try:
-                for number in range(first, last + 1):
-                    self.host.deliver([self._batch_log.block(p.operator, BatchId(number), p.index, desired.epoch)])
-            except HoldfastError as error:
-                answers.append(Failed(p, self.host.frontier(p), str(error)))
+    def read_log(
+        self, desired: DesiredState, partition: PartitionId, answers: list[Answer], after: BatchId | None = None
+    ) -> BatchId:
+        """Give a source partition what the log has for it after a batch (by default its frontier); return the last."""
+        last = self.host.frontier(partition) if after is None else after
+        if partition.operator not in self._program.sources:
+            return last
+        through: int = desired.assignments[partition].through
+        if desired.max_batches is not None:
+            through = min(through, self.host.frontier(partition) + desired.max_batches)
+        try:
+            for number in range(last + 1, through + 1):
+                block = self._batch_log.block(partition.operator, BatchId(number), partition.index, desired.epoch)
+                self.host.deliver([block])
+                last = BatchId(number)
+        except HoldfastError as error:
+            answers.append(Failed(partition, self.host.frontier(partition), str(error)))
+        return last
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
-    def _save(
-        self, desired: DesiredState, partition: PartitionId, assignment: PartitionAssignment, answers: list[Answer]
-    ) -> None:
+    def save(self, desired: DesiredState, partition: PartitionId, answers: list[Answer]) -> None:
         """Save at the first mark that is not safe yet, once the partition has passed it; the next comes after it."""
+        assignment = desired.assignments[partition]
         for mark in assignment.marks:
             if self.host.frontier(partition) < mark:
                 return
@@ -359,6 +384,11 @@ class NodeWorker:
         if first is not None and first <= last.batch + 1:
             first = last.outbox_from  # with no gap to what the last one holds, they reach back together
         return SavedSnapshot(version.batch, version.epoch, last.id, first, durable, saved)
+
+
+def paused_of(desired: DesiredState, here: Iterable[PartitionId]) -> list[PartitionId]:
+    """Return the partitions that are placed and must not process."""
+    return [p for p in here if desired.assignments[p].paused]
 
 
 def _shares(done: list[Done], cpu_seconds: float) -> dict[PartitionId, Measures]:

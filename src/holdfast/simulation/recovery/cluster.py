@@ -82,6 +82,8 @@ class _Frozen:
 class SimulatedCluster:
     """See the module, and the coordinator's Backend."""
 
+    takes_updates = False
+
     def __init__(
         self,
         program: Program,

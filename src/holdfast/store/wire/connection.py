@@ -22,14 +22,13 @@ from holdfast.store.wire.bandwidth import Bandwidth
 from holdfast.store.wire.failures import Busy, Unreachable, raised_again
 from holdfast.store.wire.handshake import ClientHandshake, ClusterKey, SessionSeals
 from holdfast.store.wire.messages import PREFIX, BadFrame, Bytes, Frame, Kind, pack, read_prefix, unpack
+from holdfast.store.wire.sockets import MOST_BUFFERS, reason
 from holdfast.store.wire.tls import TlsFiles
 
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 30.0
 RETRIES = (0.05, 0.2, 0.6)
 """Seconds to wait, about, before trying again at a door that turned us away."""
-MOST_BUFFERS = 512
-"""Buffers given to the kernel at once; it takes up to 1024."""
 
 
 class SharedBandwidth:
@@ -82,7 +81,7 @@ class Connection:
             if tls is not None:
                 self._socket = tls.wrap_socket(self._socket)
         except OSError as error:
-            raise Unreachable(f"cannot connect: {_reason(error)}", where=str(address)) from None
+            raise Unreachable(f"cannot connect: {reason(error)}", where=str(address)) from None
         handshake = ClientHandshake(key)
         self._seals = SessionSeals(handshake.greeting.incoming, handshake.greeting.outgoing)
         self._trusted = False
@@ -129,7 +128,7 @@ class Connection:
         except OSError as error:
             self._reset = isinstance(error, ConnectionError)
             self.close()
-            raise Unreachable(f"connection lost while sending: {_reason(error)}", where=str(self.address)) from None
+            raise Unreachable(f"connection lost while sending: {reason(error)}", where=str(self.address)) from None
 
     def receive(self, seconds: float) -> Frame:
         """Receive one frame; silence beyond `seconds` ends the connection."""
@@ -142,7 +141,7 @@ class Connection:
             self._reset = isinstance(error, ConnectionError)
             self.close()
             raise Unreachable(
-                f"connection lost while waiting for the response: {_reason(error)}", where=str(self.address)
+                f"connection lost while waiting for the response: {reason(error)}", where=str(self.address)
             ) from None
 
     def close(self) -> None:
@@ -158,6 +157,11 @@ class Connection:
         """Let go of a socket that a fork copied: the parent goes on using it, so it must not be shut down."""
         self.closed = True
         os.close(self._socket.detach())
+
+    def hand_over(self) -> tuple[socket.socket, SessionSeals]:
+        """Give the socket and the session away; this connection is over, the session goes on."""
+        self.closed = True
+        return self._socket, self._seals
 
     def _send_all(self, parts: list[Bytes]) -> None:
         size = sum(map(len, parts))
@@ -189,13 +193,6 @@ class Connection:
                 self._bandwidth.received(count)
         self.bytes_in += size
         return buffer
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "timed out"
-    text = getattr(error, "strerror", None)
-    return text if isinstance(text, str) and text else str(error) or type(error).__name__
 
 
 class ConnectionPool:

@@ -29,6 +29,8 @@ from holdfast.store.wire.messages import BadFrame, Frame, Header, Kind, Seals
 NONCE_BYTES = 32
 SHORT_SECRET = 16
 """A secret of fewer bytes is taken, with a warning."""
+RANDOM_SECRET = 32
+"""Bytes of a secret that is taken without stretching, at least."""
 _GREETING_KEY = b"holdfast greeting"
 _OPEN_KEY = hashlib.sha256(b"holdfast store without a secret").digest()
 
@@ -56,6 +58,13 @@ def key_from_secret(secret: bytes) -> ClusterKey:
     """Stretch a secret into a key; stretching makes short secrets slow to guess."""
     key = hashlib.scrypt(secret, salt=b"holdfast store 1", n=1 << 13, r=8, p=1, dklen=32)
     return ClusterKey(key, secret=True)
+
+
+def key_from_random(secret: bytes) -> ClusterKey:
+    """Return the key of a secret of random bytes, such as a run's own: it needs no stretching, so it costs nothing."""
+    if len(secret) < RANDOM_SECRET:
+        raise ValueError(f"a random secret has at least {RANDOM_SECRET} bytes")
+    return ClusterKey(hmac.digest(secret, b"holdfast random secret 1", "sha256"), secret=True)
 
 
 def key_from_file(path: str | Path | None) -> ClusterKey:

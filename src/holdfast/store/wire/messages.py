@@ -118,7 +118,16 @@ class Seals:
 
 def pack(kind: Kind, header: Mapping[str, Any], body: Sequence[Bytes], seals: Seals) -> list[Bytes]:
     """Return a frame as buffers to be sent one after the other; the body's pieces are passed on, not copied."""
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode() if header else b""
+    return pack_encoded(kind, encode_header(header), body, seals)
+
+
+def encode_header(header: Mapping[str, Any]) -> bytes:
+    """Write a header; an empty one is no bytes."""
+    return json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode() if header else b""
+
+
+def pack_encoded(kind: Kind, text: bytes, body: Sequence[Bytes], seals: Seals) -> list[Bytes]:
+    """Return a frame, as `pack` does, of a header that is written already."""
     size = sum(map(len, body))
     if len(text) > LARGEST_HEADER or size > LARGEST_BODY:
         raise BadFrame(f"will not send a frame this large: header {len(text)}, body {size} bytes")
@@ -130,9 +139,14 @@ def unpack(prefix: Prefix, head: Bytes, rest: Bytes, seals: Seals) -> Frame:
     """Verify the seal and read the frame; `head` is the prefix's bytes, `rest` all that follows it."""
     view = memoryview(rest)
     sealed = prefix.header_bytes + prefix.body_bytes
-    if not hmac.compare_digest(view[sealed:], seals.next(head, view[:sealed])):
-        raise BadFrame("a frame whose seal does not fit: changed, repeated or out of order")
+    verify(seals, view[sealed:], head, view[:sealed])
     return Frame(prefix.kind, read_header(view[: prefix.header_bytes]), view[prefix.header_bytes : sealed])
+
+
+def verify(seals: Seals, seal: Bytes, *parts: Bytes) -> None:
+    """Refuse a frame whose seal is not that of its parts, in its place in the session."""
+    if not hmac.compare_digest(seal, seals.next(*parts)):
+        raise BadFrame("a frame whose seal does not fit: changed, repeated or out of order")
 
 
 def read_header(data: Bytes) -> Header:

@@ -1,0 +1,265 @@
+"""The fields of messages between coordinator and workers (`message_codec`), to JSON and back. Runs anywhere.
+
+A value is a list of its fields in the order of its class. Whether a list fits is one look: the types of its fields,
+together, are among those that may stand there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import product
+from typing import Any, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from holdfast.errors import CheckFailed
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
+from holdfast.recovery.checkpoints import SavedSnapshot
+from holdfast.runtime.io.sinks import StagedRows
+from holdfast.runtime.messages import (
+    Answer,
+    Done,
+    Failed,
+    Measures,
+    Missing,
+    Ready,
+    Refused,
+    SnapshotLost,
+    SnapshotNotStored,
+    SnapshotStored,
+)
+
+_REMEMBERED = 4096
+
+Row: TypeAlias = list[Any]
+T = TypeVar("T")
+
+_UNKNOWN: tuple[Sequence[SavedSnapshot], str] = ((), "")
+_WRITTEN: dict[tuple[int, ...], tuple[Sequence[SavedSnapshot], str]] = {}
+"""Snapshots by the identity of the objects, which are held here so that no other object takes it; and their text."""
+
+
+def bad(what: str) -> CheckFailed:
+    """Return the error of a message that cannot be read."""
+    return CheckFailed(
+        f"a message between coordinator and worker {what}",
+        remedy="it counts as lost; install one release of Holdfast on all nodes",
+    )
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+Shapes: TypeAlias = frozenset[tuple[type, ...]]
+
+
+def shapes(*fields: type | tuple[type, ...]) -> Shapes:
+    """Return what a row may look like: the type of each field, or several."""
+    return frozenset(product(*(field if isinstance(field, tuple) else (field,) for field in fields)))
+
+
+MAYBE_INT = (int, type(None))
+NUMBER = (float, int)
+
+_SNAPSHOT_SHAPES = shapes(int, int, (list, type(None)), MAYBE_INT, bool, int, int, bool)
+_BATCH_SHAPES = shapes(str, int, int)
+_PAIR_SHAPES = shapes(int, int)
+_MEASURES_SHAPES = shapes(int, int, int, NUMBER, int, int, NUMBER)
+_MEASURED_SHAPES = shapes(str, int, int, int, int, NUMBER, int, int, NUMBER)
+_STAGED_SHAPES = shapes(str, int, int, str, int)
+NOT_STAGED_SHAPES = shapes(str, str)
+
+
+def checked(row: Any, shapes: Shapes) -> Row:
+    """Return a row whose fields have the types of one of these shapes."""
+    if type(row) is not list or tuple(map(type, row)) not in shapes:
+        raise bad("has fields that do not fit")
+    return row
+
+
+def all_of(kind: type, values: Any) -> bool:
+    """Whether this is a list of nothing else."""
+    return type(values) is list and all(type(value) is kind for value in values)
+
+
+def partition_id(name: str, index: int) -> PartitionId:
+    """Return a partition's id."""
+    return PartitionId(OperatorId(name), index)
+
+
+def mapping(pairs: Iterator[tuple[Any, T]], count: int) -> dict[Any, T]:
+    """Return pairs as a mapping of so many keys."""
+    found = dict(pairs)
+    if len(found) != count:
+        raise bad("has a key twice")
+    return found
+
+
+def batch_rows(batches: Mapping[PartitionId, BatchId]) -> list[tuple[str, int, int]]:
+    """Write a batch of each partition."""
+    return [(name, index, batch) for (name, index), batch in batches.items()]
+
+
+def read_batches(rows: Row) -> dict[PartitionId, BatchId]:
+    """Read a batch of each partition."""
+    fields = (checked(row, _BATCH_SHAPES) for row in rows)
+    return mapping(((partition_id(name, index), BatchId(batch)) for name, index, batch in fields), len(rows))
+
+
+def whole_numbers(values: Any) -> list[BatchId]:
+    """Return a list that has nothing but whole numbers."""
+    if not all_of(int, values):
+        raise bad("has fields that do not fit")
+    return list(values)
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------------------
+
+
+class Contents:
+    """The contents of the snapshots of one message; what stands in it twice is written once."""
+
+    __slots__ = ("_numbers", "parts")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self._numbers: dict[int, int] = {}
+
+    def number(self, contents: bytes) -> int:
+        """Return the number of the part that has these bytes."""
+        number = self._numbers.setdefault(id(contents), len(self.parts))
+        if number == len(self.parts):
+            self.parts.append(contents)
+        return number
+
+
+def chain_fields(snapshots: Sequence[SavedSnapshot], contents: Contents) -> tuple[str, list[int]]:
+    """Return snapshots as text, and the numbers of the parts that have the contents of those that have any."""
+    # Most of the coordinator's snapshots are those of its last desired state, the same objects.
+    key = tuple(map(id, snapshots))
+    _, text = known = _WRITTEN.get(key, _UNKNOWN)
+    if known is _UNKNOWN:
+        text = json.dumps([_snapshot_row(snapshot) for snapshot in snapshots], separators=(",", ":"))
+        if len(_WRITTEN) >= _REMEMBERED:
+            _WRITTEN.clear()
+        _WRITTEN[key] = (snapshots, text)
+    return text, [contents.number(one.contents) for one in snapshots if one.contents is not None]
+
+
+def _snapshot_row(one: SavedSnapshot) -> Row:
+    return [one.batch, one.epoch, one.follows, one.outbox_from, one.durable, *one.saved, one.contents is not None]
+
+
+def read_chain(text: str, numbers: Row, parts: Sequence[pa.Buffer]) -> tuple[SavedSnapshot, ...]:
+    """Read snapshots: their text, and the numbers of the parts that have contents of them."""
+    if not numbers:
+        return _chain_of(text, ())
+    if min(whole_numbers(numbers)) < 0:
+        raise bad("names a part that it does not have")
+    return _chain_of(text, tuple([parts[number].to_pybytes() for number in numbers]))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _chain_of(text: str, contents: tuple[bytes, ...]) -> tuple[SavedSnapshot, ...]:
+    left = iter(contents)
+    snapshots = tuple([_snapshot(row, left) for row in json.loads(text)])
+    if next(left, None) is not None:
+        raise bad("has contents of no snapshot")
+    return snapshots
+
+
+def _snapshot(row: Any, contents: Iterator[bytes]) -> SavedSnapshot:
+    batch, epoch, follows, outbox_from, durable, claim, count, with_contents = checked(row, _SNAPSHOT_SHAPES)
+    small = next(contents, None) if with_contents else None
+    if with_contents and small is None:
+        raise bad("has a snapshot without its contents")
+    before = None if follows is None else _snapshot_id(follows)
+    return SavedSnapshot(BatchId(batch), Epoch(epoch), before, outbox_from, durable, (claim, count), small)
+
+
+def _snapshot_id(row: Any) -> tuple[BatchId, Epoch]:
+    batch, epoch = checked(row, _PAIR_SHAPES)
+    return BatchId(batch), Epoch(epoch)
+
+
+# -- what reports have -------------------------------------------------------------------------------------------------
+
+
+def read_staged(row: Any) -> tuple[tuple[PartitionId, BatchId], StagedRows]:
+    """Read where an output's rows are staged."""
+    name, index, batch, place, rows = checked(row, _STAGED_SHAPES)
+    return (partition_id(name, index), BatchId(batch)), StagedRows(place, rows)
+
+
+def measures_row(m: Measures) -> Row:
+    """Write measures."""
+    return [m.rows_in, m.rows_out, m.late_rows, m.seconds, m.state_bytes, m.written_bytes, m.cpu_seconds]
+
+
+def read_measured(row: Any) -> tuple[PartitionId, Measures]:
+    """Read a partition's measures."""
+    name, index, *fields = checked(row, _MEASURED_SHAPES)
+    return partition_id(name, index), Measures(*fields)
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+def answer_row(answer: Answer, contents: Contents) -> Row:
+    """Write an answer."""
+    match answer:
+        case Done(partition, batch, watermark, measures, tentative):
+            return ["done", *partition, batch, watermark, tentative, measures_row(measures)]
+        case Ready(partition, frontier):
+            return ["ready", *partition, frontier]
+        case Missing(partition, batch):
+            return ["missing", *partition, batch]
+        case Refused(partition, epoch, current):
+            return ["refused", *partition, epoch, current]
+        case Failed(partition, batch, problem):
+            return ["failed", *partition, batch, problem]
+        case SnapshotStored(partition, snapshot):
+            return ["stored", *partition, *chain_fields((snapshot,), contents)]
+        case SnapshotNotStored(partition, batch, problem, gone):
+            return ["not stored", *partition, batch, problem, gone]
+        case SnapshotLost(partition, snapshot_id, problem):
+            return ["lost", *partition, snapshot_id, problem]
+
+
+_ANSWER_SHAPES: Mapping[str, Shapes] = {
+    "done": shapes(str, str, int, int, MAYBE_INT, bool, list),
+    "ready": shapes(str, str, int, int),
+    "missing": shapes(str, str, int, int),
+    "refused": shapes(str, str, int, int, int),
+    "failed": shapes(str, str, int, int, str),
+    "stored": shapes(str, str, int, str, list),
+    "not stored": shapes(str, str, int, int, str, bool),
+    "lost": shapes(str, str, int, list, str),
+}
+
+
+def read_answer(row: Any, parts: Sequence[pa.Buffer]) -> Answer:
+    """Read an answer."""
+    _, name, index, *rest = checked(row, _ANSWER_SHAPES[row[0]])
+    partition = partition_id(name, index)
+    match [row[0], *rest]:
+        case ["done", batch, watermark, tentative, measures]:
+            return Done(partition, batch, watermark, Measures(*checked(measures, _MEASURES_SHAPES)), tentative)
+        case ["ready", frontier]:
+            return Ready(partition, frontier)
+        case ["missing", batch]:
+            return Missing(partition, batch)
+        case ["refused", epoch, current]:
+            return Refused(partition, Epoch(epoch), Epoch(current))
+        case ["failed", batch, problem]:
+            return Failed(partition, batch, problem)
+        case ["stored", text, contents]:
+            (stored,) = read_chain(text, contents, parts)
+            return SnapshotStored(partition, stored)
+        case ["not stored", batch, problem, gone]:
+            return SnapshotNotStored(partition, batch, problem, gone)
+        case ["lost", snapshot, problem]:
+            return SnapshotLost(partition, _snapshot_id(snapshot), problem)
+        case _:
+            raise bad("has an answer of no known kind")

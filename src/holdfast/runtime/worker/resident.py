@@ -1,0 +1,269 @@
+"""A worker that stays: messages in, messages out, as fast as blocks come. No socket, no clock, no thread of its own.
+
+Runs on a node, inside a process that moves its messages, or in the simulator. It has a `NodeWorker`, which places,
+processes, saves and reports exactly as under every other backend; what differs is the exchange. A partition starts
+when its own inputs are complete, and what it sends goes to its subscribers at once (see subscriptions.py); the
+coordinator hands out a desired state when it has a new one and reads reports as they come. Every message may be lost
+with its connection, or come late: the next subscription, desired state or report makes up for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.ids import BatchId, NodeId, PartitionId
+from holdfast.runtime.blocks import LATE, SINK, Block
+from holdfast.runtime.messages import Answer, DesiredState, Done, Missing, NodeReport, SnapshotNotStored, SnapshotStored
+from holdfast.runtime.program import Program
+from holdfast.runtime.worker.subscriptions import WINDOW, Publications, Request, Subscriptions
+from holdfast.runtime.worker.worker import NodeWorker, paused_of
+
+RESEND_SECONDS = 1.0
+"""What the coordinator has not acted on for so long is reported again."""
+REQUEST_SECONDS = 2.0
+"""A block that its sender has, and that has not come for so long, is requested again."""
+TICK_SECONDS = 0.02
+"""How often snapshots that are on their way are looked for."""
+IDLE_SECONDS = 1.0
+"""How long a worker sleeps at most where nothing comes."""
+INBOX_BYTES = 256 << 20
+"""With more than this in inboxes, streams get no further than the batch that their consumer needs next."""
+
+
+@dataclass(slots=True)
+class Round:
+    """What one round of work gives."""
+
+    requests: dict[NodeId, list[Request]] = field(default_factory=dict)
+    """For the nodes of senders, by the connections to them."""
+    blocks: dict[int, list[Block]] = field(default_factory=dict)
+    """For subscribers, by the connections from them."""
+    report: NodeReport | None = None
+    applied: int = -1
+    """The number of the last desired state that was reconciled with."""
+    idle: bool = True
+    """Whether nothing more can be done before something comes."""
+    wait: float = IDLE_SECONDS
+    """Seconds after which the next round is due, if nothing comes before."""
+
+
+class ResidentWorker:
+    """One node's worker, for as long as its process lives."""
+
+    def __init__(
+        self,
+        worker: NodeWorker,
+        program: Program,
+        *,
+        clock: Callable[[], float],
+        cpu_clock: Callable[[], float],
+        window: int = WINDOW,
+        inbox_bytes: int = INBOX_BYTES,
+    ) -> None:
+        """`window`: batches that a stream may be ahead of its consumer."""
+        self._worker, self._program, self._host = worker, program, worker.host
+        self._clock, self._cpu_clock, self._inbox_bytes = clock, cpu_clock, inbox_bytes
+        self.publications, self.subscriptions = Publications(), Subscriptions(window)
+        self._desired: DesiredState | None = None
+        self._fresh = False
+        """Whether the desired state has not been reconciled with yet."""
+        self._here: list[PartitionId] = []
+        self._given: dict[PartitionId, BatchId] = {}
+        """The last batch of the log that was given to each source partition."""
+        self._reported: dict[tuple[PartitionId, PartitionId], tuple[BatchId, float]] = {}
+        """The last output of each partition that was reported for each sink, and when."""
+        self._waiting: dict[PartitionId, tuple[BatchId, float]] = {}
+        """Since when each partition waits for the batch after this one."""
+        self._told: dict[Answer, float] = {}
+        """What was reported beside completed batches, and when: the same again has time."""
+        self._save_at: dict[PartitionId, float] = {}
+        """When to look again what became of a partition's snapshot."""
+        self._places: dict[PartitionId, int] = {}
+        """The host's number for the place of each partition: in a new one nothing has been received."""
+        self._arrived: list[Block] = []
+        self._senders = {
+            p: tuple(dict.fromkeys(sender for _, sender in program.streams(p))) for p in program.partitions
+        }
+
+    @property
+    def desired(self) -> DesiredState | None:
+        """The desired state that holds."""
+        return self._desired
+
+    def sender_nodes(self) -> set[NodeId]:
+        """Return the nodes that partitions here have senders on."""
+        desired = self._desired
+        if desired is None:
+            return set()
+        found = (desired.assignments.get(sender) for p in self._here for sender in self._senders[p])
+        return {one.node for one in found if one is not None and one.node != self._worker.name}
+
+    # -- messages in ---------------------------------------------------------------------------------------------------
+
+    def hand_out(self, desired: DesiredState) -> None:
+        """Take a desired state; one that is older than the last is over."""
+        held = self._desired
+        if held is not None and (desired.epoch, desired.number) < (held.epoch, held.number):
+            return
+        if held is None or desired.epoch != held.epoch:
+            for memory in (self._given, self._reported, self._waiting, self._told, self._save_at, self._arrived):
+                memory.clear()
+        self._desired, self._fresh = desired, True
+
+    def take_request(self, link: int, request: Request) -> None:
+        """Take a consumer's request."""
+        self.publications.take(link, request)
+
+    def take_blocks(self, blocks: Iterable[Block]) -> None:
+        """Take blocks in; those of another epoch than this node's are refused: they come again."""
+        self._arrived += blocks
+
+    # -- work ----------------------------------------------------------------------------------------------------------
+
+    def work(self) -> Round:
+        """Do what can be done now; a partition takes one batch at most, so that what it sends does not wait."""
+        desired = self._desired
+        if desired is None:
+            return Round()
+        refused = self._worker.refusal(desired)
+        if refused is not None:
+            answered, self._fresh = self._fresh, False
+            return Round(report=refused if answered else None, applied=desired.number)
+        began, now = self._cpu_clock(), self._clock()
+        answers: list[Answer] = []
+        fresh = self._fresh
+        unsettled = self._reconcile(desired, answers)
+        if self._arrived:
+            arrived, self._arrived = self._arrived, []
+            self._host.deliver(arrived)
+        for p in self._here:
+            self._read_log(desired, p, answers)
+        answers += self._host.run(1, without=paused_of(desired, self._here))
+        saving = self._save(desired, answers, now)
+        done = Round(applied=desired.number)
+        self._serve(desired, done, answers)
+        done.requests = self._requests(desired, now)
+        done.idle = not any(isinstance(one, Done) for one in answers)
+        done.wait = 0.0 if not done.idle else TICK_SECONDS if unsettled or saving else IDLE_SECONDS
+        outputs = self._outputs(desired, now)
+        answers = [one for one in answers if self._is_news(one, now)]
+        if fresh or outputs or answers:
+            done.report = self._worker.report(desired, answers, outputs, self._cpu_clock() - began)
+        return done
+
+    def _reconcile(self, desired: DesiredState, answers: list[Answer]) -> bool:
+        """Put partitions in place; return whether some are still on their way."""
+        mine = sum(one.node == self._worker.name for one in desired.assignments.values())
+        self._here = [p for p in self._here if p in self._host]
+        if self._fresh or len(self._here) < mine:
+            self._here = self._worker.apply(desired, answers)
+            for p in self._here:
+                if self._places.get(p) != (place := self._host.place(p)):
+                    self._places[p] = place
+                    self._given.pop(p, None)
+                    for consumer in self._program.consumers(p):
+                        self._reported.pop((p, consumer), None)
+                    self.subscriptions.again(p)
+        if self._fresh:
+            self._fresh = False
+            if desired.forget:
+                self._worker.forget(desired)
+            answers += [Missing(p, at) for p, at in self._host.unkept()]
+            if desired.trim_outboxes:
+                answers += self._host.trim()
+        return len(self._here) < mine
+
+    def _read_log(self, desired: DesiredState, partition: PartitionId, answers: list[Answer]) -> None:
+        if partition.operator in self._program.sources:
+            after = max(self._host.frontier(partition), self._given.get(partition, BatchId(-1)))
+            self._given[partition] = self._worker.read_log(desired, partition, answers, after)
+
+    def _save(self, desired: DesiredState, answers: list[Answer], now: float) -> bool:
+        """Save what is due; return whether a snapshot is on its way. One that failed, or is reported, has time."""
+        saving = False
+        for p in self._here:
+            if not any(mark <= self._host.frontier(p) for mark in desired.assignments[p].marks):
+                continue
+            saving = True
+            if now >= self._save_at.get(p, now):
+                came: list[Answer] = []
+                self._worker.save(desired, p, came)
+                answers += came
+                ended = any(isinstance(one, SnapshotStored | SnapshotNotStored) for one in came)
+                self._save_at[p] = now + (RESEND_SECONDS if ended else 0.0)
+        return saving
+
+    def _is_news(self, answer: Answer, now: float) -> bool:
+        """Whether to report an answer: a completed batch always, anything else once in a while."""
+        if isinstance(answer, Done):
+            return True
+        if now - self._told.get(answer, now - RESEND_SECONDS) < RESEND_SECONDS:
+            return False
+        self._told[answer] = now
+        return True
+
+    # -- messages out --------------------------------------------------------------------------------------------------
+
+    def _serve(self, desired: DesiredState, done: Round, answers: list[Answer]) -> None:
+        """Address what subscribers have not been sent."""
+        host = self._host
+        for consumer, sender, after, through in self.publications.due(
+            desired.epoch, lambda p: host.frontier(p) if p in host else None
+        ):
+            blocks = host.replay(sender, consumer, after, through)
+            if blocks is None:
+                answers.append(Missing(sender, after))  # it has to make them again
+                continue
+            done.blocks.setdefault(self.publications.sent(consumer, sender, through), []).extend(blocks)
+
+    def _requests(self, desired: DesiredState, now: float) -> dict[NodeId, list[Request]]:
+        host = self._host
+        frontiers = {p: host.frontier(p) for p in self._here}
+
+        def senders(consumer: PartitionId) -> Iterable[tuple[PartitionId, NodeId]]:
+            for sender in self._senders[consumer]:
+                one = desired.assignments.get(sender)
+                if one is not None and one.node != self._worker.name:
+                    yield sender, one.node
+
+        for p, frontier in frontiers.items():
+            batch, since = self._waiting.get(p, (BatchId(-2), now))
+            if batch != frontier:
+                self._waiting[p] = (frontier, now)
+            elif now - since > REQUEST_SECONDS:
+                missing = {sender for _, sender in host.missing(p)}
+                if any(
+                    sender in missing and desired.assignments[sender].frontier > frontier for sender, _ in senders(p)
+                ):
+                    self.subscriptions.again(p)
+                self._waiting[p] = (frontier, now)
+        room = self._host.inbox_bytes <= self._inbox_bytes
+        return self.subscriptions.requests(desired.epoch, frontiers, senders, room)
+
+    def _outputs(self, desired: DesiredState, now: float) -> list[Block]:
+        """Return what sinks have not been reported, or have not acknowledged for a while; late rows among it."""
+        found: list[Block] = []
+        for p in self._here:
+            for consumer in self._program.consumers(p):
+                if consumer.operator in (LATE, SINK):
+                    found += self._unreported(desired, p, consumer, now)
+        return found
+
+    def _unreported(
+        self, desired: DesiredState, partition: PartitionId, sink: PartitionId, now: float
+    ) -> Sequence[Block]:
+        # Late rows are acknowledged by the frontier: where they are not written, it does not count.
+        frontier, late = self._host.frontier(partition), sink.operator == LATE
+        acknowledged = desired.assignments[partition].frontier if late else desired.published[partition]
+        last, at = self._reported.get((partition, sink), (acknowledged, now))
+        if last > acknowledged and now - at > RESEND_SECONDS:
+            last = acknowledged
+        after = max(last, acknowledged)
+        if frontier <= after:
+            return ()
+        blocks = self._host.replay(partition, sink, after)
+        if blocks is None:
+            return ()  # `unkept` reports it
+        self._reported[partition, sink] = (frontier, now)
+        return blocks
