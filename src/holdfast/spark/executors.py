@@ -1,6 +1,6 @@
 """The executors of a run as nodes: who is there, who is gone or silent, and their agents. Runs on the driver.
 
-Spark tells at once which executors are gone; agents are pinged, so that a frozen machine is noticed within seconds. A
+Spark shows at once which executors are gone; agents are pinged, so that a frozen machine is noticed within seconds. A
 silent executor is asked to end, and never used again: when its machine thaws, it comes back as another.
 """
 
@@ -46,7 +46,7 @@ class ExecutorWatch:
         self._context, self._application, self._log = context, application, log
         self._expected, self._wait, self._keep_alive = expected, wait_seconds, keep_alive
         self.known: dict[NodeId, Executor] = {}
-        """The nodes that the coordinator has been told of."""
+        """The nodes that were reported to the coordinator."""
         self.fenced: set[NodeId] = set()
         """Nodes that were silent: their executors are not used again."""
         self.roster = Roster()

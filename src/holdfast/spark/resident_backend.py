@@ -48,7 +48,7 @@ RETURN_FACTOR = 2
 GATHER_SECONDS = 0.05
 """Nodes that are lost together are not noticed at one moment: after the first, look for others for so long."""
 END_SECONDS = 5.0
-"""How long to wait for tasks that were told to end; then their jobs are cancelled."""
+"""How long to wait for tasks that were requested to end; then their jobs are cancelled."""
 TRIES = 5
 """Jobs in a row that end without holding their node, before its executor is left alone."""
 
@@ -124,7 +124,7 @@ class ResidentBackend:
         self._reports: list[Report] = []
         self._started_at: float | None = None
         self._looked_at = -math.inf
-        self._told: Header | None = None
+        self._announced: Header | None = None
         self._stopped = self._woken = False
         self.needs_free_slot = False
         """Whether jobs that read sources run beside the tasks that stay."""
@@ -270,10 +270,10 @@ class ResidentBackend:
             "addresses": {one.node: one.address for one in known},
             "join": self._watch.roster.join(list(self._watch.known)),
         }
-        for one in known if peers != self._told else fresh:
+        for one in known if peers != self._announced else fresh:
             assert one.link is not None
             one.link.send(peers)
-        self._told = peers
+        self._announced = peers
         if self._sent is not None:
             data = encode_desired(self._sent)
             for one in fresh:
@@ -308,10 +308,10 @@ class ResidentBackend:
                 one.link.close()
             if self._cycle is not None:
                 self._cycle.lost(node)
-        told_lost = tuple(node for node in lost if node in watch.known)
+        lost_members = tuple(node for node in lost if node in watch.known)
         watch.forget((*lost, *silent))
-        if told_lost:
-            self._reports.append(NodesLost(told_lost))
+        if lost_members:
+            self._reports.append(NodesLost(lost_members))
         if silent:
             self._reports.append(NodesSilent(tuple(silent)))
         for node, executor in alive.items():
@@ -320,9 +320,9 @@ class ResidentBackend:
         for one in self._held.values():
             self._see_to_job(one)
         self._admit()
-        if self._watch.known and self._told is not None:
+        if self._watch.known and self._announced is not None:
             join = self._watch.roster.join(list(self._watch.known))
-            if join != self._told["join"]:
+            if join != self._announced["join"]:
                 self._introduce([])
 
     def _lost(self, alive: dict[NodeId, Executor], now: float) -> list[NodeId]:

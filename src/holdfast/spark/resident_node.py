@@ -93,7 +93,7 @@ class ResidentNode:
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._driver: Link | None = None
         self._standing: dict[str, int] = {}
-        """What the driver was told last: which desired state was reconciled with, and whether there is more to do."""
+        """What was sent to the driver last: which desired state was reconciled with, and whether there is more to do."""
         self._driver_left = time.monotonic()
         self._ends = False
         self._addresses: dict[NodeId, str] = {}
@@ -166,7 +166,7 @@ class ResidentNode:
         except HoldfastError:
             return False
         self._standing = {}
-        self._tell_of_agent()
+        self._report_agent()
         return True
 
     def _from_driver(self, link: Link, header: Header, body: Any) -> None:
@@ -287,9 +287,9 @@ class ResidentNode:
         self._agent_at = time.monotonic() + AGENT_SECONDS * (10 if settled else 1)
         if report != self._agent:
             self._agent = report
-            self._tell_of_agent()
+            self._report_agent()
 
-    def _tell_of_agent(self) -> None:
+    def _report_agent(self) -> None:
         if getattr(self, "_driver", None) is not None and self._driver is not None and self._agent is not None:
             one = self._agent
             self._driver.send(

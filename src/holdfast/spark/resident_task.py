@@ -23,7 +23,7 @@ from holdfast.spark.run_context import RunContext
 from holdfast.store.wire.handshake import key_from_random
 
 ENDED, MISPLACED, REPEATED = "ended", "misplaced", "repeated"
-"""How a task that stays comes to its end: as it was told; on a wrong host; as a second attempt."""
+"""How a task that stays comes to its end: at the request of the driver; on a wrong host; as a second attempt."""
 CRASHES = 5
 """Crashes within CRASH_SECONDS after which the task gives its node up."""
 CRASH_SECONDS = 60.0
@@ -79,7 +79,7 @@ def _in_a_process(operate: Callable[[], None]) -> int:
             operate()
             status = 0
         except BaseException as error:
-            # The executor's log shows it; the driver hears of it by the end of the connection.
+            # The executor's log shows it; the end of its connection shows the driver.
             sys.stderr.write(f"holdfast: the operator process failed: {type(error).__name__}: {error}\n")
             sys.stderr.flush()
         finally:

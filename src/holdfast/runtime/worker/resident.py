@@ -75,7 +75,7 @@ class ResidentWorker:
         """The last output of each partition that was reported for each sink, and when."""
         self._waiting: dict[PartitionId, tuple[BatchId, float]] = {}
         """Since when each partition waits for the batch after this one."""
-        self._told: dict[Answer, float] = {}
+        self._reported_at: dict[Answer, float] = {}
         """What was reported beside completed batches, and when: the same again has time."""
         self._save_at: dict[PartitionId, float] = {}
         """When to look again what became of a partition's snapshot."""
@@ -107,7 +107,7 @@ class ResidentWorker:
         if held is not None and (desired.epoch, desired.number) < (held.epoch, held.number):
             return
         if held is None or desired.epoch != held.epoch:
-            for memory in (self._given, self._reported, self._waiting, self._told, self._save_at, self._arrived):
+            for memory in (self._given, self._reported, self._waiting, self._reported_at, self._save_at, self._arrived):
                 memory.clear()
         self._desired, self._fresh = desired, True
 
@@ -198,9 +198,9 @@ class ResidentWorker:
         """Whether to report an answer: a completed batch always, anything else once in a while."""
         if isinstance(answer, Done):
             return True
-        if now - self._told.get(answer, now - RESEND_SECONDS) < RESEND_SECONDS:
+        if now - self._reported_at.get(answer, now - RESEND_SECONDS) < RESEND_SECONDS:
             return False
-        self._told[answer] = now
+        self._reported_at[answer] = now
         return True
 
     # -- messages out --------------------------------------------------------------------------------------------------
