@@ -166,7 +166,7 @@ class ResidentBackend:
                 cycle.lost(node)
         before, self._sent = self._sent, desired
         links = [one.link for one in self._held.values() if one.link is not None]
-        if before is not None and replace(desired, number=before.number, lag=before.lag, forget=()) == before:
+        if before is not None and replace(desired, number=before.number, lag=before.lag) == before:
             for link in links:
                 link.send({"do": "number", "number": desired.number, "of": before.number})
             return
@@ -245,6 +245,8 @@ class ResidentBackend:
         if held is None:
             return
         if came.hello is not None:
+            if held.link is not None:
+                held.link.close()  # of a process before
             held.link, held.address, held.tries = came.link, str(came.hello.get("address")), 0
             self._looked_at = -math.inf
             if came.node in self._watch.known:

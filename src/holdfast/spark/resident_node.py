@@ -93,7 +93,7 @@ class ResidentNode:
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._driver: Link | None = None
         self._standing: dict[str, int] = {}
-        """What was sent to the driver last: which desired state was reconciled with, and whether there is more to do."""
+        """What was sent to the driver last: which desired state was reconciled with, and whether more is to do."""
         self._driver_left = time.monotonic()
         self._ends = False
         self._addresses: dict[NodeId, str] = {}
@@ -189,6 +189,8 @@ class ResidentNode:
             self._worker.hand_out(replace(held, number=number, forget=()))
 
     def _meet(self, addresses: Mapping[NodeId, str], join: tuple[str, ...]) -> None:
+        for node in [node for node in self._senders if addresses.get(node) != self._addresses.get(node)]:
+            self._senders[node][0].close()  # of a process before: its end leads to a new connection
         self._addresses = dict(addresses)
         if join != self._join:
             self._join, self._agent_at = join, 0.0
