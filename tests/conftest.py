@@ -36,10 +36,12 @@ settings.register_profile(
 settings.load_profile("holdfast")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one of the suite's processes have all tests with a cluster, first of all; the others have the rest.
 
-    Two clusters at once on two cores would hold each other up, and a cluster beside pure tests does not.
+    Two clusters at once on two cores would hold each other up, and a cluster beside pure tests does not. It comes before
+    the hook of xdist, which looks for groups.
     """
 
     def has_cluster(item: pytest.Item) -> bool:
