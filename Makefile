@@ -20,7 +20,7 @@ demo: setup
 	@$(BIN)/holdfast demo
 
 test: setup lint
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 2 --dist loadscope
 
 lint: setup
 	@$(BIN)/ruff check .

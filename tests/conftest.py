@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,22 +36,29 @@ settings.register_profile(
 settings.load_profile("holdfast")
 
 
-@pytest.hookimpl(tryfirst=True)
+def _starts_a_cluster(file: Path) -> bool:
+    return file.is_relative_to(_TESTS / "spark") or file in _WITH_CLUSTERS
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one of the suite's processes have all tests with a cluster, first of all; the others have the rest.
+    """Let tests with a cluster come first."""
+    items.sort(key=lambda item: not _starts_a_cluster(item.path))
 
-    Two clusters at once on two cores would hold each other up, and a cluster beside pure tests does not. It comes before
-    the hook of xdist, which looks for groups.
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let one of the suite's processes have all tests with a cluster; the others have the rest.
+
+    Two clusters at once on two cores would hold each other up, and a cluster beside pure tests does not. (The groups of
+    xdist 3.8 have no effect with pytest 9.)
     """
+    from xdist.scheduler import LoadScopeScheduling
 
-    def has_cluster(item: pytest.Item) -> bool:
-        fixtures = {"cluster", "spark", "s3"} & set(getattr(item, "fixturenames", ()))
-        return bool(fixtures) or item.path.is_relative_to(_TESTS / "spark") or item.path in _WITH_CLUSTERS
+    class OneWithClusters(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "cluster" if _starts_a_cluster(_ROOT / nodeid.partition("::")[0]) else nodeid
 
-    for item in items:
-        if has_cluster(item):
-            item.add_marker(pytest.mark.xdist_group("cluster"))
-    items.sort(key=lambda item: not has_cluster(item))
+    return OneWithClusters(config, log)
 
 
 @pytest.fixture(scope="session")
