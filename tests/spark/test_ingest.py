@@ -167,6 +167,9 @@ class Bench:
     def wake(self) -> None:
         """Nobody waits."""
 
+    def reads_sources(self) -> None:
+        """There is room for it."""
+
     def times(self, name: str, batch: int) -> list[float]:
         rows = self.batch_log.block(OperatorId(name), BatchId(batch), 0, Epoch(1)).rows
         return [] if rows is None else rows["at"].to_pylist()

@@ -42,14 +42,14 @@ def as_rows(rows: pa.Table) -> list[str]:
 def crashing(marker: str) -> Application:
     """Counts words; the process that first sees the word `crash` is killed, once."""
 
-    def look(row: dict[str, object]) -> dict[str, object]:
-        if row["word"] == "crash":
+    def look(rows: pa.Table) -> pa.Table:
+        if "crash" in rows["word"].to_pylist():
             try:
                 os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
             except FileExistsError:
-                return row
+                return rows
             os.kill(os.getpid(), signal.SIGKILL)
-        return row
+        return rows
 
     app = Application("crashing")
     words = app.source("words", schema={"word": "string", "at": "timestamp"}, event_time="at", parallelism=2)
