@@ -1,6 +1,6 @@
 """A worker that stays: messages in, messages out, as fast as blocks come. No socket, no clock, no thread of its own.
 
-Runs on a node, inside a process that moves its messages, or in the simulator. It has a `NodeWorker`, which places,
+Runs on a node, inside a process that moves its messages, or in a test. It has a `NodeWorker`, which places,
 processes, saves and reports exactly as under every other backend; what differs is the exchange. A partition starts
 when its own inputs are complete, and what it sends goes to its subscribers at once (see subscriptions.py); the
 coordinator hands out a desired state when it has a new one and reads reports as they come. Every message may be lost

@@ -1,4 +1,4 @@
-"""Exchange between workers that stay: consumers subscribe to sender partitions. Pure; runs on nodes and in simulations.
+"""Exchange between workers that stay: consumers subscribe to sender partitions. Pure; runs on nodes.
 
 A consumer requests, of each sender partition on another node, all blocks after a batch in an epoch. A new epoch, a new
 connection or a new placement is a new subscription, which is served from the sender's outbox: nothing is remembered of
