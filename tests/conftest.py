@@ -11,9 +11,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from pyspark.sql import SparkSession
 
     from holdfast.spark.cluster import EmbeddedCluster
+    from holdfast_lab.kafka_broker import KafkaBroker
     from holdfast_lab.s3_server import S3Server
 
 # Commands and executors that tests start import what the tests import, also in a second checkout of the repository.
@@ -21,6 +23,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _PATHS = [str(_ROOT / "src"), str(_ROOT / "lab"), os.environ.get("PYTHONPATH", "")]
 _TESTS = _ROOT / "tests"
 _WITH_CLUSTERS = [
+    _TESTS / "dashboard" / "test_page_in_a_drill.py",
     _TESTS / "drill" / "test_drill_on_a_cluster.py",
     _TESTS / "docs" / "test_start_page.py",
     _TESTS / "docs" / "test_blocks.py",
@@ -56,7 +59,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class OneWithClusters(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "cluster" if _starts_a_cluster(_ROOT / nodeid.partition("::")[0]) else nodeid
+            file = _ROOT / nodeid.partition("::")[0]
+            if _starts_a_cluster(file):
+                return "cluster"
+            # One process has the tests with a broker: each that had some would start one.
+            return "broker" if file.is_relative_to(_TESTS / "kafka") else nodeid
 
     return OneWithClusters(config, log)
 
@@ -75,8 +82,8 @@ def spark(cluster: EmbeddedCluster) -> Iterator[SparkSession]:
     """The session's one Spark application."""
     from holdfast.spark.session import start_session
 
-    secret = {"spark.holdfast.store.secretFile": str(cluster.secret_file)}
-    session = start_session("holdfast-tests", cluster.master_url, settings=secret)
+    settings = {"spark.holdfast.store.secretFile": str(cluster.secret_file), "spark.decommission.enabled": "true"}
+    session = start_session("holdfast-tests", cluster.master_url, settings=settings)
     yield session
     session.stop()
 
@@ -87,6 +94,20 @@ def unhurried(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.set("spark.holdfast.keepalive.seconds", "600s")
     yield spark
     spark.conf.unset("spark.holdfast.keepalive.seconds")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium; tests that need one are skipped where there is none.
+
+    Not for the whole session: its driver keeps an event loop running, and other tests run loops of their own.
+    """
+    from holdfast_lab.browser import chromium, missing_browser
+
+    if (missing := missing_browser()) is not None:
+        pytest.skip(missing)
+    with chromium() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
@@ -101,3 +122,17 @@ def s3() -> Iterator[S3Server]:
         pytest.skip(str(missing))
     with server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[KafkaBroker]:
+    """A real Kafka broker on loopback; tests may kill it and start it again, and leave it running."""
+    from holdfast.errors import BadInput
+    from holdfast_lab.kafka_broker import KafkaBroker
+
+    try:
+        running = KafkaBroker(fetch=False)
+    except BadInput as missing:
+        pytest.skip(str(missing))
+    with running:
+        yield running

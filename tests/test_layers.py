@@ -17,6 +17,8 @@ LINES = [
     ["pictures"],
     ["drill", "simulation"],
     ["spark"],
+    ["reports"],
+    ["dashboard"],
     ["runtime", "store"],
     ["recovery"],
     ["planning"],
@@ -59,6 +61,7 @@ ONLY_IN = {
     "rich": {"cli"},
     "click": {"cli"},
     "obstore": {"storage"},
+    "opentelemetry": {"spark"},
 }
 
 

@@ -29,6 +29,7 @@ from holdfast.runtime import ParquetSink
 from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.spark.cluster import EmbeddedCluster
 from holdfast.storage.storage import open_storage
+from holdfast_lab.driver_processes import driver_environment, process_tree, send
 from holdfast_lab.s3_server import S3Server
 
 SECONDS = 300.0
@@ -86,7 +87,7 @@ class NewDriver:
             *(["--take-over"] if take_over else []),
         ]
         with (folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=environment())
+            self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=driver_environment())
         self.pid = self._process.pid
 
     @property
@@ -99,7 +100,7 @@ class NewDriver:
         try:
             status = self._process.wait(SECONDS)
         except subprocess.TimeoutExpired:
-            send(tree(self.pid), signal.SIGKILL)
+            send(process_tree(self.pid), signal.SIGKILL)
             self._process.wait()
             return f"it did not end within {SECONDS:.0f} s"
         return {0: ENDED, 1: OVER, 2: DONE}.get(status, f"status {status}")
@@ -112,7 +113,7 @@ class KeptDriver:
         words = [sys.executable, __file__, "--serve", cluster.master_url, str(cluster.secret_file)]
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment()
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=driver_environment()
             )
         self.pid = self._process.pid
         self._said: queue.Queue[str] = queue.Queue()
@@ -154,7 +155,7 @@ class KeptDriver:
 
     def close(self) -> None:
         """End the process."""
-        send(tree(self.pid), signal.SIGKILL)
+        send(process_tree(self.pid), signal.SIGKILL)
         self._process.wait()
 
 
@@ -274,7 +275,7 @@ class PausedRun:
         while frozen < times:
             if not self._wait(driver, self._draw.choice((0, 1, 1, 2, 4))):
                 break
-            processes = tree(driver.pid) if self._draw.random() < 0.7 else [driver.pid]
+            processes = process_tree(driver.pid) if self._draw.random() < 0.7 else [driver.pid]
             send(processes, signal.SIGSTOP)
             frozen += 1
             try:
@@ -343,35 +344,6 @@ class PausedRun:
             print(f"counts: {total} in {windows} windows")
             self._problems += 1
         return self._problems
-
-
-def environment() -> dict[str, str]:
-    """Return what a driver's process has in its environment."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"}
-
-
-def tree(pid: int) -> list[int]:
-    """Return a process and all that it has started, as far as they have not moved away."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        children.setdefault(int(fields[1]), []).append(int(path.parent.name))
-    found = [pid]
-    for one in found:
-        found += children.get(one, [])
-    return found
-
-
-def send(processes: list[int], number: signal.Signals) -> None:
-    """Send a signal to processes that may be gone."""
-    for pid in processes:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            continue
 
 
 if __name__ == "__main__":

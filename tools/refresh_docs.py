@@ -85,7 +85,23 @@ def command_pages() -> str:
     return "\n\n".join(parts)
 
 
+def metrics_table() -> str:
+    """Return the table of metrics."""
+    from holdfast.dashboard.metrics import metrics_table as table
+
+    return table()
+
+
+def alerts_table() -> str:
+    """Return the table of alerts."""
+    from holdfast.dashboard.alerts import alerts_table as table
+
+    return table()
+
+
 GENERATED = {
+    "metrics": metrics_table,
+    "alerts": alerts_table,
     "settings": settings_table,
     "spark-settings": spark_settings_table,
     "decisions": decisions_table,

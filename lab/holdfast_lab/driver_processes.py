@@ -24,17 +24,20 @@ _LOOK_AGAIN = 0.03
 class Driver:
     """One process of a driver; what it prints for people goes to the end of a file."""
 
-    def __init__(self, words: Sequence[str], directory: str, log: Path) -> None:
-        """Start it with these words after `python -m`; the run is in `run` of this directory."""
+    def __init__(self, words: Sequence[str], directory: str, log: Path, *, stuck_after: float = SECONDS) -> None:
+        """Start it with these words after `python -m`; the run is in `run` of this directory.
+
+        One that does nothing for `stuck_after` seconds is taken for stuck.
+        """
+        self._stuck_after = stuck_after
         self._log, self._storage = log, open_storage(f"{directory}/run")
         self._claim = self._last_claim()
-        path = os.pathsep.join(filter(None, sys.path))
         with log.open("ab") as lines:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *words],
                 stdout=subprocess.DEVNULL,
                 stderr=lines,
-                env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+                env=driver_environment(),
             )
 
     @property
@@ -99,7 +102,7 @@ class Driver:
         return 0 if last is None else int(last["claim"])
 
     def _until(self, reached: Callable[[], bool]) -> bool:
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + self._stuck_after
         while not reached():
             if self.ended:
                 return False
@@ -107,6 +110,11 @@ class Driver:
                 raise SystemExit(f"the driver does nothing:\n{self.last_lines()}")
             time.sleep(_LOOK_AGAIN)
         return not self.ended
+
+
+def driver_environment() -> dict[str, str]:
+    """Return what a driver's process has in its environment: it imports what this process imports."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"}
 
 
 def process_tree(pid: int) -> list[int]:

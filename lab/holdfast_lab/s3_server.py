@@ -72,7 +72,7 @@ class S3Server:
         self.close()
 
     def _start(self, program: Path) -> int:
-        port = _free_port()
+        port = free_port()
         log = self.folder / "log"
         with log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -140,7 +140,8 @@ def _build(go: str, folder: Path) -> None:
         )
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that nothing listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
         Aggregate,
         Application,
         Files,
+        KafkaTopic,
         Stream,
         Windowed,
         avg,
         count,
         count_distinct,
         files,
+        kafka,
         max,  # noqa: A004
         min,  # noqa: A004
         rows,
@@ -40,7 +42,16 @@ if TYPE_CHECKING:
     )
     from holdfast.cli.submit import submit
     from holdfast.errors import BadInput, CheckFailed, HoldfastError
-    from holdfast.runtime.io.named_sinks import console, foreach_batch, memory, parquet, transactional
+    from holdfast.planning.joint.targets import targets
+    from holdfast.runtime.io.named_sinks import (
+        console,
+        delta,
+        foreach_batch,
+        kafka_topic,
+        memory,
+        parquet,
+        transactional,
+    )
     from holdfast.runtime.io.sinks import OutputKey
     from holdfast.runtime.messages import OperatorFailed
     from holdfast.spark.handle import Run
@@ -49,13 +60,17 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "holdfast.application": (
-        *("Aggregate", "Application", "Files", "Stream", "Windowed", "avg", "count", "count_distinct", "files"),
+        *("Aggregate", "Application", "Files", "KafkaTopic", "Stream", "Windowed"),
+        *("avg", "count", "count_distinct", "files", "kafka"),
         *("max", "min", "rows", "session", "sliding", "sum", "tumbling"),
     ),
     "holdfast.cli.submit": ("submit",),
     "holdfast.errors": ("BadInput", "CheckFailed", "HoldfastError"),
+    "holdfast.planning.joint.targets": ("targets",),
     "holdfast.runtime.messages": ("OperatorFailed",),
-    "holdfast.runtime.io.named_sinks": ("console", "foreach_batch", "memory", "parquet", "transactional"),
+    "holdfast.runtime.io.named_sinks": (
+        *("console", "delta", "foreach_batch", "kafka_topic", "memory", "parquet", "transactional"),
+    ),
     "holdfast.runtime.io.sinks": ("OutputKey",),
     "holdfast.spark.handle": ("Run",),
     "holdfast.spark.reading": ("read",),
@@ -70,6 +85,7 @@ __all__ = [
     "CheckFailed",
     "Files",
     "HoldfastError",
+    "KafkaTopic",
     "OperatorFailed",
     "OutputKey",
     "Run",
@@ -80,8 +96,11 @@ __all__ = [
     "console",
     "count",
     "count_distinct",
+    "delta",
     "files",
     "foreach_batch",
+    "kafka",
+    "kafka_topic",
     "max",
     "memory",
     "min",
@@ -93,6 +112,7 @@ __all__ = [
     "start",
     "submit",
     "sum",
+    "targets",
     "transactional",
     "tumbling",
 ]

@@ -64,6 +64,18 @@ def replace_atomically(path: Path, data: bytes) -> None:
         raise
 
 
+def replace_privately(path: Path, data: bytes) -> None:
+    """Replace a file that only this user may read, from its first moment on; as `replace_atomically`."""
+    part = _part(path)
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
 def sync_folder(folder: Path) -> None:
     """Sync a folder's entries: before that, a file created or renamed in it may be gone after a power cut."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -62,6 +62,10 @@ EXTRAS = {
     "py4j": "spark",
     "pandas": "spark",
     "obstore": "objects",
+    "deltalake": "delta",
+    "opentelemetry": "otel",
+    "confluent_kafka": "kafka",
+    "fastavro": "avro",
 }
 """Which extra of the package brings a module that is not always there."""
 

@@ -16,6 +16,9 @@ NodeId = NewType("NodeId", str)
 BatchId = NewType("BatchId", int)
 """What the sources emit between two barriers, counted from zero."""
 
+SegmentId = NewType("SegmentId", str)
+"""Operators that checkpoint together at their own frequency."""
+
 LONGEST_ID = 100
 _OPERATOR = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 _PARTITION = re.compile(r"([A-Za-z0-9_-]{1,100})\[(0|[1-9][0-9]{0,8})\]", re.ASCII)

@@ -68,7 +68,7 @@ def test_batches_stand_in_for_readers() -> None:
 
 
 def shown(display: RunDisplay, checkpoint: int, capsys: pytest.CaptureFixture[str]) -> str:
-    state = SimpleNamespace(partitions={}, checkpoints=SimpleNamespace(global_batch=checkpoint))
+    state = SimpleNamespace(partitions={}, parked={}, checkpoints=SimpleNamespace(global_batch=checkpoint))
     running: Any = SimpleNamespace(frontier=1, coordinator=SimpleNamespace(state=state))
     display.watch(running)
     display.advanced({})

@@ -187,7 +187,7 @@ def test_result_and_report() -> None:
         sum(one["priority"] * (one["back_at"] - one["down_at"]) for one in failed)
     )
     page = make_report(result, measures, checks, history)
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 4, "queries, the recovery, available queries, latencies"
     for outside in ("http://", "https://", "src=", "href=", "@import", "url("):
         assert outside not in page.replace("http://www.w3.org/2000/svg", ""), "the page needs no network"
     assert "&lt;b&gt;" in page

@@ -1,4 +1,4 @@
-"""A user's application in a drill on a real cluster: recorded, a node and the driver killed; every row once."""
+"""A user's application in a drill on a cluster: a node and the driver are killed, a row is poisoned; every row once."""
 
 from __future__ import annotations
 
@@ -69,17 +69,17 @@ def test_an_application_survives_a_drill(
     write_application(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    options = "--nodes 3 --kill 1 --arrivals 1 --kill-driver --batches 14 --rows 80 --fail-at 6 --seed 2 --keep --out d"
-    status = run(["drill", "own_app.py", *options.split()])
+    options = "--nodes 3 --kill 1 --arrivals 1 --kill-driver --poison --poison-for 1 --batches 10 --rows 80 --fail-at 3"
+    status = run(["drill", "own_app.py", *options.split(), "--seed", "2", "--keep", "--out", "d"])
     printed = capsys.readouterr()
     result = json.loads((tmp_path / "d" / "result.json").read_text())
     assert result["verdict"] == "ok", result["reasons"]
     assert status == 0
-    assert "recorded 1,120 rows of visits, cut into 14 batches; more with --rows or --batches\n" in printed.err
+    assert "recorded 800 rows of visits, cut into 10 batches; more with --rows or --batches\n" in printed.err
     assert "OK: 1 of 3 nodes were killed" in printed.out
     assert "The application's own sinks were not used." in printed.out
     assert not (tmp_path / "never").exists()
-    assert result["exactly_once"]["expected"] > 1000
+    assert result["exactly_once"]["expected"] > 800
     assert result["not_compared"] == {}
     assert {one["id"]: one["priority"] for one in result["queries"]} == {
         "slow[0]": 2,
@@ -88,7 +88,10 @@ def test_an_application_survives_a_drill(
         "pages[1]": 4,
         "users[0]": 1,
     }
-    assert result["faults"] == {"kill": 1, "kill-driver": 1, "start-driver": 1, "add-node": 1}
+    assert result["faults"] == {"kill": 1, "kill-driver": 1, "start-driver": 1, "add-node": 1, "poison": 1, "cure": 1}
+    assert {one["query"] for one in result["parked"]} == {"users[0]"}, "the least valuable query, and no other"
+    checks = {one["name"]: one["verdict"] for one in result["checks"]}
+    assert checks["input"] == checks["parked"] == "ok"
     with (tmp_path / "d" / "history.jsonl").open() as lines:
         history = read_history(lines)
     assert [event.at for event in history] == sorted(event.at for event in history)
@@ -96,5 +99,6 @@ def test_an_application_survives_a_drill(
     assert all(one["back_at"] is not None for one in result["queries"]), "the driver's end takes every query down"
     report = (tmp_path / "d" / "report.html").read_text()
     # On a very busy machine the failure comes before the first output: there is no latency to draw then.
-    assert report.count("<svg") == (2 if "No output came before the failure" in report else 3)
+    assert report.count("<svg") == (4 if "<h2>Relative latency</h2>" in report else 3)
+    assert "<testcase" in (tmp_path / "d" / "junit.xml").read_text()
     assert (tmp_path / "d" / "input" / "visits.parquet").exists(), "to repeat it with --input d/input"

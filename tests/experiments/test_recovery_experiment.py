@@ -9,8 +9,11 @@ import pytest
 from holdfast.drill.scenarios import find_scenario
 from holdfast.drill.schedule import FaultKind, make_schedule
 from holdfast.drill.settings import check_settings
+from holdfast.reports.junit import make_junit
+from holdfast.reports.page import make_page
 from holdfast_lab.experiments.recovery.drills import planned_drills
 from holdfast_lab.experiments.recovery.findings import find_claims, latencies, mean_relative, summary
+from holdfast_lab.experiments.recovery.report import experiment_report
 
 
 def test_every_drill_can_be_done() -> None:
@@ -108,3 +111,21 @@ def test_structured_streaming_beside_holdfast_under_the_same_kills() -> None:
     first, second = find_claims(results)
     assert (first.holds, first.ours) == (True, "1 killed: worst latency 30 s, 0.5 s before")
     assert (second.holds, second.ours) == (True, "1 killed: worst latency 5 s beside 30 s")
+
+
+def test_one_report_compares_the_drills() -> None:
+    planned = [one for one in planned_drills(seed=1) if one.figure == 11]
+    results = {one.name: result(600.0 + number, 500.0) for number, one in enumerate(planned)}
+    for one in results.values():
+        one |= {"available": [[0.0, 2], [20.0, 1], [30.0, 2]], "ended_at": 60.0}
+        one["exactly_once"] = {"expected": 100, "missing": 0, "duplicated": 0, "wrong": 0}
+    results[planned[0].name] |= {"verdict": "unknown", "reasons": ["faults: none hit <a> partition"]}
+    rows = [summary(one.name, one.label, results[one.name]) for one in planned]
+    report = experiment_report(planned, results, rows, find_claims(results), ["holdfast", "experiment", "recovery"])
+    assert report.verdict == "unknown"
+    assert report.line.startswith(f"{len(planned) - 1} of {len(planned)} drills are ok")
+    page = make_page(report)
+    assert page.count("<svg") == 1
+    assert "&lt;a&gt; partition" in page
+    assert all(one.name in page for one in planned)
+    assert make_junit([("recovery", report)]).count("<error") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -301,3 +302,37 @@ def test_allowed_plans_are_sorted() -> None:
     plans = allowed_plans(request(prefer=Preference.STORAGE))
     overheads = [plan.storage_overhead for plan in plans]
     assert overheads == sorted(overheads)
+
+
+def test_a_restore_has_lost_a_holder_already() -> None:
+    """Eq. 3, given that the node whose state is restored held one of the fragments."""
+    for coding in (Coding(2, 2), Coding(3, 3), Coding(12, 4)):
+        one_less = Coding(coding.data, coding.parity - 1)
+        assert loss_probability(coding, 0.05, gone=1) == pytest.approx(loss_probability(one_less, 0.05))
+        assert loss_probability(coding, 0.05, gone=0) == loss_probability(coding, 0.05)
+    assert loss_probability(Coding(3, 1), 0.05, gone=2) == 1.0
+
+
+def test_equal_weights_give_the_formula_of_the_paper() -> None:
+    rates = CodeRates({Coding(4, 2): CodeRate(1e9, 1e9)})
+    plain = FragmentRequest(6e6, 6, 0.01, 0.99, 1e8, rates, peer_bandwidth=1e7)
+    for coding in (Coding(4, 2), Coding(3, 3), Coding(1, 1)):
+        weighed = evaluate(replace(plain, weights=(1.0,) * 6), coding)
+        assert weighed.spread_seconds == pytest.approx(evaluate(plain, coding).spread_seconds)
+
+
+def test_slow_peers_make_a_restore_longer_and_never_give_more_than_they_hold() -> None:
+    rates = CodeRates({Coding(4, 2): CodeRate(1e9, 1e9)})
+    request = FragmentRequest(6e6, 6, 0.01, 0.99, 1e9, rates, peer_bandwidth=1e7)
+    even = evaluate(request, Coding(4, 2))
+    slow = evaluate(replace(request, weights=(1.0, 1.0, 1.0, 1.0, 0.1, 0.1)), Coding(4, 2))
+    assert slow.recovery_seconds > even.recovery_seconds
+    # Three fast holders are left, each with 1.5 MB: 4.5 MB in 0.15 s, then the two slow ones give the rest alone.
+    assert slow.retrieval_seconds == pytest.approx(0.15 + (6e6 - 4.5e6 - 2 * 0.15 * 1e6) / 2e6)
+
+
+@pytest.mark.parametrize("wrong", [{"gone": -1}, {"weights": (1.0, 0.0)}])
+def test_weights_and_losses_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+    rates = CodeRates({Coding(4, 2): CodeRate(1e9, 1e9)})
+    with pytest.raises(BadInput):
+        FragmentRequest(6e6, 6, 0.01, 0.99, 1e9, rates, **wrong)  # type: ignore[arg-type]

@@ -113,7 +113,7 @@ class Driven:
         frontiers: dict[PartitionId, BatchId] = {}
         for p in machine.state.in_state(PLACED_STATES):
             mine = machine.state.partitions[p]
-            if mine.state == "paused":
+            if mine.state in ("paused", "parked"):
                 continue
             senders = machine.state.graph.senders(p)
             reach = min((frontiers.get(s, machine.state.partitions[s].frontier) for s in senders), default=self.logged)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from holdfast.ids import BatchId, Epoch
 from holdfast.recovery.checkpoints import Checkpoints, SavedSnapshot
@@ -39,7 +40,7 @@ def test_what_holds_the_changes_since_an_image_goes_with_it() -> None:
 def test_changes_since_an_image_that_is_gone_are_not_safe() -> None:
     checkpoints = book_with(snapshot(3, follows=2), marks=(3,))
     assert not checkpoints.has(A, BatchId(3))
-    assert checkpoints.next_global({}, [A]) is None
+    assert checkpoints.last(A) is None
 
 
 def test_an_image_that_the_book_keeps_is_written_down_with_it() -> None:
@@ -47,7 +48,7 @@ def test_an_image_that_the_book_keeps_is_written_down_with_it() -> None:
     checkpoints.mark(BatchId(3), durable=True)
     kept = SavedSnapshot(BatchId(3), Epoch(1), None, None, durable=True, contents=b"\x00small")
     checkpoints.stored(A, kept)
-    checkpoints.make_global(BatchId(3))
+    checkpoints.move({A: BatchId(3)})
     again = Checkpoints.read([A], json.loads(json.dumps(checkpoints.written())))
     found = again.at(A, BatchId(3))
     assert found == kept
@@ -64,6 +65,19 @@ def test_an_uncertain_output_is_in_its_image_before_the_checkpoint_is_global() -
     """Else its rows, which go out only after the checkpoint, would be nowhere once its node is lost."""
     for saved, whole in ((snapshot(4), False), (snapshot(4, outbox_from=4), False), (snapshot(4, outbox_from=3), True)):
         checkpoints = book_with(saved, marks=(4,))
-        assert checkpoints.next_global({A: BatchId(2)}, sure=[]) == (4 if whole else None)
-        assert checkpoints.next_global({A: BatchId(4)}, sure=[]) == 4, "it is out: the snapshot need not hold it"
-        assert checkpoints.next_global({A: BatchId(2)}, sure=[A]) is None, "a sure output goes out before"
+        assert checkpoints.is_covered(A, BatchId(4), {A: BatchId(2)}) == whole
+        assert checkpoints.is_covered(A, BatchId(4), {A: BatchId(4)}), "it is out: the snapshot need not hold it"
+
+
+def test_a_snapshot_that_lacks_unpublished_rows_replaces_none_that_holds_them() -> None:
+    """A node lost its outbox and was asked for a durable snapshot at a batch that is saved with the rows."""
+    checkpoints = book_with(snapshot(3, outbox_from=0), marks=(3,))
+    poorer = replace(snapshot(3, outbox_from=4), durable=True)
+    assert checkpoints.stored(A, poorer, BatchId(2)) == poorer, "rows of batches 2 and 3 would be nowhere"
+    assert checkpoints.at(A, BatchId(3)) == snapshot(3, outbox_from=0)
+    whole = replace(snapshot(3, outbox_from=2), durable=True)
+    assert checkpoints.stored(A, whole, BatchId(2)) == snapshot(3, outbox_from=0)
+    later = book_with(snapshot(3, outbox_from=0), marks=(3,))
+    assert later.stored(A, poorer, BatchId(4)) == snapshot(3, outbox_from=0), "all of them are published"
+    sure = book_with(snapshot(3, outbox_from=0), marks=(3,))
+    assert sure.stored(A, poorer) == snapshot(3, outbox_from=0), "its rows can be made again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from holdfast.recovery.events import (
     CheckpointMarked,
     CheckpointStored,
     CostsMeasured,
+    NodesArrived,
     NodesSilent,
     PartitionsReported,
     RestoreFailed,
@@ -38,7 +40,7 @@ from holdfast.recovery.events import (
 )
 from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
-from holdfast.runtime.coordinator.status import RunStatus
+from holdfast.runtime.coordinator.status import RunStatus, has_room
 from recovery.machine_driving import Driven, chain, part, star
 
 SIZE = 1.25
@@ -283,6 +285,23 @@ def test_a_failed_restore_of_an_image_during_recovery_goes_to_the_global_one() -
     assert driven.state("c") == "restoring"
 
 
+def test_a_mark_that_is_given_up_takes_those_along_that_wait_for_it() -> None:
+    """A partition that restarts saves from the latest mark on: without that one, the mark before it never ends."""
+    driven = running()
+    for batch in (6, 9):
+        driven.tell(CheckpointMarked(BatchId(batch), durable=False))
+    driven.lose(str(driven.node("c")))
+    driven.arrive({"n4": SIZE})
+    checkpoints = driven.machine.state.checkpoints
+    assert driven.machine.state.marks_for(part("c")) == (9,)
+    driven.tell(CheckpointGivenUp(BatchId(9)))
+    assert checkpoints.marks == [], "a driver logs no further mark while one is open"
+    driven.tell(CheckpointMarked(BatchId(12), durable=False))
+    driven.tell(CheckpointMarked(BatchId(15), durable=False))
+    driven.tell(CheckpointGivenUp(BatchId(15)))
+    assert checkpoints.marks == [12], "everybody saves at it"
+
+
 def test_blocking_waits_until_everything_fits() -> None:
     driven = running(settings=RecoverySettings(strategy=RecoveryStrategy.BLOCKING))
     driven.lose(str(driven.node("b")), str(driven.node("c")))
@@ -453,10 +472,12 @@ def test_a_long_recovery_keeps_only_the_images_that_may_be_needed() -> None:
         for effect in driven.checkpoint(batch, durable=batch % 10 == 0):
             if isinstance(effect, Forget):
                 forgotten += [snapshot.batch for p, snapshot in effect.snapshots if p == part("a")]
-    assert driven.machine.state.checkpoints.global_batch == 3
+    checkpoints = driven.machine.state.checkpoints
+    assert checkpoints.global_batch == 3
     assert forgotten == list(range(5, 55, 5)), "all but the last"
-    assert len(driven.machine.state.checkpoints._snapshots[part("a")]) == 2
-    assert driven.machine.state.checkpoints.marks[-1] == 55
+    kept = sorted(batch for batch, _ in checkpoints._snapshots[part("a")])
+    assert kept == [3, 55], "the durable checkpoint of all, and its own"
+    assert [checkpoints.line[part(one)] for one in "sab"] == [55, 55, 3]
 
 
 def test_images_that_came_too_late_to_be_of_use_are_forgotten() -> None:
@@ -468,6 +489,20 @@ def test_images_that_came_too_late_to_be_of_use_are_forgotten() -> None:
     there = driven.machine.state.checkpoints.at(part("a"), BatchId(8))
     assert there is not None
     assert driven.tell(CheckpointStored(part("a"), there)) == [], "said twice"
+
+
+def test_an_image_that_is_being_deleted_does_not_count_when_it_is_reported_again() -> None:
+    driven = running()
+    driven.cycle(8)
+    checkpoints, epoch = driven.machine.state.checkpoints, driven.machine.state.epoch
+    given_up = SavedSnapshot(BatchId(8), epoch, None, None, durable=True)
+    assert driven.tell(CheckpointStored(part("a"), given_up)) == [Forget(((part("a"), given_up),))], "not marked"
+    driven.tell(CheckpointMarked(BatchId(8), durable=True))
+    assert driven.tell(CheckpointStored(part("a"), given_up)) == []
+    assert not checkpoints.has(part("a"), BatchId(8))
+    count = driven.machine.state.partitions[part("a")].forgotten
+    driven.tell(CheckpointStored(part("a"), replace(given_up, saved=(0, count))))
+    assert checkpoints.has(part("a"), BatchId(8))
 
 
 def test_a_plan_that_fails_its_check_does_not_run_and_the_simplest_takes_its_place(
@@ -504,3 +539,49 @@ def test_the_feed_does_not_wait_for_live_partitions_behind_a_lost_one() -> None:
     assert state.partitions[part("c")].frontier < 9
     status = RunStatus(None, state, None, None)  # type: ignore[arg-type]
     assert status.live_frontier == 9
+
+
+@pytest.mark.parametrize(("behind", "room"), [(None, False), (4, False), (50, True)])
+def test_a_query_that_stands_still_does_not_hold_back_one_that_is_worth_more(behind: int | None, room: bool) -> None:
+    """An operator that holds Python's global lock for ten seconds stopped the log, and so all queries."""
+    driven = Driven(star([1, 9]))
+    driven.arrive({"n1": 100.0})
+    driven.cycle(3)
+    state = driven.machine.state
+    low, high = state.graph.outputs
+    for p in state.graph.members(high):
+        state.partitions[p].frontier = BatchId(20)
+    status = RunStatus(None, state, SimpleNamespace(frontier=BatchId(20)), None)  # type: ignore[arg-type]
+    assert (status.live_frontier, status.leading_frontier) == (state.partitions[low].frontier, 20)
+    assert has_room(status, 8, behind) == room
+    for p in state.graph.members(high):
+        state.partitions[p].frontier = BatchId(10)
+    assert not has_room(status, 8, 1000), "the most valuable ones hold it back, however far others may be behind"
+
+
+def test_a_start_with_checkpoints_at_several_batches_keeps_what_those_behind_need() -> None:
+    """Else the others could save no durable snapshot any more: a consumer would need what it does not hold."""
+    driven = Driven(star([2, 1]), nodes={"n1": 5 * SIZE, "n2": SIZE})
+    driven.cycle(3)
+    driven.checkpoint(3)
+    moved = Checkpoints.read(
+        driven.machine.state.graph.order,
+        driven.machine.state.written()["checkpoints"],  # type: ignore[arg-type]
+    )
+    moved.line[part("s")] = moved.line[part("a")] = BatchId(5)
+    for name in "sa":
+        moved.stored(part(name), SavedSnapshot(BatchId(5), Epoch(1), outbox_from=BatchId(0)))
+    machine = RecoveryMachine(ClusterState(driven.machine.state.graph, checkpoints=moved))
+    effects = machine.handle(NodesArrived({NodeId("n1"): 5 * SIZE}))
+    assert Keep(everything=True) in effects
+    assert machine.state.recovering
+    machine.handle(
+        PartitionsReported(
+            machine.state.epoch,
+            BatchId(5),
+            dict.fromkeys(machine.state.graph.order, BatchId(5)),
+            frozenset(machine.state.graph.order),
+            {},
+        )
+    )
+    assert machine.state.keep_from()[part("s")] <= 4, "b starts at 3, if it is lost again"

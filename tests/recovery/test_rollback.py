@@ -26,7 +26,9 @@ def back(
         return BatchId(kept.get(str(p.operator), 99))
 
     live = {p for p in graph.order if p not in starts and p not in on_the_way}
-    found = partitions_to_roll_back(graph, starts, on_the_way, kept_from, BatchId(checkpoint), live)
+    found = partitions_to_roll_back(
+        graph, starts, on_the_way, kept_from, dict.fromkeys(graph.order, BatchId(checkpoint)), live
+    )
     return " ".join(sorted(str(p.operator) for p in found))
 
 

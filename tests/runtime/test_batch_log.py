@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,14 +10,17 @@ import pytest
 
 from holdfast import Application
 from holdfast.errors import BadInput, CheckFailed
-from holdfast.ids import BatchId, Epoch, OperatorId
-from holdfast.runtime.io.batch_log import RECORDS_KEPT, Arrived, BatchLog
+from holdfast.ids import BatchId, Epoch, OperatorId, SegmentId
+from holdfast.runtime.coordinator.future_rows import FutureRows
+from holdfast.runtime.io.batch_log import FORMAT, RECORDS_KEPT, Arrived, BatchLog
 from holdfast.runtime.io.intake import Intake, MicroBatch, ReaderOver
+from holdfast.runtime.io.logged_marks import ALL_PARTITIONS, LoggedMark, LoggedMarks
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.store import StaleEpoch
 from holdfast.runtime.times import END_OF_TIME, NOT_YET
 from holdfast.storage.files import FileStorage
 from holdfast.storage.memory import MemoryStorage
+from holdfast.storage.records import Records
 from holdfast.storage.storage import Storage
 
 S, T = OperatorId("s"), OperatorId("t")
@@ -48,6 +52,24 @@ def watermark(log: BatchLog, batch: int, source: OperatorId = S) -> int | None:
     record = log.record(BatchId(batch))
     assert record is not None
     return record.sources[source].watermark
+
+
+def test_a_batch_has_the_watermark_that_it_was_logged_with() -> None:
+    """The record decides: neither what a later driver would allow for lateness, nor when it reads, changes a replay."""
+    storage = MemoryStorage()
+    first = log(storage)
+    first.append({"s": rows(3.0, 7.0), "t": rows(5.0)})
+    first.append({"s": rows(4.0)})
+    other = Application("x")
+    other.source("s", schema={"n": "int64", "at": "double"}, event_time="at", lateness=5.0, parallelism=2)
+    other.source("t", schema={"n": "int64", "at": "double"}, event_time="at")
+    later = BatchLog(Program(other).sources, "x", storage, claim=2)
+    for reader in (first, log(storage), later):
+        for batch in (0, 1):
+            marks = {
+                block.header.watermark for name in (S, T) for block in reader.blocks(name, BatchId(batch), Epoch(9))
+            }
+            assert marks == {6_000_000, 5_000_000}
 
 
 @pytest.mark.parametrize("anew", [False, True])
@@ -261,6 +283,69 @@ def test_a_piece_that_the_driver_before_may_still_log_stays() -> None:
     assert numbers(new, 0) == [[], [0]]
 
 
+# -- marks -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_says_which_segments_checkpoint_and_when_it_was_logged() -> None:
+    storage, times = MemoryStorage(), iter((5.0, 6.5, 4.0))
+    first = BatchLog(program().sources, "x", storage, claim=1, now=lambda: next(times))
+    asked: list[BatchId] = []
+
+    def decide(batch: BatchId) -> LoggedMarks:
+        asked.append(batch)
+        return {ALL_PARTITIONS: LoggedMark(durable=True), SegmentId("s"): LoggedMark(durable=False)} if batch else {}
+
+    first.decide_marks(decide)
+    first.append({"s": rows(1.0)})
+    first.commit(BatchId(1), {})
+    assert first.fence([S, T])
+    assert asked == [0, 1], "the batch between two layouts is no mark"
+    later = BatchLog(program().sources, "x", storage, claim=2, generation=1)
+    found = [record for number in range(3) if (record := later.record(BatchId(number))) is not None]
+    both = {ALL_PARTITIONS: LoggedMark(durable=True), SegmentId("s"): LoggedMark(durable=False)}
+    assert [record.marks for record in found] == [{}, both, {}]
+    assert [record.logged_at for record in found] == [5.0, 6.5, 4.0]
+
+
+def test_a_record_of_an_earlier_version_has_no_marks() -> None:
+    storage = MemoryStorage()
+    log(storage).append({"s": rows(1.0)})
+    held = storage.read("batches/000000000000")
+    assert held is not None
+    fields = json.loads(held.to_pybytes().partition(b"\n")[2])
+    assert (fields.pop("marks"), isinstance(fields.pop("logged-at"), float)) == ({}, True)
+    before = MemoryStorage()
+    Records(before, "batches", version=FORMAT).create(0, fields)
+    record = BatchLog(program().sources, "x", before, claim=2).record(BatchId(0))
+    assert record is not None
+    assert (record.marks, record.logged_at) == ({}, None)
+    assert sum(record.sources[S].rows) == 1
+
+
+def test_a_write_whose_answer_was_lost_is_repeated_with_the_same_bytes() -> None:
+    """Otherwise the driver would find its own batch, and take it for that of another driver."""
+
+    class Forgetful(MemoryStorage):
+        silent = True
+
+        def create(self, name: str, data: bytes | memoryview | pa.Buffer) -> bool:
+            created = super().create(name, data)
+            if self.silent:
+                self.silent = False
+                raise OSError("the answer was lost")
+            return created
+
+    times = iter((1.0, 2.0, 3.0))
+    one = BatchLog(program().sources, "x", Forgetful(), claim=1, now=lambda: next(times))
+    marks = iter(({}, {ALL_PARTITIONS: LoggedMark(durable=True)}, {}))
+    one.decide_marks(lambda batch: next(marks))
+    with pytest.raises(OSError, match="the answer was lost"):
+        one.commit(BatchId(0), {})
+    record = one.commit(BatchId(0), {})
+    assert (record.logged_at, record.marks) == (1.0, {})
+    assert one.commit(BatchId(1), {}).logged_at == 3.0
+
+
 # -- micro-batches ---------------------------------------------------------------------------------------------------
 
 
@@ -413,3 +498,101 @@ def test_a_source_that_was_added_is_not_idle_before_it_began() -> None:
     intake.arrived(S, MicroBatch(0, "0", (after.write_piece(S, rows(9.0), "0"),)), turn=1)
     assert intake.make_batch() == 3
     assert watermark(after, 3, T) == NOT_YET
+
+
+# -- events in the future ----------------------------------------------------------------------------------------------
+
+FAR = 4e9
+"""An event time decades ahead."""
+
+
+def bounded(storage: Storage, now: float, *, ahead: float | None = 60.0, claim: int = 1) -> BatchLog:
+    return BatchLog(program().sources, "x", storage, claim=claim, now=lambda: now, ahead=ahead)
+
+
+def test_an_event_far_in_the_future_does_not_move_the_watermark() -> None:
+    """One such row made every later row late, for ever."""
+    storage = MemoryStorage()
+    log = bounded(storage, 1000.0)
+    log.append({"s": rows(990.0, FAR, 1060.0, None), "t": rows(FAR)})
+    assert watermark(log, 0) == 1_059_000_000, "the latest within a minute of the batch's time, less the lateness"
+    assert watermark(log, 0, T) == NOT_YET, "nothing else has come"
+    record = log.record(BatchId(0))
+    assert record is not None
+    assert [record.sources[name].ahead for name in (S, T)] == [1, 1]
+    assert sum(record.sources[S].rows) == 4, "its rows are processed like all others"
+    log.append({"s": rows(1000.0)})
+    record = log.record(BatchId(1))
+    assert record is not None
+    assert record.sources[S].ahead == 0
+
+
+def test_the_bound_of_a_batch_is_decided_once() -> None:
+    """Another driver, with another clock and another setting, and nodes without any, read the same watermarks."""
+    storage = MemoryStorage()
+    bounded(storage, 1000.0).append({"s": rows(990.0, FAR)})
+    for log in (bounded(storage, 5e9, ahead=None, claim=2), bounded(storage, 0.0, ahead=1.0, claim=3)):
+        assert watermark(log, 0) == 989_000_000
+        assert {block.header.watermark for block in log.blocks(S, BatchId(0), Epoch(1))} == {989_000_000}
+
+
+def test_without_a_bound_the_watermark_follows_every_event() -> None:
+    log = bounded(MemoryStorage(), 1000.0, ahead=None)
+    log.append({"s": rows(990.0, FAR)})
+    assert watermark(log, 0) == int((FAR - 1) * 1e6)
+
+
+def test_rows_are_judged_by_the_time_of_their_batch() -> None:
+    """They may wait long for it, and the clock may be set back meanwhile."""
+    storage, times = MemoryStorage(), [1000.0]
+    log = BatchLog(program().sources, "x", storage, claim=1, now=lambda: times[0], ahead=60.0)
+    piece = log.write_piece(S, rows(1050.0, 1100.0), "0")
+    assert (piece.within, piece.ahead) == (1_050_000_000, 1)
+    times[0] = 1050.0
+    log.commit(BatchId(0), {S: Arrived([piece])})
+    assert watermark(log, 0) == 1_099_000_000, "it is within a minute by now"
+    again = log.write_piece(S, rows(1090.0, 1105.0), "1")
+    assert again.ahead == 0
+    times[0] = 900.0
+    log.commit(BatchId(1), {S: Arrived([again])})
+    assert watermark(log, 1) == 1_099_000_000, "a watermark never goes back, and nothing beyond the bound moves it"
+
+
+def test_rows_in_the_future_are_reported_once() -> None:
+    storage = MemoryStorage()
+    bounded(storage, 1000.0).append({"s": rows(FAR)})
+    log, events, lines = bounded(storage, 1000.0, claim=2), list[dict[str, object]](), list[str]()
+    future = FutureRows(log, lambda kind, **fields: events.append({"kind": kind, **fields}), lines.append)
+    future.look()
+    assert not events, "the driver before has reported what it logged"
+    for _ in range(5):
+        log.append({"s": rows(FAR), "t": rows(1000.0)})
+        future.look()
+        future.look()
+    assert [(one["kind"], one["source"], one["batch"], one["rows"]) for one in events] == [
+        ("future-rows", "s", batch, 1) for batch in range(1, 6)
+    ]
+    assert len(lines) == 3, "at 1, 2 and 4 rows"
+    assert "source s: 4 rows so far, the last in batch 4" in lines[-1]
+
+
+# -- the size of a batch -----------------------------------------------------------------------------------------------
+
+
+def test_a_batch_takes_micro_batches_of_so_many_bytes_and_one_at_least() -> None:
+    """It took up to sixteen, whatever they held."""
+    batch_log = log(MemoryStorage())
+    pieces = [batch_log.write_piece(S, rows(*range(100 if number == 1 else 10)), str(number)) for number in range(5)]
+    small = MicroBatch(0, "0", (pieces[0],)).bytes
+    intake = Intake(batch_log, [S, T], arrived_bytes=2 * small)
+    turn = intake.reader(S)[0]
+    for number, piece in enumerate(pieces):
+        intake.arrived(S, MicroBatch(number, str(number), (piece,)), turn=turn)
+    taken = []
+    while (batch := intake.make_batch()) is not None:
+        record = batch_log.record(batch)
+        assert record is not None
+        taken.append(len(record.sources[S].pieces))
+    assert taken == [1, 1, 2, 1], "the second alone is larger than the bound; of the others two fit"
+    assert intake.reader(S)[1] == {}
+    assert intake.last(S) == 4

@@ -18,8 +18,16 @@ from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.recovery.cluster_state import Start
 from holdfast.runtime import run_in_process
 from holdfast.runtime.blocks import LATE, SINK, Block, decode_blocks, encode_blocks
+from holdfast.runtime.fetches import Restored
 from holdfast.runtime.io.batch_log import BatchLog
-from holdfast.runtime.messages import DesiredState, Missing, NodeReport, PartitionAssignment, Refused, SnapshotStored
+from holdfast.runtime.messages import (
+    DesiredState,
+    Missing,
+    NodeReport,
+    PartitionAssignment,
+    Refused,
+    SnapshotStored,
+)
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.directory_store import DirectoryStore
 from holdfast.runtime.state.snapshot_store import MemorySnapshotStore
@@ -115,6 +123,8 @@ class Driver:
 
     def _hear(self, report: NodeReport) -> None:
         for answer in report.answers:
+            if isinstance(answer, Restored):
+                continue
             assert isinstance(answer, SnapshotStored), answer
             if answer.snapshot not in self.snapshots[answer.partition]:
                 self.snapshots[answer.partition].append(answer.snapshot)

@@ -4,7 +4,7 @@
   files of nodes.
 - `tests/data/changed-runs/MONTH.tar.gz` has all that a run can have without Spark (`golden.py`): records of progress
   and of batches, pieces, snapshots of every kind of operator, with outboxes and without, a layout that has changed,
-  late rows, outputs, files of nodes.
+  late rows, outputs, files of nodes. In `MONTH-marks.tar.gz` batches are marked in their records.
 - `tests/data/spark-runs/MONTH` has what Spark adds: positions and files of a reader (`tests/spark/test_golden_run.py`).
 
 A version that cannot continue them must keep a reader for their formats, and add a directory of its own. Fragments
@@ -20,13 +20,17 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.ids import BatchId
 from holdfast.runtime.in_process import run_in_process
+from holdfast.runtime.io.logged_marks import ALL_PARTITIONS
 from runtime import golden
 from runtime.test_layout import app, batches, never_changed, rows, start
 
 DATA = Path(__file__).parent.parent / "data"
 RUNS = sorted((DATA / "runs").iterdir())
 CHANGED = sorted((DATA / "changed-runs").iterdir())
+MARKS = {1: True, 3: False, 5: True, 7: False, 9: False}
+"""The marks of the run that has some, and whether they are durable; batch 4 is the fence between its layouts."""
 
 
 @pytest.mark.parametrize("parallelism", [2, 4])
@@ -81,6 +85,16 @@ def test_a_run_with_all_there_is_goes_on(run: Path, parallelism: int, files_of_n
     for operator in goes_on.program.operators:
         late = goes_on.late(operator)
         assert sorted(map(str, [] if late is None else late.to_pylist())) == expected[f"late {operator}"]
+
+
+@pytest.mark.parametrize(("name", "durable"), [("2026-11", {}), ("2026-11-marks", MARKS)])
+def test_marks_are_read_where_a_version_wrote_them(name: str, durable: dict[int, bool], tmp_path: Path) -> None:
+    with tarfile.open(DATA / "changed-runs" / f"{name}.tar.gz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    log = golden.start(tmp_path, 2).batch_log
+    records = [record for number in range(golden.WRITTEN + 1) if (record := log.record(BatchId(number))) is not None]
+    assert {one.batch: one.marks[ALL_PARTITIONS].durable for one in records if one.marks} == durable
+    assert {one.logged_at is not None for one in records} == {bool(durable)}
 
 
 @pytest.mark.parametrize("run", CHANGED, ids=lambda path: path.name)

@@ -6,7 +6,7 @@ import json
 import math
 import zlib
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,7 +21,10 @@ from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import SavedSnapshot
 from holdfast.recovery.cluster_state import Start
+from holdfast.recovery.quarantine import PoisonRow, Quarantined
 from holdfast.runtime.blocks import SINK, Block, Edge, Header
+from holdfast.runtime.fetches import Fetched, Restored
+from holdfast.runtime.io.file_ranges import RangesRead
 from holdfast.runtime.io.sinks import StagedRows
 from holdfast.runtime.message_codec import decode_desired, decode_report, encode_desired, encode_report
 from holdfast.runtime.messages import (
@@ -37,6 +40,7 @@ from holdfast.runtime.messages import (
     SnapshotLost,
     SnapshotNotStored,
     SnapshotStored,
+    SourceRead,
 )
 
 GOLDEN = Path(__file__).parent.parent / "data" / "messages"
@@ -60,6 +64,7 @@ snapshots = st.builds(
     st.tuples(counts, counts),
     st.none() | st.binary(max_size=40),
 )
+poison = st.lists(st.builds(PoisonRow, texts.map(OperatorId), counts, texts), max_size=4).map(tuple)
 chains = st.lists(snapshots, max_size=4).map(tuple)
 assignments = st.builds(
     PartitionAssignment,
@@ -74,6 +79,10 @@ assignments = st.builds(
     st.booleans(),
     counts,
     st.booleans(),
+    st.booleans(),
+    counts,
+    st.dictionaries(batch_ids, st.builds(Quarantined, poison, st.floats(allow_nan=False)), max_size=3),
+    checks=st.lists(st.tuples(batch_ids, st.lists(counts, max_size=3).map(tuple)), max_size=3).map(tuple),
 )
 desired_states = st.builds(
     DesiredState,
@@ -97,10 +106,17 @@ answers = st.one_of(
     st.builds(Missing, partitions, batch_ids),
     st.builds(Refused, partitions, epochs, epochs),
     st.builds(Done, partitions, batch_ids, watermarks, measured, st.booleans()),
-    st.builds(Failed, partitions, batch_ids, texts),
+    st.builds(Failed, partitions, batch_ids, texts, counts, st.booleans(), poison, st.booleans(), st.booleans()),
     st.builds(SnapshotStored, partitions, snapshots),
     st.builds(SnapshotNotStored, partitions, batch_ids, texts, st.booleans()),
     st.builds(SnapshotLost, partitions, st.tuples(batch_ids, epochs), texts),
+)
+reads = st.builds(
+    SourceRead,
+    watermarks,
+    st.lists(
+        st.tuples(batch_ids, st.builds(RangesRead, counts, st.lists(counts, max_size=3).map(tuple))), max_size=3
+    ).map(tuple),
 )
 names = st.text(min_size=1, max_size=12).map(OperatorId)
 rows = st.none() | st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20).map(lambda n: pa.table({"n": n}))
@@ -127,6 +143,7 @@ reports = st.builds(
     st.dictionaries(partitions, batch_ids, max_size=4),
     st.dictionaries(st.tuples(partitions, batch_ids), st.builds(StagedRows, texts, counts), max_size=3),
     st.dictionaries(texts.map(OperatorId), texts, max_size=3),
+    st.dictionaries(partitions, reads, max_size=3),
 )
 
 
@@ -188,6 +205,10 @@ def example_desired() -> DesiredState:
                 with_outbox=True,
                 forgotten=2,
                 paused=True,
+                parked=True,
+                attempt=3,
+                skips={BatchId(21): Quarantined((PoisonRow(OperatorId("cars"), 7, "too fast"),), 1.5)},
+                checks=((BatchId(19), (1, 4_000_000_000)), (BatchId(20), ())),
             ),
             partition("jams", 11): PartitionAssignment(
                 NodeId("node-2"), Start(Epoch.of(3, 0), BatchId(-1), ()), BatchId(-1), BatchId(0), BatchId(25)
@@ -206,7 +227,7 @@ def example_desired() -> DesiredState:
 
 def example_report(rows: pa.Table | None = None) -> NodeReport:
     jams, speeds = partition("jams", 11), partition("speeds", 0)
-    measures = Measures(100, 10, 1, 0.25, 4096, 512, 0.125)
+    measures = Measures(100, 10, 1, 0.25, 4096, 512, 0.125, 2048)
     header = Header(Edge(jams.operator, SINK), jams, PartitionId(SINK, 0), BatchId(21), E, 123_456_789, tentative=True)
     return NodeReport(
         NodeId("node-2"),
@@ -216,7 +237,15 @@ def example_report(rows: pa.Table | None = None) -> NodeReport:
             Missing(speeds, BatchId(15)),
             Refused(speeds, Epoch.of(3, 6), E),
             Done(jams, BatchId(21), None, measures, tentative=True),
-            Failed(speeds, BatchId(21), "division by zero"),
+            Failed(speeds, BatchId(21), "division by zero", attempt=2, disk_full=True),
+            Failed(
+                jams,
+                BatchId(22),
+                "2 rows",
+                poison=(PoisonRow(OperatorId("cars"), 7, "x"), PoisonRow(OperatorId("cars"), 9, "x")),
+                all_rows=True,
+                out_of_memory=True,
+            ),
             SnapshotStored(jams, snapshot(20, b"as small", follows=(BatchId(15), E))),
             SnapshotNotStored(jams, BatchId(21), "no room", gone=True),
             SnapshotLost(speeds, (BatchId(15), E), "4 of 6 fragments are lost"),
@@ -228,6 +257,7 @@ def example_report(rows: pa.Table | None = None) -> NodeReport:
         kept_from={jams: BatchId(16)},
         staged={(jams, BatchId(21)): StagedRows("part-0.parquet", 10)},
         not_staged={OperatorId("reports"): "permission denied"},
+        reads={speeds: SourceRead(-5, ((BatchId(19), RangesRead(7, (1, 4_000_000_000))),))},
     )
 
 
@@ -316,7 +346,7 @@ def test_every_cut_and_every_addition_is_noticed(read: Read, whole: bytes) -> No
 
 @both
 def test_another_version_is_named(read: Read, whole: bytes) -> None:
-    assert "version 2, this side supports 1" in str(refused(read, whole[:3] + b"\2" + whole[4:]))
+    assert "version 9, this side supports 7" in str(refused(read, whole[:3] + b"\x09" + whole[4:]))
 
 
 def test_a_message_of_the_other_kind_is_refused() -> None:
@@ -439,6 +469,20 @@ def test_parts_of_other_lengths_are_refused() -> None:
 def test_a_partition_follows_one_snapshot_at_most() -> None:
     read, whole = WHOLE[0]
     row = "[1,2,null,null,false,0,0,false]"
-    one = read(rewritten(whole, lambda value: changed_at(value, (10, 1, 15), lambda _: f"[{row}]")))
+    one = read(rewritten(whole, lambda value: changed_at(value, (10, 1, 17), lambda _: f"[{row}]")))
     assert one.assignments[partition("jams", 11)].follows == SavedSnapshot(BatchId(1), Epoch(2))
-    refused(read, rewritten(whole, lambda value: changed_at(value, (10, 1, 15), lambda _: f"[{row},{row}]")))
+    refused(read, rewritten(whole, lambda value: changed_at(value, (10, 1, 17), lambda _: f"[{row},{row}]")))
+
+
+def test_rows_in_the_future_are_reported() -> None:
+    report = example_report()
+    speeds = next(iter(report.reads))
+    reads = {speeds: SourceRead(-5, ((BatchId(19), RangesRead(7, (1,), 3)), (BatchId(20), RangesRead(7, (1,)))))}
+    assert decode_report(encode_report(replace(report, reads=reads))).reads == reads
+
+
+@pytest.mark.parametrize("predicted", [None, 0.25])
+def test_where_restored_state_came_from_arrives_as_it_was_sent(predicted: float | None) -> None:
+    fetched = Fetched(1 << 40, 5, 7, 1.5, predicted)
+    report = NodeReport(NodeId("n"), E, answers=[Restored(partition("jams", 1), BatchId(9), fetched)])
+    assert list(decode_report(encode_report(report)).answers) == list(report.answers)

@@ -61,13 +61,29 @@ def test_a_driver_that_was_frozen_has_not_waited() -> None:
     assert not patience.gets_nowhere(3600.0, restoring=True)
 
 
-def test_a_checkpoint_is_due_after_batches_or_seconds_and_some_are_durable() -> None:
-    settings = CycleSettings(checkpoint_batches=10, checkpoint_seconds=5.0, most_batches=4, durable_every=2)
-    schedule = CheckpointSchedule(settings, 0.0)
-    none, last = BatchId(-1), BatchId(9)
-    assert schedule.next_mark(none, BatchId(4), 1.0) is None, "the next cycle reaches batch 8, and 9 is due"
-    assert schedule.next_mark(none, BatchId(5), 1.0) == Mark(BatchId(9), durable=True)
-    assert schedule.next_mark(last, BatchId(11), 5.9) is None
-    assert schedule.next_mark(last, BatchId(9), 6.0) is None, "no batch has come since"
-    assert schedule.next_mark(last, BatchId(11), 6.0) == Mark(BatchId(12), durable=False), "which none has reached yet"
-    assert schedule.next_mark(BatchId(12), BatchId(30), 7.0) == Mark(BatchId(31), durable=True)
+def test_a_batch_is_marked_after_batches_or_seconds() -> None:
+    schedule = CheckpointSchedule(CycleSettings(checkpoint_batches=10, checkpoint_seconds=5.0), 0.0)
+    none = BatchId(-1)
+    assert schedule.next_mark(BatchId(8), none, 4.9) is None
+    assert schedule.next_mark(BatchId(9), none, 1.0) == Mark(BatchId(9), durable=True), "the tenth"
+    assert schedule.next_mark(BatchId(2), none, 5.0) == Mark(BatchId(2), durable=True), "after five seconds"
+    assert schedule.next_mark(BatchId(2), none, 5.0) is not None, "what is decided and not logged changes nothing"
+    schedule.marked(Mark(BatchId(9), durable=True), 3.0)
+    assert schedule.next_mark(BatchId(18), BatchId(9), 7.9) is None
+    assert schedule.next_mark(BatchId(18), BatchId(9), 8.0) is not None, "time counts from the last mark"
+
+
+def test_every_so_many_marks_are_durable_whoever_has_logged_them() -> None:
+    schedule = CheckpointSchedule(CycleSettings(checkpoint_batches=1, durable_every=3), 0.0)
+    found = []
+    for number in range(7):
+        mark = schedule.next_mark(BatchId(number), BatchId(number - 1), 0.0)
+        assert mark is not None
+        schedule.marked(mark, 0.0)
+        found.append(mark.durable)
+    assert found == [True, False, False, True, False, False, True]
+    later = CheckpointSchedule(CycleSettings(checkpoint_batches=1, durable_every=3), 0.0)
+    later.marked(Mark(BatchId(4), durable=False), 0.0)
+    assert later.next_mark(BatchId(7), BatchId(4), 0.0) == Mark(BatchId(7), durable=True), "no durable one is known"
+    later.marked(Mark(BatchId(5), durable=True), 0.0)
+    assert later.next_mark(BatchId(7), BatchId(5), 0.0) == Mark(BatchId(7), durable=False), "the log has it"

@@ -50,9 +50,12 @@ def test_a_lost_image_says_more_than_a_missing_state() -> None:
     assert merge_reports([report(answers=[missing])], {A: HERE}).losses == [StateMissing(A, HERE, EPOCH)]
 
 
-def test_of_several_failures_the_first_batch_is_told() -> None:
+def test_of_several_failures_of_a_partition_the_last_attempt_at_the_first_batch_is_told() -> None:
     later, first, other = Failed(A, BatchId(6), "x"), Failed(B, BatchId(5), "y"), Failed(A, BatchId(5), "z")
-    assert merge_reports([report(answers=[later, first]), report(THERE, answers=[other])], {}).failed == other
+    found = merge_reports([report(answers=[later, first]), report(THERE, answers=[other])], {}).failed
+    assert found == {A: other, B: first}
+    again = Failed(A, BatchId(6), "x", attempt=1)
+    assert merge_reports([report(answers=[again, other])], {}).failed == {A: again}
 
 
 def test_sums_over_levels_and_nodes() -> None:

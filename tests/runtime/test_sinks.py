@@ -124,3 +124,31 @@ def test_an_application_names_its_sinks(tmp_path: Path) -> None:
         assert isinstance(made, kind)
     with pytest.raises(BadInput, match="3 is not a sink"):
         as_sink(3)
+
+
+def test_a_sink_of_the_user_s_needs_only_publish() -> None:
+    class Own:
+        def __init__(self) -> None:
+            self.taken: list[int] = []
+
+        def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
+            self.taken.append(rows.num_rows)
+            return True
+
+    class Knows(Own):
+        run = ""
+
+        def begin(self, run: str, epoch: Epoch) -> None:
+            self.run = run
+
+    own = Own()
+    sink = as_sink(own)
+    sink.begin("a run", Epoch(1))
+    assert sink.stager("start") is None
+    sink.sweep_staged()
+    sink.end_staging()
+    assert sink.publish(key(0), pa.table({"n": [1, 2]}), Epoch(1))
+    assert own.taken == [2]
+    knows = Knows()
+    as_sink(knows).begin("a run", Epoch(1))
+    assert knows.run == "a run", "what it has of the protocol is its own"

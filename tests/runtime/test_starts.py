@@ -13,6 +13,7 @@ from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot, snapshot_name
 from holdfast.recovery.cluster_state import Start
 from holdfast.runtime.blocks import SINK, encode_blocks
+from holdfast.runtime.fetches import Restored
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.messages import (
     DesiredState,
@@ -122,7 +123,7 @@ def test_a_base_and_its_changes_bring_state_and_outbox_to_another_node(
     new = node("new", DirectoryStore(tmp_path / "new"), snapshot_store)
     start = Start(Epoch(2), BatchId(5), (base, change))
     report = new.reconcile(cycle("new", 2, 5, start=start, frontier=BatchId(5)), 0, [])
-    assert report.answers == []
+    assert [type(one) for one in report.answers] == [Restored]
     assert report.frontiers[COUNTED] == 5
     kept = old.host.replay(COUNTED, TO_SINK, NO_BATCH)
     assert kept is not None
@@ -177,7 +178,7 @@ def test_a_version_that_is_damaged_comes_from_images(tmp_path: Path) -> None:
     worker = node("here", DirectoryStore(tmp_path), snapshot_store)
     report = worker.reconcile(cycle("here", 2, 5, start=start, frontier=BatchId(5)), 0, [])
     assert snapshot_store.brought == [snapshot_name("run", COUNTED, snapshot) for snapshot in snapshots]
-    assert report.answers == []
+    assert [type(one) for one in report.answers] == [Restored]
     assert report.frontiers[COUNTED] == BATCHES - 1, "its sender is here, and has kept the rest"
     assert outbox(worker) == expected
 
@@ -277,7 +278,8 @@ def test_two_attempts_at_once_put_a_partition_in_place_once(tmp_path: Path) -> N
     assert snapshot_store.brought == [snapshot_name("run", COUNTED, snapshot) for snapshot in snapshots], (
         "by the first alone"
     )
-    assert [report.answers for report in reports] == [[], []]
+    assert sorted(len(report.answers) for report in reports) == [0, 1]
+    assert all(isinstance(one, Restored) for report in reports for one in report.answers)
     assert [report.frontiers for report in reports] == [{SOURCE: BATCHES - 1, COUNTED: BATCHES - 1}] * 2
     plain = node("old", MemoryStore(), snapshot_store)
     plain.reconcile(cycle("old", 1, BATCHES - 1), 0, [])

@@ -1,4 +1,4 @@
-"""One suite for both stores: the first attempt wins, nothing changes in place, old epochs and torn files are out."""
+"""One suite for all stores: the first attempt wins, nothing changes in place, old epochs and torn files are out."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.blocks import Block, Edge, Header
 from holdfast.runtime.state.directory_store import DirectoryStore
 from holdfast.runtime.state.durable_snapshots import DurableSnapshotStore
+from holdfast.runtime.state.journal_store import JournalStore
 from holdfast.runtime.state.snapshots import assemble, decode_snapshot, encode_snapshot, take_snapshot
 from holdfast.runtime.state.store import FRESH, Addition, MemoryStore, StaleEpoch, VersionStore
 from holdfast.runtime.state.versions import Commit, Pointer, SegmentRef, VersionId, decode_segments, encode_segments
@@ -54,13 +55,28 @@ def values(store: VersionStore, one: Commit) -> list[list[int]] | None:
     return None if state is None else [found["n"].to_pylist() for found in state["t"]]
 
 
-@pytest.fixture(params=["memory", "directory", "directory without a cache", "directory read anew"])
+@pytest.fixture(
+    params=[
+        "memory",
+        "directory",
+        "directory without a cache",
+        "directory read anew",
+        "journal",
+        "journal without a cache",
+        "journal read anew",
+        "journal of small files, read anew",
+    ]
+)
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], VersionStore]:
     """A function that gives the store; `read anew` gives a new object over the same files each time."""
     if request.param == "memory":
         memory = MemoryStore()
         return lambda: memory
     bytes_ = 0 if "without" in request.param else 2**20
+    if "journal" in request.param:
+        small = 1 if "small" in request.param else 2**20
+        opened = JournalStore(tmp_path, cache_bytes=bytes_, file_bytes=small)
+        return (lambda: JournalStore(tmp_path, file_bytes=small)) if "anew" in request.param else (lambda: opened)
     one = DirectoryStore(tmp_path, cache_bytes=bytes_)
     return (lambda: DirectoryStore(tmp_path)) if "anew" in request.param else (lambda: one)
 

@@ -6,34 +6,50 @@ A bug says what it breaks and how to put it in; pytest's monkeypatch takes it ou
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from holdfast.ids import BatchId, Epoch
+from holdfast.errors import BadInput
+from holdfast.ids import BatchId, Epoch, PartitionId
 from holdfast.recovery import assignment as assignments
 from holdfast.recovery import machine as machines
 from holdfast.recovery.checkpoints import Checkpoints
 from holdfast.recovery.cluster_state import ClusterState
+from holdfast.recovery.events import NodesSilent
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.states import LIVE_STATES
 from holdfast.runtime.coordinator import coordinator as coordinators
+from holdfast.runtime.coordinator import feeding as feedings
+from holdfast.runtime.coordinator import layout as layouts
+from holdfast.runtime.coordinator import opening as openings
 from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.coordinator.liveness import refuse_if_alive
 from holdfast.runtime.coordinator.outputs import Outputs
-from holdfast.runtime.coordinator.progress import Progress
+from holdfast.runtime.coordinator.progress import Progress, last_driver
 from holdfast.runtime.coordinator.status import RunStatus
+from holdfast.runtime.coordinator.status import has_room as room_there_is
 from holdfast.runtime.io import intake as intakes
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.intake import Intake
-from holdfast.runtime.io.sinks import MemorySink
+from holdfast.runtime.io.parquet_sink import ParquetSink
+from holdfast.runtime.io.sinks import MemorySink, OutputKey
+from holdfast.runtime.state import repartition as repartitioning
 from holdfast.runtime.state import store as stores
+from holdfast.runtime.state.durable_snapshots import DurableSnapshotStore
+from holdfast.runtime.state.snapshots import Snapshot
 from holdfast.runtime.state.versions import VersionChain
 from holdfast.runtime.worker.host import PartitionHost
 from holdfast.runtime.worker.hosted import Delivery, Inbox
 from holdfast.runtime.worker.worker import NodeWorker
+from holdfast.simulation.recovery import run as runs
 from holdfast.storage.records import Records, Written
+from holdfast.store.agent import snapshot_files, spool_orders
+from holdfast.store.agent.spool import SaveAnswer, write_answer
+from holdfast.store.agent.spool_orders import SpoolOrders
 
 Patch = pytest.MonkeyPatch
 
@@ -269,12 +285,12 @@ def failed_write_taken_for_done(patch: Patch) -> None:
 
 def log_trimmed_to_the_newest(patch: Patch) -> None:
     """The log is trimmed to the last durable checkpoint, not to the one before."""
-    patch.setattr(Checkpoints, "inputs_from", property(lambda self: self.durable_batch))
+    patch.setattr(ClusterState, "inputs_from", property(lambda self: self.checkpoints.durable_batch))
 
 
 def one_durable_checkpoint_kept(patch: Patch) -> None:
     """The snapshots of the durable checkpoint before the last are dropped."""
-    patch.setattr(Checkpoints, "_kept", property(lambda self: {self.global_batch, self.durable_batch}))
+    patch.setattr(Checkpoints, "_kept", lambda self, p: {self.line[p], self.durable_line[p]})
 
 
 def live_wait_for_the_log(patch: Patch) -> None:
@@ -285,29 +301,25 @@ def live_wait_for_the_log(patch: Patch) -> None:
         return min((self._state.partitions[p].frontier for p in live), default=self.frontier)
 
     patch.setattr(RunStatus, "live_frontier", property(live_frontier))
+    patch.setattr(RunStatus, "leading_frontier", property(live_frontier))
 
 
 def global_too_early(patch: Patch) -> None:
     """A checkpoint counts as global when most partitions have saved."""
 
-    def next_global(self: Checkpoints, published: Any, sure: Any) -> BatchId | None:
-        for mark in reversed(self.marks):
-            saved = [p for p in self._partitions if self.has(p, mark)]
-            if saved and 2 * len(saved) >= len(self._partitions):
-                return mark
-        return None
+    right = Checkpoints.has
 
-    patch.setattr(Checkpoints, "next_global", next_global)
+    def has(self: Checkpoints, partition: PartitionId, mark: BatchId) -> bool:
+        saved = [p for p in self._partitions if right(self, p, mark)]
+        return right(self, partition, mark) or 2 * len(saved) >= len(self._partitions)
+
+    patch.setattr(Checkpoints, "has", has)
 
 
 def global_before_published(patch: Patch) -> None:
     """A checkpoint is global before its outputs are out."""
 
-    def next_global(self: Checkpoints, published: Any, sure: Any) -> BatchId | None:
-        marks = [mark for mark in self.marks if all(self.has(p, mark) for p in self._partitions)]
-        return max(marks, default=None)
-
-    patch.setattr(Checkpoints, "next_global", next_global)
+    patch.setattr(Checkpoints, "is_covered", lambda self, partition, batch, published: True)
 
 
 def wrong_snapshot(patch: Patch) -> None:
@@ -330,7 +342,7 @@ def needed_snapshots_dropped(patch: Patch) -> None:
 
     def sweep(self: Checkpoints) -> Any:
         return {
-            partition: [snapshots.pop(key) for key in [key for key in snapshots if key[0] < self.global_batch]]
+            partition: [snapshots.pop(key) for key in [key for key in snapshots if key[0] < self.line[partition]]]
             for partition, snapshots in self._snapshots.items()
         }
 
@@ -448,7 +460,7 @@ def _in_place_without_looking(right: Any) -> Any:
 def snapshot_without_its_base(patch: Patch) -> None:
     """A snapshot of changes counts as safe though the one it follows is gone."""
 
-    def stored(self: Checkpoints, partition: Any, snapshot: Any) -> None:
+    def stored(self: Checkpoints, partition: Any, snapshot: Any, *more: Any) -> None:
         self._snapshots[partition][snapshot.id] = snapshot
 
     def lost(self: Checkpoints, partition: Any, snapshot: Any) -> list[Any]:
@@ -472,6 +484,219 @@ def missing_rows_taken_for_published(patch: Patch) -> None:
         return right(self, block, staged, *more) or (staged is not None and self.deterministic(block.header.sender))
 
     patch.setattr(Outputs, "_publish", publish)
+
+
+# -- layouts, signs, agents, cuts, storage and feeding: each of them a rule that came with them ----------------------
+
+
+def changed_program_accepted(patch: Patch) -> None:
+    """A restart with another layout goes on with the state as it is."""
+    patch.setattr(openings, "needs_new_layout", lambda storage, program, changes: False)
+    patch.setattr(openings, "check_layout", lambda progress, program, where: None)
+
+
+def layout_compared_before_the_claim_only(patch: Patch) -> None:
+    """A driver that was frozen before its claim takes the layout that another one has made for its own."""
+    patch.setattr(openings, "check_layout", lambda progress, program, where: None)
+
+
+def layout_without_a_fence(patch: Patch) -> None:
+    """The log is not fenced when the layout changes."""
+    patch.setattr(BatchLog, "fence", lambda self, *sources: True)
+
+
+def old_layout_left_behind(patch: Patch) -> None:
+    """The layout changes though batches of the old one are not processed."""
+    patch.setattr(layouts, "_settled", lambda machine, frontier: True)
+
+
+def state_not_spread(patch: Patch) -> None:
+    """With another parallelism, each partition goes on with what the one of its number had."""
+
+    def state_of(partition: Any, count: int, states: Any, before: int, keys: Any) -> Any:
+        return dict(states.get(partition.index, {}))
+
+    patch.setattr(repartitioning, "state_of", state_of)
+
+
+def state_without_a_key_refused(patch: Patch) -> None:
+    """State without a key is spread by its key also where its parallelism stays."""
+
+    def whole_snapshot(commit: Any, state: Any, epoch: Any) -> Any:
+        return repartitioning.state_of(commit.partition, 1, {0: state}, 1, [])
+
+    patch.setattr(layouts, "whole_snapshot", whole_snapshot)
+
+
+def layout_not_in_the_key(patch: Patch) -> None:
+    """Outputs of all layouts have the same keys."""
+    patch.setattr(Outputs, "_key", lambda self, block: OutputKey(block.header.sender, block.header.batch))
+
+
+def signs_not_looked_for(patch: Patch) -> None:
+    """A start does not look whether the driver before is alive."""
+    patch.setattr(openings, "refuse_if_alive", lambda storage, **named: None)
+
+
+def signs_of_the_dead_believed(patch: Patch) -> None:
+    """A sign that was there before counts as a new one."""
+    right = refuse_if_alive
+
+    def refuse(storage: Any, **named: Any) -> None:
+        last = last_driver(storage)
+        if last is not None and not last["ended"] and storage.list(f"alive/{last['claim']:010d}-"):
+            raise BadInput("another driver runs this application")
+        right(storage, **named)
+
+    patch.setattr(openings, "refuse_if_alive", refuse)
+
+
+def outputs_of_another_run_taken(patch: Patch) -> None:
+    """A Parquet sink does not look whose directory it is."""
+    patch.setattr(ParquetSink, "begin", lambda self, run, epoch: None)
+
+
+def micro_batch_known_by_number(patch: Patch) -> None:
+    """A micro-batch that comes again with other offsets is passed over."""
+    right = Intake._knows
+
+    def knows(self: Intake, source: Any, number: int, offsets: str, turn: int) -> bool:
+        mine = self._sources[source]
+        if turn == mine.turn and number <= mine.last:
+            return True
+        return right(self, source, number, offsets, turn)
+
+    patch.setattr(Intake, "_knows", knows)
+
+
+def one_source_closed(patch: Patch) -> None:
+    """The last batch closes the first source only."""
+    right = BatchLog._logged
+
+    def logged(self: BatchLog, source: Any, arrived: Any, before: Any, *, last: bool) -> Any:
+        return right(self, source, arrived, before, last=last and source.id == min(self.sources))
+
+    patch.setattr(BatchLog, "_logged", logged)
+
+
+def input_ends_with_rows_pending(patch: Patch) -> None:
+    """The feeding loop ends though rows are in no batch yet: it logs one batch a turn and does not look for more."""
+
+    def feed_until_end(feed: Any, advance: Any, *, stopped: Any, turned: Any) -> None:
+        while feed.reading:
+            feed.log_batches()
+            advance()
+
+    patch.setattr(runs, "feed_until_end", feed_until_end)
+
+
+def feed_ignores_room(patch: Patch) -> None:
+    """The feed never has room once something is lost."""
+    right = room_there_is
+
+    def has_room(status: RunStatus, *most: Any) -> bool:
+        return right(status, *most) and not status._state.lost
+
+    patch.setattr(feedings, "has_room", has_room)
+    patch.setattr(runs, "has_room", has_room)
+
+
+def answer_before_the_save(patch: Patch) -> None:
+    """An agent removes an order, and answers, though too few fragments are on peers."""
+    right = SpoolOrders._report_problem
+
+    def report(self: SpoolOrders, key: str, problem: str, *, refused: Any = None) -> bool:
+        if refused is not None:
+            return right(self, key, problem, refused=refused)
+        write_answer(self._spool, key, SaveAnswer(), self._files)
+        return True
+
+    patch.setattr(SpoolOrders, "_report_problem", report)
+
+
+def one_holder_is_enough(patch: Patch) -> None:
+    """An agent acknowledges a save that it alone holds."""
+    right = spool_orders.judge
+    patch.setattr(spool_orders, "judge", lambda survives, wanted, **named: right(max(0, survives), 0, **named))
+
+
+def order_removed_before_its_answer(patch: Patch) -> None:
+    """An agent removes an order before it answers: killed in between, nobody saves the snapshot."""
+
+    def save(self: SpoolOrders, order: Any, key: str) -> float | None:
+        self._files.remove(order)
+        self._files.exists(order)
+        return None
+
+    patch.setattr(SpoolOrders, "_save", save)
+
+
+def torn_snapshot_believed(patch: Patch) -> None:
+    """An agent does not compare checksums of what it fetches."""
+    patch.setattr(spool_orders, "check_snapshot", lambda path, name, files: snapshot_files.read_head(path, files))
+    right = snapshot_files._parse
+
+    def parse(path: Any, begin: bytes) -> Any:
+        return right(path, begin)
+
+    def read_head(path: Any, files: Any) -> Any:
+        head = parse(path, files.read(path, 8192))
+        return replace(head, bytes=files.size(path) - head.start)
+
+    patch.setattr(snapshot_files, "read_head", read_head)
+
+
+def durable_not_read_back(patch: Patch) -> None:
+    """A durable snapshot counts as saved though its write failed."""
+
+    def save(self: DurableSnapshotStore, name: str, data: Any, *, epoch: int, durable: bool) -> None:
+        with suppress(OSError):
+            self._storage.create(name, data)
+        self._saved.add(name)
+
+    patch.setattr(DurableSnapshotStore, "save", save)
+
+
+def snapshot_named_twice(patch: Patch) -> None:
+    """The same snapshot has other bytes in another epoch, and its name is taken."""
+    right = PartitionHost.snapshot
+
+    def snapshot(self: PartitionHost, *given: Any, **named: Any) -> Any:
+        found = right(self, *given, **named)
+        if isinstance(found, Snapshot):
+            return replace(found, outbox=tuple(block.stamped(self.epoch) for block in found.outbox))
+        return found
+
+    patch.setattr(PartitionHost, "snapshot", snapshot)
+
+
+def needed_durable_swept(patch: Patch) -> None:
+    """A start sweeps away all durable snapshots of earlier claims."""
+    right = DurableSnapshotStore.sweep
+    patch.setattr(DurableSnapshotStore, "sweep", lambda self, run, needed, claim: right(self, run, (), claim))
+
+
+def cut_off_node_ends_the_run(patch: Patch) -> None:
+    """Nodes that do not answer any more stay in the plan."""
+    right = RecoveryMachine.handle
+
+    def handle(self: RecoveryMachine, event: Any) -> Any:
+        return [] if isinstance(event, NodesSilent) else right(self, event)
+
+    patch.setattr(RecoveryMachine, "handle", handle)
+
+
+def lost_files_taken_for_a_start(patch: Patch) -> None:
+    """A partition whose files are gone begins again where it started, though the driver knows of more."""
+    right = NodeWorker._in_place
+
+    def in_place(self: NodeWorker, desired: Any, partition: Any, assignment: Any, answers: Any) -> bool:
+        chain = self._store.chain(partition)
+        if chain is None or chain.pointer.epoch < assignment.start.epoch:
+            assignment = replace(assignment, frontier=assignment.start.batch)
+        return bool(right(self, desired, partition, assignment, answers))
+
+    patch.setattr(NodeWorker, "_in_place", in_place)
 
 
 BUGS = tuple(
@@ -517,5 +742,28 @@ BUGS = tuple(
         snapshot_without_its_base,
         nondeterministic_output_in_no_snapshot,
         missing_rows_taken_for_published,
+        changed_program_accepted,
+        layout_compared_before_the_claim_only,
+        layout_without_a_fence,
+        old_layout_left_behind,
+        state_not_spread,
+        state_without_a_key_refused,
+        layout_not_in_the_key,
+        signs_not_looked_for,
+        signs_of_the_dead_believed,
+        outputs_of_another_run_taken,
+        micro_batch_known_by_number,
+        one_source_closed,
+        input_ends_with_rows_pending,
+        feed_ignores_room,
+        answer_before_the_save,
+        one_holder_is_enough,
+        order_removed_before_its_answer,
+        torn_snapshot_believed,
+        durable_not_read_back,
+        snapshot_named_twice,
+        needed_durable_swept,
+        cut_off_node_ends_the_run,
+        lost_files_taken_for_a_start,
     )
 )

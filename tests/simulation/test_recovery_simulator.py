@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +18,7 @@ from click.testing import CliRunner
 from holdfast.cli.main import cli
 from holdfast.ids import BatchId, OperatorId, PartitionId
 from holdfast.runtime import run_in_process
+from holdfast.runtime.identity import compare, describe
 from holdfast.runtime.io.sinks import OutputKey
 from holdfast.simulation.recovery.applications import (
     SHAPES,
@@ -24,6 +27,7 @@ from holdfast.simulation.recovery.applications import (
     Recipe,
     batches_of,
     computed,
+    draw_change,
     inputs_of,
     program_of,
 )
@@ -32,7 +36,8 @@ from holdfast.simulation.recovery.checks import output_problems
 from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.run import simulate_recovery
 
-SEEDS = 250
+SEEDS = (*range(220), *range(2000, 2090))
+"""Sources are read in place from seed 2,000 on."""
 
 
 def expected_of(recipe: Recipe, seed: int, count: int) -> Outputs:
@@ -44,27 +49,47 @@ def late_of(recipe: Recipe, seed: int, count: int) -> LateRows:
 
 
 def test_a_few_hundred_seeds_find_nothing() -> None:
-    campaign = run_campaign(range(SEEDS))
+    campaign = run_campaign(SEEDS)
     problems = [(one.seed, one.violation) for one in campaign.violations]
     assert not problems, f"replay with: holdfast simulate recovery --seed {problems[0][0]}: {problems}"
-    assert campaign.seeds == SEEDS
+    assert campaign.seeds == len(SEEDS)
     rare = [fault for fault in Fault if not campaign.faults[fault]]
     assert not rare, f"never injected: {rare}"
     assert set(campaign.shapes) == set(SHAPES)
     assert len(campaign.strategies) == 4
-    assert campaign.rollbacks > SEEDS / 4
+    assert campaign.rollbacks > len(SEEDS) / 4
 
 
-@pytest.mark.parametrize("seed", [167, 1150, 1575, 1607, 2078, 2463, 2896, 3389, 6475, 9765, 502242])
+FAILED = (167, 1150, 1575, 1607, 2078, 2463, 2896, 3389, 6475, 9765, 502242)
+"""Seeds that showed a fault of the system, before layouts, agents and cuts were simulated."""
+FAILED_SINCE = (
+    *(4, 6, 15, 26, 75, 139, 100014, 100208, 100328, 100394, 100436, 100462, 100476, 97868923083),
+    *(31429587146, 31429587323, 31429587466, 31429587518, 6660164, 770047, 7340070, 7350327, 206, 51017),
+    *(152, 163, 2083, 990087, 990092),
+    8820053,
+    123,
+)
+"""Those that have shown one since, of the system or of the simulator itself.
+
+What a seed draws changes with the simulator: each fault of the system has a test of its own as well.
+"""
+
+
+@pytest.mark.parametrize("seed", [*FAILED, *FAILED_SINCE])
 def test_seeds_that_found_a_fault_once_find_it_no_more(seed: int) -> None:
     assert simulate_recovery(seed).violation is None
 
 
 def test_a_seed_gives_one_run() -> None:
     first, second = simulate_recovery(7, record=True), simulate_recovery(7, record=True)
-    assert first.journal == second.journal
+    assert without_tokens(first.journal) == without_tokens(second.journal)
     assert first.faults == second.faults
-    assert simulate_recovery(8, record=True).journal != first.journal
+    assert without_tokens(simulate_recovery(8, record=True).journal) != without_tokens(first.journal)
+
+
+def without_tokens(journal: Sequence[str]) -> list[str]:
+    """Names of pieces end with a token that no other has, in every run another one; it decides nothing."""
+    return [re.sub(r"(pieces/\S+)-[0-9a-f]{12}", r"\1", line) for line in journal]
 
 
 @pytest.mark.parametrize("seed", [3, 22])
@@ -78,6 +103,40 @@ def test_a_seed_gives_the_same_run_in_another_process(seed: int) -> None:
         )
         told.append(re.sub(r"-[0-9a-f]{12}", "", done.stdout))
     assert told[0] == told[1]
+
+
+def test_every_layout_that_is_drawn_may_follow_every_other() -> None:
+    draw = random.Random(3)
+    for shape, (_, sizes) in SHAPES.items():
+        for first in sizes:
+            before = Recipe(shape, first)
+            for _ in range(8):
+                after = draw_change(draw, before)
+                changes = compare(describe(program_of(before)), describe(program_of(after)))
+                assert not changes.refused, (before, after, changes.lines())
+                assert changes.layout_changed
+                before = after
+
+
+@pytest.mark.parametrize("shape", ["traffic", "counted", "join"])
+def test_what_is_expected_after_a_change_is_what_a_run_gives_that_never_changed(shape: str) -> None:
+    """Over all partitions of an output, where only state with keys is spread."""
+    sizes = SHAPES[shape][1][1]
+    places = {"traffic": (0, 1, 2), "counted": (1,), "join": (1,)}[shape]
+    other = Recipe(shape, tuple(3 if at in places else one for at, one in enumerate(sizes)))
+    recipe = Recipe(shape, sizes)
+    batches = batches_of(recipe, 2, 12)
+    changed, aside = computed([program_of(recipe)] * 5 + [program_of(other)] * 7, batches)
+    never, aside_never = computed(program_of(recipe), batches)
+    assert rows_by_batch(changed) == rows_by_batch(never)
+    assert len(aside) >= len(aside_never) > 0 or not aside_never
+
+
+def rows_by_batch(outputs: Outputs) -> dict[tuple[str, int], list[str]]:
+    found: dict[tuple[str, int], list[str]] = {}
+    for (partition, batch), table in outputs.items():
+        found.setdefault((partition.operator, batch), []).extend(map(str, table.to_pylist()))
+    return {key: sorted(given) for key, given in found.items()}
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "nondeterministic"])
@@ -104,16 +163,18 @@ def test_the_checkers_see_rows_too_many_too_few_and_wrong() -> None:
     program, wanted = program_of(recipe), expected_of(recipe, 0, 8)
     output = OperatorId("f1")
     right = {OutputKey(query, batch): rows for (query, batch), rows in wanted.items()}
-    assert not output_problems(program, {output: right}, wanted, 8)
+    assert not output_problems([program] * 8, {output: right}, wanted)
     key = min(right)
     assert (
         "never published"
-        in output_problems(program, {output: {k: v for k, v in right.items() if k != key}}, wanted, 8)[0].what
+        in output_problems([program] * 8, {output: {k: v for k, v in right.items() if k != key}}, wanted)[0].what
     )
     twice = {**right, key: pa.concat_tables([right[key]] * 2)}
-    assert "is right" in output_problems(program, {output: twice}, wanted, 8)[0].what
+    assert "is right" in output_problems([program] * 8, {output: twice}, wanted)[0].what
     more = {**right, OutputKey(PartitionId(output, 0), BatchId(99)): right[key]}
-    assert "has no rows" in output_problems(program, {output: more}, wanted, 8)[0].what
+    other = {OutputKey(one.query, one.batch, generation=1): rows for one, rows in right.items()}
+    assert "of another layout" in output_problems([program] * 8, {output: other}, wanted)[0].what
+    assert "has no rows" in output_problems([program] * 8, {output: more}, wanted)[0].what
 
 
 def test_rows_that_come_late_are_part_of_what_is_expected() -> None:

@@ -67,7 +67,7 @@ def backend(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkBack
     made._started = True
     monkeypatch.setattr(made._watch, "alive", lambda: dict(alive))
     monkeypatch.setattr(executors, "WATCH_SECONDS", 0.01)
-    monkeypatch.setattr(made, "_is_warm", lambda node, executor: True)
+    monkeypatch.setattr(made, "_warm", lambda node, executor: None)
     monkeypatch.setattr(made, "_pin", lambda nodes: slots)
     made.alive = alive  # type: ignore[attr-defined]
     assert until(made, lambda found: any(isinstance(one, NodesArrived) for one in found))
@@ -175,3 +175,47 @@ def test_a_job_that_is_cancelled_before_it_is_submitted_is_not_submitted(
     job.wait(60)
     assert job.ended
     assert slots.jobs == 0
+
+
+def test_nodes_warm_up_side_by_side_and_a_straggler_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first two can only end once both have begun; the third does not end before the first are used."""
+    monkeypatch.setattr(module, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(executors, "SETTLE_SECONDS", 0.01)
+    shown: list[tuple[int, int | None]] = []
+    made = SparkBackend(
+        SimpleNamespace(),  # type: ignore[arg-type]
+        PROGRAM,
+        SimpleNamespace(start="s"),  # type: ignore[arg-type]
+        expected=3,
+        ready=lambda count, wanted: shown.append((count, wanted)),
+    )
+    made._started = True
+    alive = {node: Executor(str(number), "host") for number, node in enumerate((FIRST, SECOND, SPARE))}
+    monkeypatch.setattr(made._watch, "alive", lambda: dict(alive))
+    both, used = threading.Barrier(2), threading.Event()
+
+    def warm(node: NodeId, executor: Executor) -> None:
+        assert used.wait(60) if node == SPARE else both.wait(60) >= 0
+
+    monkeypatch.setattr(made, "_warm", warm)
+
+    def arrived(found: list[Report]) -> list[NodeId]:
+        return [node for one in found if isinstance(one, NodesArrived) for node in one.nodes]
+
+    assert sorted(arrived(until(made, lambda found: len(arrived(found)) >= 1))) in ([FIRST, SECOND], [FIRST], [SECOND])
+    used.set()
+    until(made, lambda found: SPARE in arrived(found))
+    assert shown[-1] == (3, 3)
+    assert set(made._watch.known) == {FIRST, SECOND, SPARE}
+
+
+def test_the_first_placement_waits_for_others_as_long_again_as_the_first_node_took() -> None:
+    first = executors.FirstPlacement(began=10.0)
+    assert first.waits(200.0, 0, 3), "without a node nothing can be placed"
+    assert first.waits(205.0, 1, 3)
+    assert first.waits(399.0, 2, 3)
+    assert not first.waits(400.0, 2, 3), "the third takes more than twice as long"
+    assert not executors.FirstPlacement(began=10.0).waits(11.0, 3, 3)
+    quick = executors.FirstPlacement(began=10.0)
+    assert quick.waits(10.1, 1, 2)
+    assert quick.waits(10.1 + executors.SETTLE_SECONDS / 2, 1, 2), "others may be a moment later"

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from itertools import count
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import NodeId
 from holdfast.spark.pinned_jobs import DRIVER, PinnedSlots, executors_of
 from holdfast.spark.process_reaper import ProcessReaper, session_of
@@ -264,3 +265,56 @@ def test_a_cluster_whose_reaper_was_killed_still_stops(tmp_path: Path, monkeypat
     assert len(groups) == 2
     assert not any(group_lives(group) for group in groups)
     assert not list(tmp_path.iterdir()), "the folder is gone"
+
+
+def test_a_cluster_that_is_stopped_while_it_starts_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that sleeps stands for a master that never comes up."""
+    from holdfast.spark import cluster as module
+
+    monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(module, "find_java_home", lambda: tmp_path)
+    begun = threading.Event()
+
+    def start_master(self: EmbeddedCluster) -> str:
+        process = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+        self._reaper.watch_group(process.pid)
+        self._processes[process.pid] = process  # type: ignore[assignment]
+        (self.folder / "log").touch()
+        begun.set()
+        return self._await_line(self.folder / "log", "never there", "the master did not start")[0]
+
+    monkeypatch.setattr(module.EmbeddedCluster, "_start_master", start_master)
+    running = module.EmbeddedCluster(2, wait=False)
+    assert begun.wait(60)
+    groups = list(running._processes)
+    running.stop()
+    assert groups
+    assert not any(group_lives(group) for group in groups)
+    for what in (lambda: running.master_url, running.await_ready):
+        with pytest.raises(CheckFailed, match="was stopped while it started"):
+            what()
+    assert not list(tmp_path.iterdir()), "the folder is gone"
+
+
+def test_what_failed_while_a_cluster_started_is_raised_to_who_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.spark import cluster as module
+
+    monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(module, "find_java_home", lambda: tmp_path)
+    monkeypatch.setattr(module.EmbeddedCluster, "_start_master", lambda self: "spark://127.0.0.1:1")
+
+    def start_worker(self: EmbeddedCluster, host: str) -> None:
+        raise CheckFailed("no more processes", where=host)
+
+    monkeypatch.setattr(module.EmbeddedCluster, "_start_worker", start_worker)
+    with module.EmbeddedCluster(2, wait=False) as running:
+        assert running.master_url == "spark://127.0.0.1:1"
+        with pytest.raises(CheckFailed, match="no more processes"):
+            running.await_ready()
+    with pytest.raises(CheckFailed, match="no more processes"):
+        module.EmbeddedCluster(2)
+    assert not list(tmp_path.iterdir()), "the folders are gone"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from holdfast.runtime.state.store import StaleEpoch
 from holdfast.spark.ingest import Ingestion, IngestionStopped
 from holdfast.spark.reader_checkpoint import ReaderCheckpoint
 from holdfast.spark.run import SparkRun
+from holdfast.spark.source_commits import drops_committed, sources_of
 from holdfast.storage.memory import MemoryStorage
 from holdfast.storage.storage import Storage
 
@@ -143,7 +145,7 @@ class Bench:
     def __init__(self, storage: Storage, *, claim: int = 1, most_behind: int = 10, **options: Any) -> None:
         self.program, self.storage, self.claim = Program(two_streams()), storage, claim
         self.batch_log = BatchLog(self.program.sources, "two", storage, claim=claim)
-        self.live_frontier = BatchId(-1)
+        self.leading_frontier = BatchId(-1)
         options = {**options, "most_behind": most_behind}
         self.ingestion = Ingestion(two_streams(), None, self, **options)  # type: ignore[arg-type]
         self.places = {name: self._reader(name) for name in self.program.sources}
@@ -155,14 +157,14 @@ class Bench:
         frame = Frame(*(pa.table({"n": range(len(at)), "at": pa.array(at, pa.float64())}) for at in tasks))
         self.deliver(name, number, frame, offsets or f"up to {number}")
 
-    def deliver(self, name: str, number: int, frame: Frame, offsets: str) -> None:
+    def deliver(self, name: str, number: int, frame: Frame, offsets: str, *, drops: bool = False) -> None:
         source = OperatorId(name)
         place = self.places[source]
         for file, text in ((f"offsets/{number}", f"v1\n{{}}\n{offsets}"), (f"sources/0/{number}", f"files {number}")):
             (place.folder / file).parent.mkdir(parents=True, exist_ok=True)
             (place.folder / file).write_text(text)
         turn = self.ingestion.intake.reader(source)[0]
-        self.ingestion._arrived(source, turn, place, frame, number)  # type: ignore[arg-type]
+        self.ingestion._arrived(source, turn, place, frame, number, drops=drops)  # type: ignore[arg-type]
 
     def wake(self) -> None:
         """Nobody waits."""
@@ -203,6 +205,68 @@ def test_what_a_driver_had_read_and_not_logged_is_swept_away_and_read_again() ->
     anew.arrive("left", 0, [2.0])
     assert anew.ingestion.make_batch() == 0
     assert (anew.times("left", 0), len(anew.pieces())) == ([2.0], 1)
+
+
+def test_what_spark_would_delete_is_committed_once_a_batch_names_it() -> None:
+    """A driver that died in between left a file that was deleted and whose rows no batch had."""
+    bench = Bench(MemoryStorage())
+    rows = Frame(pa.table({"n": [1], "at": [1.0]}))
+    reader = Thread(target=lambda: bench.deliver("left", 0, rows, "up to 0", drops=True), daemon=True)
+    reader.start()
+    until(lambda: bench.ingestion.uncommitted == {"left"})
+    assert bench.ingestion.intake.pending, "its rows are written, and no batch names them"
+    assert reader.is_alive(), "Spark would commit it"
+    assert bench.ingestion.make_batch() == 0
+    reader.join(30)
+    assert not reader.is_alive()
+    assert not bench.ingestion.uncommitted
+    problems: list[BaseException] = []
+
+    def stopped() -> None:
+        try:
+            bench.deliver("left", 1, rows, "up to 1", drops=True)
+        except IngestionStopped as error:
+            problems.append(error)
+
+    reader = Thread(target=stopped, daemon=True)
+    reader.start()
+    until(lambda: bench.ingestion.uncommitted == {"left"})
+    bench.ingestion.stop()
+    reader.join(30)
+    assert problems, "returning would commit it"
+
+
+def until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("sources", "drops"),
+    [
+        ([("FileSource[/in]", {"path": "/in"})], False),
+        ([("FileSource[/in]", {"cleansource": "OFF"})], False),
+        ([("FileSource[/in]", {"CLEANSOURCE": "archive"})], True),
+        ([("FileSource[/in]", {}), ("FileSource[/other]", {"cleanSource": "delete"})], True),
+        ([("kafka", {}), ("rate", {})], False),
+        ([("a-queue-of-ones-own", {})], True),
+    ],
+)
+def test_which_sources_drop_what_is_committed(sources: list[tuple[str, dict[str, str]]], drops: bool) -> None:
+    assert drops_committed(sources) is drops
+
+
+@pytest.mark.cluster
+def test_spark_says_which_sources_a_stream_has(spark: SparkSession, tmp_path: Path) -> None:
+    files = spark.readStream.schema("a int").option("CleanSource", "delete").json(str(tmp_path)).where("a > 1")
+    kept = spark.readStream.schema("a int").json(str(tmp_path))
+    rate = spark.readStream.format("rate").load()
+    assert drops_committed(sources_of(files.select("a")))
+    assert not drops_committed(sources_of(kept))
+    assert not drops_committed(sources_of(rate))
+    assert drops_committed(sources_of(rate.selectExpr("cast(value as int) a").union(files)))
 
 
 def test_attempts_that_did_not_count_leave_nothing() -> None:
@@ -297,7 +361,7 @@ def test_a_source_waits_when_too_much_is_waiting() -> None:
     third.start()
     bench.arrive("right", 0, [7.0])  # another source does not wait for it
     assert bench.ingestion.waiting["left"] == 2
-    bench.live_frontier = BatchId(0)
+    bench.leading_frontier = BatchId(0)
     third.join(120)
     assert bench.ingestion.waiting["left"] == 2, "the third is in"
     bench.ingestion.stop()

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
-from holdfast.application import Application
+from holdfast.application import Application, tumbling
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.examples.registry import EXAMPLES
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.runtime import run_in_process
+from holdfast.runtime.blocks import Block, Edge, Header
+from holdfast.runtime.messages import OperatorFailed
+from holdfast.runtime.worker.step_guard import SharedGuard, StepGuard
 from holdfast.runtime.worker.subscriptions import Request
+from holdfast.spark import resident_backend, supervisor
+from holdfast.spark.executors import FirstPlacement
+from holdfast.spark.held_nodes import HeldNode, HeldProcess
 from holdfast.spark.resident_backend import ResidentBackend
-from holdfast.spark.resident_node import NodeIdentity, decode_requests, encode_requests
-from holdfast.spark.resident_task import ENDED, MISPLACED, REPEATED, ResidentTask, supervise
+from holdfast.spark.resident_node import NodeIdentity, decode_requests, encode_requests, in_messages
+from holdfast.spark.resident_task import MISPLACED, REPEATED, ResidentTask
 from holdfast.spark.run import SparkRun
 from holdfast.spark.settings import Settings
+from holdfast.spark.supervisor import ENDED, GIVEN_UP, supervise
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,6 +102,93 @@ def test_an_operator_process_that_crashes_is_started_again_and_no_node_is_lost(
     assert found == as_rows(expected.rows("words"))
 
 
+def counting(folder: str) -> Application:
+    """Counts words; every process that looks at words leaves its number, its parent's, and the partitions it saw."""
+
+    def look(rows: pa.Table) -> pa.Table:
+        with open(os.path.join(folder, f"{os.getpid()}-{os.getppid()}"), "a"):
+            return rows
+
+    app = Application("counting")
+    words = app.source("words", schema={"word": "string", "at": "timestamp"}, event_time="at", parallelism=4)
+    looked = words.map(look, schema={"word": "string", "at": "timestamp"}, id="looked", parallelism=8)
+    looked.key_by("word").window(tumbling("2 seconds")).count(id="counts", parallelism=8).output("counts")
+    return app
+
+
+@pytest.mark.cluster
+def test_a_node_has_several_operator_processes_and_one_that_is_killed_disturbs_no_other(
+    unhurried: SparkSession, tmp_path: Path
+) -> None:
+    """Its partitions go on from its journal; no node is lost, and nothing rolls back."""
+    times = [datetime(2026, 1, 1) + timedelta(seconds=number) for number in range(12)]
+    given = [
+        {"words": pa.table({"word": [f"w{one % 40}" for one in range(160)], "at": pa.array([at] * 160)})}
+        for at in times
+    ]
+    marks = tmp_path / "processes"
+    marks.mkdir()
+
+    def processes() -> dict[int, int]:
+        """The processes that have looked at words, each with its task."""
+        return {int(name.partition("-")[0]): int(name.partition("-")[2]) for name in os.listdir(marks)}
+
+    events: list[str] = []
+    run = SparkRun(
+        counting(str(marks)),
+        unhurried,
+        tmp_path / "run",
+        settings=replace(Settings.read(unhurried), exchange="resident", node_processes=2),
+        emit=lambda seen: events.append(seen.kind),
+    )
+    for number, batch in enumerate(given):
+        run.log(batch)
+        run.run()
+        if number == 5:
+            before = processes()
+            nodes = len(run.coordinator.state.nodes)
+            assert len(before) == 2 * nodes, "each process of each node has partitions"
+            assert len(set(before.values())) == nodes, "the processes of a node are children of its task"
+            victim = min(before)
+            os.kill(victim, signal.SIGKILL)
+    found = as_rows(run.rows("counts"))
+    rollbacks, after = run.rollbacks, processes()
+    run.close()
+    assert len(after) == len(before) + 1, "one process was started again, the others stayed"
+    (new,) = set(after) - set(before)
+    assert after[new] == before[victim], "by the same task"
+    assert "nodes-lost" not in events
+    assert rollbacks == 0
+    expected = run_in_process(counting(str(marks)), given, close=False)
+    assert found
+    assert found == as_rows(expected.rows("counts"))
+
+
+@pytest.mark.cluster
+def test_a_run_below_tls_gives_the_same_and_shows_no_key(unhurried: SparkSession, tmp_path: Path) -> None:
+    """Certificates of the run's own, of driver and nodes; an operator process that crashes dials below TLS again."""
+    given = word_batches(6)
+    lines: list[str] = []
+    run = SparkRun(
+        crashing(str(tmp_path / "crashed")),
+        unhurried,
+        tmp_path / "run",
+        settings=replace(Settings.read(unhurried), exchange="resident", tls_mode="run"),
+        emit=lambda seen: lines.append(str(seen)),
+    )
+    for batch in given:
+        run.log(batch)
+        run.run()
+    found = as_rows(run.rows("words"))
+    run.close()
+    expected = run_in_process(crashing(str(tmp_path / "crashed")), given, close=False)
+    assert found == as_rows(expected.rows("words"))
+    shown = "".join(lines) + str(unhurried.sparkContext.getConf().getAll())
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert "PRIVATE KEY" not in shown
+    assert b"PRIVATE KEY" not in kept
+
+
 @pytest.mark.cluster
 def test_jobs_of_nodes_carry_names_and_end_with_the_run(unhurried: SparkSession, tmp_path: Path) -> None:
     example = EXAMPLES["word-count"]
@@ -123,7 +221,7 @@ def test_a_task_that_spark_repeats_and_one_on_a_wrong_host_end_at_once() -> None
 
 
 def test_what_crashes_is_run_again_until_it_ends_in_order(tmp_path: Path) -> None:
-    def crash_twice() -> None:
+    def crash_twice(index: int, guard: StepGuard) -> None:
         tries = tmp_path / "tries"
         with tries.open("ab") as file:
             file.write(b"x")
@@ -136,12 +234,133 @@ def test_what_crashes_is_run_again_until_it_ends_in_order(tmp_path: Path) -> Non
     assert (tmp_path / "tries").read_bytes() == b"xxx"
 
 
-def test_what_crashes_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.spark import resident_task
+def test_what_crashes_again_and_again_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervisor, "CRASHES", 2)
+    assert supervise(lambda index, guard: os._exit(3)) == GIVEN_UP
+    assert "crashed 3 times in 60 s: given up" in capfd.readouterr().err
 
-    monkeypatch.setattr(resident_task, "CRASHES", 2)
-    with pytest.raises(RuntimeError, match="crashed 3 times"):
-        supervise(lambda: os._exit(3))
+
+def held_node(*, link: object = None, left_at: float = -math.inf, outcome: str | None = None) -> HeldNode:
+    process = HeldProcess(NodeId("n"), link=link, left_at=left_at)  # type: ignore[arg-type]
+    return HeldNode(NodeId("n"), Mock(), [process], outcome=outcome)
+
+
+def backend_with(held: HeldNode) -> ResidentBackend:
+    backend = object.__new__(ResidentBackend)
+    backend._held, backend._cycle, backend._task_cpus = {held.node: held}, None, 1
+    backend._watch = SimpleNamespace(known={held.node: held.executor})  # type: ignore[assignment]
+    backend._pings = Mock()
+    backend._run_context = SimpleNamespace(settings=SimpleNamespace(keepalive_seconds=1.0), start="s")  # type: ignore[assignment]
+    return backend
+
+
+@pytest.mark.parametrize(("outcome", "lost"), [(None, []), (REPEATED, []), (GIVEN_UP, [NodeId("n")])])
+def test_a_node_that_gave_up_is_lost_though_its_process_has_dialled(outcome: str | None, lost: list[NodeId]) -> None:
+    """Otherwise its partitions wait for ever: each process dials, and crashes before the node counts as left."""
+    held = held_node(left_at=100.0, outcome=outcome)
+    assert backend_with(held)._lost({held.node: held.executor}, 100.5) == lost
+
+
+def test_a_node_is_ready_with_all_its_processes_and_left_with_one() -> None:
+    one, other = (HeldProcess(NodeId(f"n#{index}"), link=Mock()) for index in range(2))
+    held = HeldNode(NodeId("n"), Mock(), [one, other])
+    assert held.is_ready
+    assert not held.is_left(1000.0, 5.0)
+    other.link, other.left_at = None, 100.0
+    assert not held.is_ready
+    assert not held.is_left(104.0, 5.0), "it has time to come back"
+    assert held.is_left(106.0, 5.0)
+
+
+def test_a_node_whose_task_ended_has_time_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a task may be known before the end of its connection."""
+    held = held_node(link=Mock(), outcome=ENDED)
+    backend = backend_with(held)
+    monkeypatch.setattr(ResidentBackend, "_hold", lambda self, one: None)
+    backend._see_to_job(held)
+    assert backend._lost({held.node: held.executor}, time.monotonic()) == []
+
+
+def test_a_task_that_finds_no_free_core_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run may hold all cores of the executor: then nothing else says why no node comes."""
+    waits = threading.Event()
+    held = held_node()
+    backend = backend_with(held)
+    lines: list[str] = []
+    backend._log = lines.append
+    monkeypatch.setattr(ResidentBackend, "_hold", lambda self, one: waits.wait(60))
+    monkeypatch.setattr(resident_backend, "CORE_SECONDS", 0.0)
+    for _ in range(3):
+        backend._see_to_job(held)
+        time.sleep(0.001)
+    waits.set()
+    assert held.job is not None
+    held.job.join()
+    (line,) = lines
+    assert line.startswith("n has not started its task for 0 s: is a core of its executor free?")
+
+
+def test_a_step_in_which_the_process_dies_again_and_again_is_answered_as_failed(tmp_path: Path) -> None:
+    """The other steps of the node are processed meanwhile, and no more processes die."""
+    bad, good = PartitionId(OperatorId("bad"), 1), PartitionId(OperatorId("good"), 0)
+
+    def work(index: int, guard: StepGuard) -> None:
+        with (tmp_path / "log").open("a") as log:
+            assert guard.begin(good, BatchId(3), 0) is None
+            log.write("good\n")
+            log.flush()
+            guard.end()
+            attempt = min(2, (tmp_path / "log").read_text().count("good") - 1)
+            problem = guard.begin(bad, BatchId(3), attempt)
+            log.write(f"bad: {problem}\n")
+            log.flush()
+            if problem is None:
+                os.kill(os.getpid(), signal.SIGSEGV)
+
+    assert supervise(work) == ENDED
+    told = (tmp_path / "log").read_text().splitlines()
+    last = "bad: the operator process died in it by SIGSEGV"
+    assert told == ["good", "bad: None"] * 3 + ["good", last], "once for each attempt"
+
+
+def test_a_process_that_dies_between_steps_is_nobody_s_fault() -> None:
+    guard, one = SharedGuard(), PartitionId(OperatorId("a"), 0)
+    for batch in range(4):
+        assert guard.begin(one, BatchId(batch), 0) is None
+        guard.end()
+        assert guard.died(-9) is None
+        assert guard.begin(one, BatchId(batch), 0) is None
+        assert guard.died(-9) == (one, batch), "once, in another batch each time"
+
+
+@pytest.mark.cluster
+def test_a_row_that_kills_its_process_is_told_in_one_line_and_takes_no_node(
+    unhurried: SparkSession, tmp_path: Path
+) -> None:
+    def look(rows: pa.Table) -> pa.Table:
+        if "crash" in rows["word"].to_pylist():
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return rows
+
+    app = Application("poisoned")
+    words = app.source("words", schema={"word": "string", "at": "timestamp"}, event_time="at")
+    words.map(look, schema={"word": "string", "at": "timestamp"}, id="looked").output("words")
+    events: list[str] = []
+    run = SparkRun(
+        app,
+        unhurried,
+        tmp_path / "run",
+        settings=replace(Settings.read(unhurried), exchange="resident"),
+        emit=lambda seen: events.append(seen.kind),
+    )
+    for batch in word_batches(5):
+        run.log(batch)
+    with pytest.raises(OperatorFailed, match=r"looked\[0\].*batch 4.*died in it by SIGSEGV; parked: looked\[0\]"):
+        run.run()
+    run.close()
+    assert "nodes-lost" not in events
 
 
 def test_requests_come_through_and_garbage_is_refused() -> None:
@@ -156,14 +375,36 @@ def test_requests_come_through_and_garbage_is_refused() -> None:
             decode_requests(garbage)
 
 
-def test_a_run_that_leaves_no_slot_for_its_sources_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_much_goes_in_several_messages_and_earlier_batches_first() -> None:
+    """A message has a bound: one that is larger would end the process, and the next one would send it again."""
+    sender, receiver = PartitionId(OperatorId("a"), 0), PartitionId(OperatorId("b"), 0)
+
+    def block(batch: int, rows: int) -> Block:
+        edge = Edge(sender.operator, receiver.operator)
+        table = pa.table({"n": pa.array(range(rows), pa.int64())}) if rows else None
+        return Block(Header(edge, sender, receiver, BatchId(batch), Epoch(1), None), table)
+
+    blocks = [block(2, 10), block(1, 100), block(0, 10), block(3, 0)]
+    parts = list(in_messages(blocks, most=160))
+    assert [[one.header.batch for one in part] for part in parts] == [[0], [1], [2, 3]]
+    assert list(in_messages([])) == []
+
+
+@pytest.mark.parametrize(("cpus", "cores"), [(1, 2), (2, 4)])
+def test_a_run_that_leaves_no_slot_for_its_sources_is_refused(
+    cpus: int, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers of sources are tasks like those that stay, and claim as many cores."""
     backend = object.__new__(ResidentBackend)
-    held = SimpleNamespace(node=NodeId("n"), executor=SimpleNamespace(host="h"), link=object())
+    held = held_node(link=Mock())
     backend._watch = SimpleNamespace(known={})  # type: ignore[assignment]
-    backend._held, backend._expected, backend._started_at = {NodeId("n"): held}, 1, 0.0  # type: ignore[dict-item]
+    backend._held, backend._expected, backend._started_at = {NodeId("n"): held}, 1, 0.0
+    backend._task_cpus = cpus
     backend._admits = lambda host: True
+    backend._ready, backend._first = lambda count, wanted: None, FirstPlacement(0.0)
     backend._program = SimpleNamespace(name="app")  # type: ignore[assignment]
     backend.needs_free_slot = True
     monkeypatch.setattr(ResidentBackend, "free_slots", lambda self: 0)
-    with pytest.raises(BadInput, match=r"none is left to read sources.*spark\.holdfast\.exchange=shuffle"):
+    remedy = rf"none is left to read sources.*give executors {cores} cores, or set spark\.holdfast\.exchange=shuffle"
+    with pytest.raises(BadInput, match=remedy):
         backend._admit()

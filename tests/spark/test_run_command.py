@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.spark.cluster import EmbeddedCluster
 from holdfast.spark.java import find_java_home
+from holdfast.spark.start_progress import PHASES
 
 APPLICATION = """
 import holdfast as hf
@@ -80,10 +81,20 @@ def test_a_file_runs_by_spark_submit_and_by_holdfast_run_and_goes_on_until_it_is
         assert first["directory"] == str(place), "spark-submit's settings hold"
         assert first["rows"] == {"counts": 2}, "the second minute's window is still open"
         assert {"node-arrived", "planned", "cycle", "published", "checkpoint"} <= {one["event"] for one in events()}
+        started = [one for one in events() if one["event"] == "started"]
+        assert [set(one["phases"]) for one in started] == [set(PHASES) - {"driver"}], (
+            "spark-submit has the driver's JVM"
+        )
 
         run = [sys.executable, "-m", "holdfast.cli.main", "run", str(file), "--master", cluster.master_url]
         on = ["--directory", str(place), "--available-now"]
         write(folder, 2)
+        shown = call(*run, *on)
+        assert shown.returncode == 0, shown.stderr
+        lines = [line.partition(" s  ")[2] for line in shown.stderr.splitlines()]
+        for line in ("the driver's JVM is up", "the Spark session is up", "reading words"):
+            assert line in lines, shown.stderr
+        assert any(line.startswith("first output: ") for line in lines), shown.stderr
         closed = result(call(*run, *on, "--close", "--json"))
         assert closed["rows"] == {"counts": 6}, "each word of each minute, once, and none of it late"
         write(folder, 3)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -30,13 +32,19 @@ class Fake:
         self.program = SimpleNamespace(name="fake")
         self.logged = self.processed = -1
         self.coordinator = SimpleNamespace(status=self)
-        self.worked_once = threading.Event()
+        self.worked_once, self.waiting, self.waits = threading.Event(), threading.Event(), False
 
     def _call(self, name: str) -> None:
         if not self.calls or self.calls[-1] != name:
             self.calls.append(name)
         if name in self.fails:
             raise self.fails[name]
+
+    def logged_rows(self, batch: BatchId) -> dict[str, int]:
+        return {"rows": 1}
+
+    def marks_logged(self) -> Callable[[], bool]:
+        return lambda: True
 
     # the feed
     @property
@@ -57,9 +65,12 @@ class Fake:
         self._call("feed.stop")
 
     pending = False
+    ends = True
 
     # the run
     closed = False
+    all_parked = False
+    parked_problem: Exception | None = None
     can_go_on = False
     standing = 0
 
@@ -69,16 +80,22 @@ class Fake:
         self.worked_once.set()
         return worked
 
-    def run(self) -> None:
+    def run(self, *, gives_up: Callable[[], bool]) -> None:
         self._call("run")
+        if self.waits:
+            self.waiting.set()
+            while not gives_up():
+                time.sleep(0.005)
 
     def log(self, batch: object, *, last: bool = False) -> None:
         self._call("close windows")
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, gives_up: Callable[[], bool]) -> None:
         self._call("checkpoint")
 
     # the view
+    has_news = False
+
     def advanced(self) -> dict[str, Any] | None:
         return {"batchId": self.processed}
 
@@ -129,6 +146,19 @@ def test_a_stop_during_a_recovery_does_not_wait_for_nodes() -> None:
     assert fake.worked_once.wait(10)
     loop.request_stop()
     assert loop.wait(10)
+    assert "checkpoint" not in fake.calls
+    assert any("no checkpoint was taken" in line for line in lines)
+
+
+def test_a_stop_ends_the_wait_for_nodes_of_an_input_that_has_ended() -> None:
+    """Waiting for nodes has no end of its own."""
+    fake, lines = Fake(3, live=False), list[str]()
+    fake.waits = True
+    loop = loop_of(fake, lines)
+    assert fake.waiting.wait(10)
+    loop.request_stop()
+    assert loop.wait(10)
+    assert loop.problem is None
     assert "checkpoint" not in fake.calls
     assert any("no checkpoint was taken" in line for line in lines)
 
@@ -186,3 +216,26 @@ def test_given_batches_come_once_whoever_logs_them() -> None:
         for value in block["n"].to_pylist()
     ]
     assert rows == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_stop_with_a_parked_query_takes_no_checkpoint_and_says_why() -> None:
+    fake, lines = Fake(math.inf), list[str]()
+    fake.parked_problem = ValueError("thirteen")
+    loop = loop_of(fake, lines)
+    fake.worked_once.wait(30)
+    loop.request_stop()
+    loop.wait()
+    assert loop.problem is None
+    assert "checkpoint" not in fake.calls
+    assert "queries are parked, so no checkpoint was taken: thirteen" in lines
+
+
+def test_an_input_with_an_end_does_not_wait_where_everything_is_parked() -> None:
+    """It would wait for ever: no batch is logged before somebody resumes a query."""
+    problem = ValueError("thirteen")
+    fake = Fake(math.inf, fails={"run": problem})
+    fake.all_parked = True
+    loop = loop_of(fake)
+    loop.wait()
+    assert loop.problem is problem
+    assert "checkpoint" not in fake.calls

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.spark.requirements import NEEDS, check_requirements, check_settings, check_version, session_settings
+from holdfast.spark.run import node_capacity
 from holdfast.spark.settings import PREFIX, STRATEGIES, Settings, seconds_of
 
 if TYPE_CHECKING:
@@ -34,25 +36,56 @@ def test_every_setting_is_read_from_its_key() -> None:
         "store.dataFragments": "3",
         "store.parityFragments": "2",
         "store.tolerateNodeLoss": "0.25",
+        "store.reliability": "0.99",
         "store.secretFile": "/etc/secret",
+        "tls.mode": "files",
+        "tls.cert": "/etc/cert.pem",
+        "tls.key": "/etc/key.pem",
+        "tls.ca": "/etc/ca.pem",
         "store.durable": "/data/durable",
         "store.linger": "1h",
-        "exchange": "resident",
+        "store.expiry": "1d",
+        "exchange": "shuffle",
         "exchange.window": "3",
         "exchange.port": "7401",
         "driver.port": "7402",
         "keepalive.seconds": "1500ms",
         "driver.heartbeat.seconds": "5s",
         "retention": "all",
+        "node.processes": "2",
+        "node.stall.seconds": "2min",
+        "node.memoryMb": "900",
         "node.capacity": "12.5",
         "node.costs": "measured",
         "node.bound": "0.9",
+        "node.bound.seconds": "5min",
+        "node.wait": "30min",
+        "node.domains": "host-a=/rack-1,host-b=/rack-2",
+        "node.topologyScript": "/etc/hadoop/topology.sh",
+        "replicas.budget": "0.5",
+        "replicas.partitions": "speeds[0],jams",
+        "replicas.algorithm": "greedy",
+        "replicas.lag": "3",
         "recovery.strategy": "blocking",
         "recovery.incrementalAfterLosses": "4",
         "cycle.timeBudget": "0.5",
         "recovery.bufferMb": "64",
+        "errors.retries": "5",
+        "errors.backoff": "200ms",
+        "errors.quarantineRows": "7",
+        "keep.aside": "7d",
+        "keep.outputs": "90d",
         "cycle.batches": "3",
         "ingest.maxPendingBatches": "9",
+        "ingest.batchBytes": "16m",
+        "ingest.batchSeconds": "2s",
+        "ingest.maxEventAhead": "1h",
+        "ingest.maxBatchesAhead": "5",
+        "ingest.maxBatchesBehind": "50",
+        "page.enabled": "true",
+        "page.host": "::1",
+        "page.port": "8080",
+        "tracing.enabled": "true",
     }
     assert {PREFIX + key for key in given} == {one.metadata["key"] for one in fields(Settings)}
     settings = Settings.of({PREFIX + key: text for key, text in given.items()})
@@ -60,6 +93,7 @@ def test_every_setting_is_read_from_its_key() -> None:
     assert (settings.checkpoint_seconds, settings.store_linger_seconds, settings.keepalive_seconds) == (60, 3600, 1.5)
     for one in fields(Settings):
         assert getattr(settings, one.name) != one.default, f"{one.name} was not read"
+    assert (settings.wait_seconds, Settings().wait_seconds) == (1800.0, math.inf), "a wait has no end unless one is set"
 
 
 @pytest.mark.parametrize(
@@ -89,6 +123,34 @@ def test_what_is_wrong_is_refused_with_the_remedy(key: str, text: str, message: 
 def test_more_fragments_than_the_code_has_are_refused() -> None:
     with pytest.raises(BadInput, match="at most 32"):
         Settings.of({f"{PREFIX}store.dataFragments": "20", f"{PREFIX}store.parityFragments": "20"})
+
+
+def test_processes_for_which_there_are_no_ports_are_refused() -> None:
+    Settings.of({f"{PREFIX}exchange.port": "65534", f"{PREFIX}node.processes": "2"})
+    with pytest.raises(BadInput, match="leaves no ports for 3 processes"):
+        Settings.of({f"{PREFIX}exchange.port": "65534", f"{PREFIX}node.processes": "3"})
+
+
+@pytest.mark.parametrize(
+    ("given", "cores", "cpus", "capacity"),
+    [
+        ({}, "4", 2, 2.0),
+        ({"node.costs": "declared"}, "4", 2, math.inf),
+        ({"node.capacity": "7"}, "4", 2, 7.0),
+        ({"node.capacity": "7", "node.costs": "measured"}, "4", 2, 7.0),
+        ({"node.costs": "measured"}, "4", 1, 1.0),
+        ({"node.costs": "measured"}, "4", 2, 2.0),
+        ({"node.costs": "measured", "node.processes": "3"}, "4", 1, 3.0),
+        ({"node.costs": "measured", "node.processes": "6"}, "4", 1, 4.0),
+        ({"node.costs": "measured", "node.processes": "6"}, None, 1, 6.0),
+        ({"node.costs": "measured", "exchange": "shuffle"}, "4", 1, 4.0),
+    ],
+)
+def test_a_node_carries_the_cores_that_its_processes_can_use(
+    given: dict[str, str], cores: str | None, cpus: int, capacity: float
+) -> None:
+    settings = Settings.of({PREFIX + key: text for key, text in given.items()})
+    assert node_capacity(settings, cores, cpus) == capacity
 
 
 def test_the_page_lists_every_setting_with_its_default() -> None:

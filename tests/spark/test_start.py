@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import holdfast as hf
+from holdfast.runtime.coordinator.profile_records import last_profile
 from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.spark.run import SparkRun
 from holdfast.storage.files import FileStorage
@@ -64,6 +67,26 @@ def start(spark: SparkSession) -> Iterator[Callable[..., hf.Run]]:
         run.stop()
 
 
+class Heard(StreamingQueryListener):
+    """Counts what PySpark's own listener gets."""
+
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+        self.rows = 0
+        self.over = threading.Event()
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        self.kinds.append("started")
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        self.kinds.append("progress")
+        self.rows += event.progress.numInputRows
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        self.kinds.append("terminated")
+        self.over.set()
+
+
 def counts(table: pa.Table) -> list[tuple[str, str, int]]:
     return sorted((row["word"], f"{row['window_start']:%H:%M}", row["n"]) for row in table.to_pylist())
 
@@ -79,6 +102,8 @@ def test_a_run_is_read_watched_stopped_and_continued(
     for number in range(3):
         write(folder, number)
     run = start(words(folder), directory=place)
+    heard = Heard()
+    run.addListener(heard)
     assert run.isActive
     assert run.name == "words"
     run.processAllAvailable()
@@ -101,7 +126,9 @@ def test_a_run_is_read_watched_stopped_and_continued(
         "words[0]",
         "words[1]",
     ]
-    assert {node.host for node in run.nodes} == {"127.0.0.2", "127.0.0.3", "127.0.0.4"}
+    hosts = {node.host for node in run.nodes}  # which ones: other tests kill nodes of the cluster and start new ones
+    assert len(hosts) == 3
+    assert all(host.startswith("127.0.0.") for host in hosts)
     assert run.recovery is None
     assert run.status["message"] == "Processing"
     assert run.status["isDataAvailable"] is False
@@ -112,6 +139,10 @@ def test_a_run_is_read_watched_stopped_and_continued(
     run.processAllAvailable()
     assert counts(run.rows("minutes")) == minutes(0, 1, 2)
     run.stop()
+    assert heard.over.wait(60)
+    assert heard.kinds[0] == "started"
+    assert "progress" in heard.kinds
+    assert heard.rows >= 3, "of the file that came after the listener at least"
     assert not run.isActive
     assert run.exception() is None
     assert run.awaitTermination(1) is True
@@ -123,7 +154,12 @@ def test_a_run_is_read_watched_stopped_and_continued(
     assert spark.range(3).count() == 3, "the session that was passed goes on"
 
     write(folder, 4)
-    again = start(words(folder), directory=place, available_now=True, close=True)
+    assert run.plan is None
+    wanted = hf.targets(overhead=0.5)  # whatever was measured on a busy machine, there is a plan
+    again = start(words(folder), directory=place, available_now=True, close=True, plan=wanted)
+    assert again.plan is not None
+    assert again.plan["assumptions"]["nodes"] == {"value": 3, "from": "measured"}, "by the profile of the run before"
+    assert {one["query"] for one in again.plan["predicted"]} == {"counts[0]", "counts[1]", None}
     assert (again.id == run.id, again.runId == run.runId) == (True, False)
     again.awaitTermination()
     assert counts(again.rows("minutes")) == minutes(0, 1, 2, 3, 4)
@@ -132,6 +168,11 @@ def test_a_run_is_read_watched_stopped_and_continued(
     assert counts(read.toArrow()) == minutes(0, 1, 2, 3, 4)
     events = [json.loads(line) for line in (place / "run" / "events.jsonl").read_text().splitlines()]
     assert {"node-arrived", "planned", "cycle", "published", "checkpoint"} <= {one["event"] for one in events}
+    (planned,) = [one for one in events if one["event"] == "plan"]
+    assert planned["predicted"] == again.plan["predicted"]
+    kept = last_profile(FileStorage(place / "run"))
+    assert kept is not None
+    assert kept["measured"]["settings"]["checkpoint_seconds"] == pytest.approx(planned["interval_seconds"], rel=1e-4)
 
 
 def test_columns_come_from_the_files_and_rows_go_to_the_user_s_sinks(

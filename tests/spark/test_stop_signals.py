@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.spark.handle import Run
+from holdfast.spark.listeners import Listeners
 from holdfast.spark.stop_signals import StopSignals
 
 
@@ -90,7 +91,7 @@ def test_signals_stop_a_run_that_a_program_waits_for(number: signal.Signals) -> 
         log=lines.append, wait=wait, problem=None, request_stop=calls.request_stop, abandon=calls.abandon
     )
     nothing: Any = None
-    run = Run(nothing, nothing, nothing, loop, "directory")
+    run = Run(nothing, nothing, nothing, loop, "directory", listeners=Listeners("id", "start", "name", lines.append))
     assert signal.getsignal(number) is before, "hf.start by itself handles no signal"
     assert run.awaitTermination(1.0) is False
     assert signal.getsignal(number) is before

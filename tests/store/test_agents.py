@@ -30,7 +30,7 @@ from holdfast.store.client.tuning import coding_to_survive
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.connection import ConnectionPool
 from holdfast.store.wire.failures import Corrupt, StaleEpoch, StoreError
-from holdfast.store.wire.handshake import key_from_file
+from holdfast.store.wire.secret_files import keys_from_file
 from holdfast_lab.testing.agents_on_loopback import AgentsOnLoopback
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ def save(spool: Spool, name: str, *, epoch: int = 1, durable: bool = False, size
 
 def all_know_all(agents: AgentsOnLoopback) -> None:
     """Wait until every agent has all the others on its ring."""
-    pool = ConnectionPool(key_from_file(agents.settings.secret_file))
+    pool = ConnectionPool(keys_from_file(agents.settings.secret_file))
     addresses = [agents.address(number) for number in range(len(agents.spools))]
 
     def knows(address: Address) -> bool:
@@ -320,7 +320,12 @@ def test_half_of_the_nodes_may_die(agents: AgentsOnLoopback) -> None:
         agents.spools[3].fetch(name)
     for name in names:
         assert bring(agents.spools[3], name) == contents(name)
-    assert save(agents.spools[3], "half/late-0/3.1").fragments == 2, "saves go on with those that are left"
+    everybody = [str(agents.address(number)) for number in range(4)]
+    agents.spools[3].save("half/late-0/3.1", contents("half/late-0/3.1"), epoch=1, durable=False)
+    told(agents.spools[3], "half/late-0/3.1", "2 are wanted")
+    enter_ring(agents.spools[3].folder, everybody[2:])  # the driver has noticed
+    assert ok(agents.spools[3], "half/late-0/3.1").fragments == 2, "saves go on with those that are left"
+    enter_ring(agents.spools[3].folder, everybody)
     agents.start([0, 1])
 
 

@@ -230,6 +230,7 @@ def test_a_client_works_after_a_fork_and_in_its_parent(ring: RingOfPeers, namesp
 def test_a_client_travels_without_its_secret(ring: RingOfPeers, tmp_path: Path, namespace: str) -> None:
     secret = tmp_path / "secret"
     secret.write_text("never in a pickle, never in a log")
+    secret.chmod(0o600)
     packed = pickle.dumps(connect(ring.addresses, secret_file=str(secret)))
     assert b"never in a pickle" not in packed
     store = pickle.loads(pickle.dumps(connect(ring.addresses)))

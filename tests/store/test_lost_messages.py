@@ -10,7 +10,7 @@ from random import Random
 from holdfast.store.agent.agent_files import lose_messages
 from holdfast.store.wire.connection import ConnectionPool
 from holdfast.store.wire.failures import Unreachable
-from holdfast.store.wire.handshake import key_from_file
+from holdfast.store.wire.secret_files import keys_from_file
 from holdfast_lab.testing.agents_on_loopback import AgentsOnLoopback
 
 
@@ -23,7 +23,7 @@ def wait(look: Callable[[], object], seconds: float = 120) -> None:
 
 def test_lost_messages_lose_no_state(tmp_path: Path) -> None:
     with AgentsOnLoopback(3, tmp_path) as agents:
-        pool = ConnectionPool(key_from_file(agents.settings.secret_file), connect_seconds=5.0, answer_seconds=5.0)
+        pool = ConnectionPool(keys_from_file(agents.settings.secret_file), connect_seconds=5.0, answer_seconds=5.0)
 
         def answers() -> bool:
             try:

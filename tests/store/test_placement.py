@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -114,3 +115,10 @@ def test_a_warning_names_the_shortage() -> None:
     crowded = choose_holders(RingId(1), contacts(4), Coding(4, 4))
     assert crowded.losses_survived == 2
     assert crowded.warning == "8 fragments on 4 peers: one holds 2, and only 2 peers may be lost instead of 4"
+
+
+def test_the_heaviest_holders_get_the_data_fragments() -> None:
+    there = [replace(one, weight=0.1 if number < 3 else 1.0) for number, one in enumerate(contacts(8))]
+    placement = choose_holders(RingId(5), there, Coding(5, 3))
+    assert [one.weight for one in placement.holders] == [1.0] * 5 + [0.1] * 3
+    assert choose_holders(RingId(5), reversed(there), Coding(5, 3)) == placement, "the same wherever it is computed"

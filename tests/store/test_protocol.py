@@ -17,10 +17,8 @@ from holdfast.store.wire.handshake import (
     ClusterKey,
     PeerHandshake,
     SessionSeals,
-    key_from_file,
     key_from_secret,
     open_key,
-    weakness,
 )
 from holdfast.store.wire.messages import (
     LARGEST_BODY,
@@ -36,6 +34,7 @@ from holdfast.store.wire.messages import (
     read_prefix,
     unpack,
 )
+from holdfast.store.wire.secret_files import keys_from_file, weakness
 
 KEY = key_from_secret(b"a secret of the cluster")
 
@@ -159,7 +158,13 @@ def test_a_false_peer_is_found_out() -> None:
     challenge = false.challenge(Frame(Kind.HELLO, client.hello(), b""))
     proof = client.prove(Frame(Kind.CHALLENGE, challenge, b""))
     # It may send back what it got, or what its guess gives: neither is the peer's proof.
-    for answer in (proof, {"proof": false.greeting.proof(b"peer")}, {"proof": ""}, {"proof": 7}, {}):
+    for answer in (
+        proof,
+        {"proof": false.greeting.proof(key_from_secret(b"guess"), b"peer")},
+        {"proof": ""},
+        {"proof": 7},
+        {},
+    ):
         with pytest.raises(NotTrusted, match="does not know"):
             client.finish(Frame(Kind.WELCOME, answer, b""))
 
@@ -187,19 +192,17 @@ def test_secrets_stay_where_they_are(tmp_path: Path) -> None:
         pickle.dumps(KEY)
     path = tmp_path / "secret"
     with pytest.raises(BadInput, match="cannot read"):
-        key_from_file(path)
+        keys_from_file(path)
     path.write_text("  \n")
+    path.chmod(0o600)
     with pytest.raises(BadInput, match="empty"):
-        key_from_file(path)
+        keys_from_file(path)
     path.write_text("short\n")
-    assert key_from_file(path).key == key_from_secret(b"short").key
+    assert keys_from_file(path).valid() == (key_from_secret(b"short"),)
     assert "shorter" in str(weakness(path))
     path.write_text("long enough for anybody to be safe")
-    path.chmod(0o644)
-    assert "other users" in str(weakness(path))
-    path.chmod(0o600)
     assert weakness(path) is None
-    assert not key_from_file(None).secret
+    assert not keys_from_file(None).secret
 
 
 def test_errors_travel_as_what_they_are() -> None:

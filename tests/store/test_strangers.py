@@ -23,8 +23,9 @@ from holdfast.store.client.client import PeerStore, connect
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.connection import Connection
 from holdfast.store.wire.failures import BadRequest, NotTrusted, Unreachable
-from holdfast.store.wire.handshake import ClientHandshake, key_from_file, key_from_secret, open_key
+from holdfast.store.wire.handshake import ClientHandshake, key_from_secret, open_key
 from holdfast.store.wire.messages import PREFIX, Frame, Kind, pack, read_prefix, unpack
+from holdfast.store.wire.secret_files import keys_from_file
 from holdfast_lab.testing.ring_of_peers import RingOfPeers
 from store.certificates import make_certificates
 
@@ -54,7 +55,7 @@ def unharmed(ring: RingOfPeers, secret_file: str, request: pytest.FixtureRequest
     store.save(state, BatchId(0), Epoch(0), b"still here", coding=Coding(2, 1))
     assert bytes(store.load(state).joined()) == b"still here"
     store.close()
-    key = key_from_file(secret_file).key
+    key = key_from_secret(SECRET.encode()).key
     for peer in range(3):
         assert ring.alive(peer)
         text = ring.log(peer).read_text() + ring.output(peer).read_text()
@@ -96,6 +97,7 @@ def test_with_a_wrong_secret(ring: RingOfPeers) -> None:
 def test_commands_end_with_one_line(ring: RingOfPeers, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = tmp_path / "wrong"
     wrong.write_text("wrong")
+    wrong.chmod(0o600)
     for extra in ([], ["--secret-file", str(wrong)]):
         assert run(["store", "status", "--peer", ring.address(0), *extra]) == 1
         out, err = capsys.readouterr()
@@ -106,7 +108,7 @@ def test_commands_end_with_one_line(ring: RingOfPeers, tmp_path: Path, capsys: p
 
 def test_a_client_with_a_secret_does_not_talk_to_a_peer_without(tmp_path: Path, secret_file: str) -> None:
     with RingOfPeers(1, tmp_path / "open") as open_ring, pytest.raises(NotTrusted):
-        Connection(Address.parse(open_ring.address(0)), key_from_file(secret_file))
+        Connection(Address.parse(open_ring.address(0)), keys_from_file(secret_file).valid()[0])
 
 
 def test_no_secret_no_service_beyond_loopback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

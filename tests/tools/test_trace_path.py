@@ -45,8 +45,8 @@ def test_a_batch_is_fed_and_a_failure_is_recovered_from(found: dict[str, Any]) -
     batch, failure = ({step["function"] for step in found[name]["path"]} for name in ("batch", "failure"))
     assert found["batch"]["path"][0]["function"].endswith(".feed")
     assert any(name.endswith(".recover") for name in failure - batch)
-    packages = {name: {file["file"].split("/")[0] for file in found[name]["file_list"]} for name in found}
-    assert "planning" in packages["failure_own"] - packages["batch"], "only a failure plans"
+    packages = {name: {file["file"].rpartition("/")[0] for file in found[name]["file_list"]} for name in found}
+    assert "planning/recovery" in packages["failure_own"] - packages["batch"], "only a failure plans"
     assert found["failure_own"]["calls"] < found["failure"]["calls"]
 
 

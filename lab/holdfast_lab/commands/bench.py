@@ -8,9 +8,21 @@ bench = lazy_group(
     "bench",
     "Measure this machine: time, memory, ratios. Figures are printed with their spread.",
     {
+        "isolation": (
+            "holdfast_lab.commands.bench_isolation:bench_isolation_command",
+            "The highest query while an operator of the lowest one misbehaves.",
+        ),
         "latency": (
             "holdfast_lab.commands.bench_latency:bench_latency_command",
-            "From logged to published: tasks that stay beside Spark's shuffle.",
+            "From a row's creation to visible at the sink, by phase.",
+        ),
+        "limits": (
+            "holdfast_lab.commands.bench_limits:bench_limits_command",
+            "Operators, exchange and state against plain Arrow, copies and writes.",
+        ),
+        "memory": (
+            "holdfast_lab.commands.bench_memory:bench_memory_command",
+            "Memory and disk under a slow sink and a burst.",
         ),
         "overhead": (
             "holdfast_lab.commands.bench_overhead:bench_overhead_command",
@@ -24,6 +36,10 @@ bench = lazy_group(
         "scaling": (
             "holdfast_lab.commands.bench_scaling:bench_scaling_command",
             "Cost per batch, and where the time goes.",
+        ),
+        "start": (
+            "holdfast_lab.commands.bench_start:bench_start_command",
+            "From the command to the first output row, by phase.",
         ),
         "storage": (
             "holdfast_lab.commands.bench_storage:bench_storage_command",

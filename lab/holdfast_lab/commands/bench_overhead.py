@@ -81,7 +81,7 @@ def bench_overhead_command(
     machine = this_machine()
     with progress() as bar, tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         task = bar.add_task("start the cluster", total=None)
-        with bench_cluster(nodes) as (cluster, spark):
+        with bench_cluster(nodes, cores=5) as (cluster, spark):
             found = measure_overhead(
                 WORKLOADS[workload],
                 spark,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast_lab.benches.streaming.cluster import Machine
     from holdfast_lab.benches.streaming.scaling import Cost, Point
 
+EXCHANGES = ("resident", "shuffle")
 NAMES = ("nodes", "levels", "partitions", "rows", "state")
 
 
@@ -26,6 +27,13 @@ NAMES = ("nodes", "levels", "partitions", "rows", "state")
 @click.option("--partitions", default="4,16,64", show_default=True, metavar="N,…", help="Partitions of an operator.")
 @click.option("--rows", default="1000,10000,100000,1000000", show_default=True, metavar="N,…", help="Rows per batch.")
 @click.option("--state-mb", default="1,10,100,1000", show_default=True, metavar="MB,…", help="Sizes of the state.")
+@click.option(
+    "--exchanges",
+    default=",".join(EXCHANGES),
+    show_default=True,
+    metavar="NAME,…",
+    help="Exchanges to measure: tasks that stay, and Spark's shuffle.",
+)
 @click.option("--alone", default=9, show_default=True, type=click.IntRange(1), help="Batches measured one at a time.")
 @click.option("--load", default=24, show_default=True, type=click.IntRange(1), help="Batches measured at once.")
 @click.option("--seed", default=1, show_default=True, help="Seed of the input.")
@@ -45,6 +53,7 @@ def bench_scaling_command(
     partitions: str,
     rows: str,
     state_mb: str,
+    exchanges: str,
     alone: int,
     load: int,
     seed: int,
@@ -56,7 +65,8 @@ def bench_scaling_command(
 
     One size is changed at a time; the others stay at the largest number of nodes with a partition for each, two levels
     and 10,000 rows. A batch is measured alone (latency without load) and among many (cost under load), with
-    the time in operators, in Spark and Python around them, and on the driver.
+    the time in operators, around them (Spark, connections, Python), and on the driver; with tasks that stay and through
+    Spark's shuffle, in turns.
 
     \b
     Example:
@@ -72,6 +82,7 @@ def bench_scaling_command(
     if quick:
         nodes, levels, partitions, rows, state_mb, alone, load = "2", "1,2", "2,4", "100,1000", "1", 1, 2
     wanted = read_names(vary, NAMES, "--vary")
+    sides = read_names(exchanges, EXCHANGES, "--exchanges")
     sizes: dict[str, Any] = {
         name: [int(number) for number in read_numbers(text, f"--{name}")]
         for name, text in (("nodes", nodes), ("levels", levels), ("partitions", partitions), ("rows", rows))
@@ -83,18 +94,18 @@ def bench_scaling_command(
     with progress() as bar, tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         task = bar.add_task("start the cluster", total=len(points))
         for many, of_cluster in groupby(points, key=lambda one: one.nodes):
-            with bench_cluster(many) as (_, spark):
+            with bench_cluster(many) as (cluster, spark):
                 for shape in of_cluster:
-                    found.append(
-                        measure_point(
-                            shape,
-                            spark,
-                            Path(folder) / str(len(found)),
-                            alone=alone,
-                            load=load,
-                            seed=seed,
-                            progress=lambda text: bar.update(task, description=text),
-                        )
+                    found += measure_point(
+                        shape,
+                        spark,
+                        Path(folder) / str(len(found)),
+                        alone=alone,
+                        load=load,
+                        seed=seed,
+                        secret_file=cluster.secret_file,
+                        exchanges=sides,
+                        progress=lambda text: bar.update(task, description=text),
                     )
                     bar.advance(task)
                     write_json(out / "result.json", scaling_document(found, machine, seed))
@@ -111,7 +122,23 @@ def bench_scaling_command(
 
 def scaling_document(found: list[Point], machine: Machine, seed: int) -> dict[str, Any]:
     """Return what is written and printed as JSON."""
-    return {"bench": "scaling", "machine": asdict(machine), "seed": seed, "points": [_fields(one) for one in found]}
+    points = [_fields(one) for one in found]
+    rows = [
+        {
+            "workload": f"{one['varied']} {one['size']:g}",
+            "side": one["side"],
+            "rows_per_second": one["rows"] / one["load_seconds"],
+            "p50_ms": 1000 * one["alone_seconds"],
+            "p50_least_ms": 1000 * one["alone_low"],
+            "p50_greatest_ms": 1000 * one["alone_high"],
+            "load_ms": 1000 * one["load_seconds"],
+            "ratio": one["ratio"],
+            "least_ratio": one["least_ratio"],
+            "greatest_ratio": one["greatest_ratio"],
+        }
+        for one in points
+    ]
+    return {"bench": "scaling", "machine": asdict(machine), "seed": seed, "rows": rows, "points": points}
 
 
 def _fields(point: Point) -> dict[str, Any]:
@@ -119,6 +146,10 @@ def _fields(point: Point) -> dict[str, Any]:
     return {
         **asdict(point.shape),
         "size": point.shape.size,
+        "side": "holdfast" if point.exchange == "resident" else point.exchange,
+        "ratio": point.ratio.median,
+        "least_ratio": point.ratio.low,
+        "greatest_ratio": point.ratio.high,
         **{f"alone_{name}": value for name, value in _parts(point.alone).items()},
         "alone_seconds": spread.median,
         "alone_low": spread.low,
@@ -147,21 +178,20 @@ def print_points(found: list[Point], machine: Machine) -> None:
         return f"{1000 * cost.seconds:,.0f} = {parts}"
 
     print_table(
-        f"Milliseconds of a batch: operators + Spark and Python around them + driver; "
-        f"{machine.cores} cores, load {machine.load:.1f}",
-        ["varied", "size", "alone (median)", "jobs", "under load (mean)", "jobs", "state MB", "written MB"],
+        f"Milliseconds of a batch: operators + around them + driver; {machine.cores} cores, load {machine.load:.1f}",
+        ["varied", "size", "side", "alone (median)", "x the other", "under load (mean)", "state MB", "written MB"],
         [
             (
                 one.shape.varied,
                 f"{one.shape.size:g}",
+                "holdfast" if one.exchange == "resident" else one.exchange,
                 shown(one.alone),
-                round(one.alone.cycles, 2),
+                f"{one.ratio.median:.1f} ({one.ratio.low:.1f}-{one.ratio.high:.1f})",
                 shown(one.load),
-                round(one.load.cycles, 2),
                 round(one.state_bytes / 1e6, 1),
                 round(one.written_bytes / 1e6, 2),
             )
             for one in sorted(found, key=lambda point: (NAMES.index(point.shape.varied), point.shape.size))
         ],
-        right=(1, 2, 3, 4, 5, 6, 7),
+        right=(1, 3, 4, 5, 6, 7),
     )

@@ -1,4 +1,4 @@
-"""`holdfast bench throughput`: rows per second against Structured Streaming, side by side on one cluster."""
+"""`holdfast bench throughput`: rows per second and CPU against Structured Streaming, side by side on one cluster."""
 
 from __future__ import annotations
 
@@ -16,12 +16,28 @@ if TYPE_CHECKING:
     from holdfast_lab.benches.streaming.throughput import Comparison
 
 NAMES = ("count", "traffic", "hashtags")
+SIDES = ("holdfast", "logged", "shuffle", "structured-streaming", "pyarrow")
+IN_PLACE = ("in-place", "in-place-csv", "in-place-json")
 
 
 @click.command("throughput")
 @click.option("--workloads", default=",".join(NAMES), show_default=True, metavar="NAME,…", help="Workloads to compare.")
-@click.option("--rows", default=100_000, show_default=True, type=click.IntRange(1), help="Rows per batch.")
-@click.option("--batches", default=4, show_default=True, type=click.IntRange(1), help="Batches of a turn.")
+@click.option("--sides", default=",".join(SIDES), show_default=True, metavar="NAME,…", help="Sides to compare.")
+@click.option("--rows", default="100000,1000000", show_default=True, metavar="N,…", help="Rows per batch.")
+@click.option(
+    "--batches",
+    default=4,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Batches of a turn of the first size; larger ones have fewer.",
+)
+@click.option(
+    "--marginal",
+    default="6,24",
+    show_default=True,
+    metavar="SMALL,LARGE",
+    help="Sizes in million rows between which CPU per row is measured, on the first workload; none: not measured.",
+)
 @click.option(
     "--rounds", default=5, show_default=True, type=click.IntRange(1), help="Rounds: runs of each side, in alternation."
 )
@@ -46,8 +62,10 @@ NAMES = ("count", "traffic", "hashtags")
 @json_option
 def bench_throughput_command(
     workloads: str,
-    rows: int,
+    sides: str,
+    rows: str,
     batches: int,
+    marginal: str,
     rounds: int,
     nodes: int,
     files: int | None,
@@ -59,53 +77,86 @@ def bench_throughput_command(
 ) -> None:
     """Compare rows per second with Structured Streaming: the same outputs from the same files on the same cluster.
 
-    Both sides read the same Parquet files as a stream, in batches of the same rows, and write Parquet. Both are warmed
-    up, stay running and alternate; the result is the ratio within a round, with its median and spread. At the end
-    every output is compared row by row; one that differs fails the bench. Structured Streaming gets one query for each
-    output, as many shuffle partitions as cores, and JVMs with all compilers.
+    All sides read the same Parquet files, in batches of the same rows, and write Parquet: Holdfast with tasks that stay
+    (holdfast), the same from rows that are logged already (logged), Holdfast through Spark's shuffle (shuffle),
+    Structured Streaming, and the operators alone in one process without any engine (pyarrow). They are warmed up, stay
+    running and alternate; the result is the ratio within a round, with its median and spread, and CPU seconds of
+    cluster and driver. At the end every output is compared row by row; one that differs fails the bench. Structured
+    Streaming gets one query for each output, as many shuffle partitions as nodes, and JVMs with all compilers.
+
+    Further sides are Holdfast with files that its source partitions read in place: in-place (the same Parquet files),
+    in-place-csv and in-place-json (the same rows).
+
+    Marginal CPU seconds, by kind of process, are what a million rows more cost each side: the CPU of a large size less
+    that of a small one, by the rows between them.
 
     \b
     Example:
       holdfast bench throughput --workloads count,traffic --rounds 7
     """
+    from holdfast.cli.number_lists import read_numbers
     from holdfast.cli.result_files import make_directory, write_csv, write_json
-    from holdfast.errors import CheckFailed
+    from holdfast.errors import BadInput, CheckFailed
     from holdfast_lab.benches.streaming.cluster import bench_cluster, this_machine
-    from holdfast_lab.benches.streaming.throughput import compare
+    from holdfast_lab.benches.streaming.throughput import AGAINST, compare
     from holdfast_lab.benches.streaming.workloads import WORKLOADS
     from holdfast_lab.commands.name_lists import read_names
     from holdfast_lab.plots.performance import draw_throughput
 
     wanted = read_names(workloads, WORKLOADS, "--workloads")
+    compared = read_names(sides, (*SIDES, *IN_PLACE), "--sides")
+    if AGAINST not in compared:
+        raise click.BadParameter(f"{AGAINST} is what the others are compared with: name it too", param_hint="--sides")
     if quick:
-        rows, batches, rounds = 2000, 2, 2
+        rows, batches, rounds, marginal = "2000", 2, 2, "0.004,0.012"
+    sizes = [int(number) for number in read_numbers(rows, "--rows")]
+    between = None if marginal == "none" else [int(1e6 * number) for number in read_numbers(marginal, "--marginal")]
+    if between is not None and (len(between) != 2 or between[0] >= between[1]):
+        raise BadInput(
+            f"{marginal!r} is not two sizes", field="--marginal", remedy="write the smaller first, like 6,24"
+        )
+    # Every run of tasks that stay holds a core of each executor, and jobs that read sources need one.
+    cores = max(2, 1 + len({"holdfast", "logged", *IN_PLACE} & set(compared)))
     make_directory(out)
     machine = this_machine()
     found: list[Comparison] = []
     with progress() as bar, tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
-        task = bar.add_task("start the cluster", total=len(wanted))
-        with bench_cluster(nodes) as (_, spark):
-            for name in wanted:
+        points = [(name, size) for name in wanted for size in sizes]
+        task = bar.add_task("start the cluster", total=len(points))
+        with bench_cluster(nodes, cores=cores) as (cluster, spark):
+            for number, (name, size) in enumerate(points):
                 found.append(
                     compare(
                         WORKLOADS[name],
                         spark,
-                        Path(folder) / name,
-                        rows=rows,
-                        batches=batches,
+                        Path(folder) / str(number),
+                        rows=size,
+                        batches=max(1, batches * sizes[0] // size),
                         rounds=rounds,
                         files_per_batch=files or nodes,
                         state_store=state_store,
                         seed=seed,
+                        sides=compared,
+                        sessions=[node.group for node in cluster.nodes.values()],
+                        secret_file=cluster.secret_file,
+                        marginal=(between[0], between[1]) if between is not None and number == 0 else None,
                         progress=lambda text: bar.update(task, description=text),
                     )
                 )
                 bar.advance(task)
-    given = {"rows": rows, "batches": batches, "rounds": rounds, "nodes": nodes, "files": files or nodes, "seed": seed}
+                write_json(out / "result.json", document(found, machine, {}))
+    given = {
+        "batch_rows": sizes,
+        "batches": batches,
+        "rounds": rounds,
+        "nodes": nodes,
+        "files": files or nodes,
+        "seed": seed,
+    }
     written = document(found, machine, {**given, "state_store": state_store})
     write_json(out / "result.json", written)
-    write_csv(out / "rounds.csv", [turn for one in written["workloads"] for turn in one["rounds"]])
-    draw_throughput(written["workloads"], out / "throughput.png", rows=rows)
+    write_csv(out / "rounds.csv", turns_of(found))
+    draw_throughput(written, out / "throughput.png")
     if as_json:
         print_json(written)
     else:
@@ -122,43 +173,120 @@ def document(found: list[Comparison], machine: Machine, given: dict[str, Any]) -
         "bench": "throughput",
         "machine": asdict(machine),
         **given,
+        "rows": [
+            {
+                "workload": _named(one),
+                "side": side,
+                "batch_rows": one.batch_rows,
+                "rows_per_second": one.rows_per_second(side),
+                "cpu_seconds_per_million_rows": one.cpu_per_million(side),
+                "ratio": one.ratio(side),
+                "least_ratio": one.ratios(side)[0],
+                "greatest_ratio": one.ratios(side)[1],
+            }
+            for one in found
+            for side in one.sides
+        ],
+        "marginal": [
+            {
+                "workload": _named(one),
+                "side": side,
+                "small_rows": more.small,
+                "large_rows": more.large,
+                "cpu_seconds_per_million_rows": more.seconds,
+                "low": more.chunks.low,
+                "high": more.chunks.high,
+                "turns": more.chunks.count,
+                "times_pyarrow": _times(
+                    more.seconds, one.marginal["pyarrow"].seconds if "pyarrow" in one.marginal else 0.0
+                ),
+                "kinds": dict(more.kinds),
+            }
+            for one in found
+            for side, more in one.marginal.items()
+        ],
         "workloads": [
             {
-                "name": one.workload,
+                "name": _named(one),
                 "title": one.title,
                 "structured_streaming_queries": one.queries,
-                "ratio": one.ratio,
-                "least_ratio": one.ratios[0],
-                "greatest_ratio": one.ratios[1],
+                "sides": list(one.sides),
                 "target": one.target,
-                "holdfast_rows_per_second": one.holdfast_rows_per_second,
-                "structured_streaming_rows_per_second": one.structured_streaming_rows_per_second,
                 "output_rows": one.output_rows,
                 "equal_outputs": not one.different,
                 "different": one.different,
-                "rounds": [{**asdict(turn), "ratio": turn.ratio} for turn in one.rounds],
+                "rounds": [asdict(turn) for turn in one.rounds],
             }
             for one in found
         ],
     }
 
 
+def _times(seconds: float, other: float) -> float | None:
+    """Return how many times as much CPU one side took; None where the other took too little for the clock."""
+    return seconds / other if other > 0 else None
+
+
+def _named(one: Comparison) -> str:
+    return f"{one.workload}, batches of {one.batch_rows:,}"
+
+
+def turns_of(found: list[Comparison]) -> list[dict[str, Any]]:
+    """Return one line for each turn of each side."""
+    return [
+        {
+            "workload": one.workload,
+            "batch_rows": one.batch_rows,
+            "round": turn.number,
+            "side": side,
+            "rows": turn.rows,
+            "batches": turn.batches,
+            "seconds": turn.seconds[side],
+            "cpu_seconds": turn.cpu[side],
+            "ratio": turn.ratio(side),
+            "first": turn.first == side,
+        }
+        for one in found
+        for turn in one.rounds
+        for side in one.sides
+    ]
+
+
 def print_comparisons(found: list[Comparison], machine: Machine) -> None:
     """Print a table for people."""
     print_table(
-        f"Rows per second, median of {len(found[0].rounds)} rounds; {machine.cores} cores, load {machine.load:.1f}",
-        ["workload", "Holdfast", "Structured Streaming", "queries", "ratio (least-greatest)", "target", "rows equal"],
+        f"Median of {len(found[0].rounds)} rounds; {machine.cores} cores, load {machine.load:.1f}",
+        ["workload", "side", "rows/s", "x Structured Streaming", "target", "CPU s per million rows", "rows equal"],
         [
             (
-                one.workload,
-                round(one.holdfast_rows_per_second),
-                round(one.structured_streaming_rows_per_second),
-                one.queries,
-                f"{one.ratio:.1f} ({one.ratios[0]:.1f}-{one.ratios[1]:.1f})",
-                one.target,
+                _named(one),
+                side,
+                f"{one.rows_per_second(side):,.0f}",
+                f"{one.ratio(side):.1f} ({one.ratios(side)[0]:.1f}-{one.ratios(side)[1]:.1f})",
+                one.target if side == "holdfast" else "",
+                f"{one.cpu_per_million(side):.1f}",
                 f"{one.output_rows:,}" if not one.different else "NO",
             )
             for one in found
+            for side in one.sides
         ],
-        right=(1, 2, 3, 4, 5, 6),
+        right=(2, 3, 4, 5, 6),
     )
+    for one in found:
+        if one.marginal:
+            kinds = list(dict.fromkeys(kind for more in one.marginal.values() for kind in more.kinds))
+            first = next(iter(one.marginal.values()))
+            print_table(
+                f"Marginal CPU seconds per million rows, {_named(one)}: {first.small:,} to {first.large:,} rows",
+                ["side", "all", "turns", *kinds],
+                [
+                    (
+                        side,
+                        f"{more.seconds:.2f}",
+                        f"{more.chunks.low:.2f}-{more.chunks.high:.2f}",
+                        *(f"{more.kinds.get(kind, 0.0):.2f}" for kind in kinds),
+                    )
+                    for side, more in one.marginal.items()
+                ],
+                right=tuple(range(1, 3 + len(kinds))),
+            )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("out/recovery"),
     show_default=True,
-    help="Directory for result.json, CSV, plots and the drills' own files.",
+    help="Directory for result.json, report.html, junit.xml, CSV, plots and the drills' own files.",
 )
 @json_option
 def recovery(figures: str, seed: int, spacing: float, reuse: bool, out: Path, as_json: bool) -> None:
@@ -45,9 +45,13 @@ def recovery(figures: str, seed: int, spacing: float, reuse: bool, out: Path, as
     """
     from holdfast.cli.result_files import make_directory, write_csv, write_json
     from holdfast.drill.cluster_pool import ClusterPool
+    from holdfast.durable_files import replace_atomically
     from holdfast.errors import BadInput
+    from holdfast.reports.junit import make_junit
+    from holdfast.reports.page import make_page
     from holdfast_lab.experiments.recovery.drills import planned_drills
     from holdfast_lab.experiments.recovery.findings import find_claims, summary
+    from holdfast_lab.experiments.recovery.report import experiment_report
 
     known = {9, 10, 11, 12, 13, 14}
     words = [word.strip() for word in figures.split(",") if word.strip()]
@@ -82,6 +86,20 @@ def recovery(figures: str, seed: int, spacing: float, reuse: bool, out: Path, as
     }
     write_json(out / "result.json", document)
     write_csv(out / "drills.csv", rows)
+    command = [
+        "holdfast",
+        "experiment",
+        "recovery",
+        "--figures",
+        figures,
+        "--seed",
+        str(seed),
+        "--spacing",
+        f"{spacing:g}",
+    ]
+    made = experiment_report(planned, results, rows, claims, command)
+    replace_atomically(out / "report.html", make_page(made).encode())
+    replace_atomically(out / "junit.xml", make_junit([(made.title, made)]).encode())
     draw(planned, results, out)
     if as_json:
         print_json(document)

@@ -11,49 +11,73 @@ from holdfast.pictures.style import BLACK, FAINT, bars, figure, legend, save, se
 Rows = Sequence[Mapping[str, Any]]
 
 
-def draw_throughput(workloads: Rows, path: Path, *, rows: int) -> Path:
-    """Rows per second of both sides, and the ratio of every round beside its target."""
+def draw_throughput(result: Mapping[str, Any], path: Path) -> Path:
+    """Rows per second of every side, and its ratio to Structured Streaming in every round beside the target."""
     fig, (left, right) = figure(
         "Holdfast and Structured Streaming, side by side",
-        subtitle=f"same outputs, same files, same cluster; batches of {rows:,} rows; median and every round",
+        subtitle="same outputs, same files, same cluster; median and every round",
         columns=2,
-        width=12.0,
+        width=max(12.0, 3.4 * len(result["workloads"])),
         height=4.8,
     )
+    workloads = result["workloads"]
     names = [one["name"] for one in workloads]
-    sides = (("holdfast", "Holdfast"), ("structured_streaming", "Structured Streaming"))
-    for number, (key, label) in enumerate(sides):
-        at = [place + (number - 0.5) * 0.38 for place in range(len(names))]
-        heights = [one[f"{key}_rows_per_second"] for one in workloads]
-        shown = left.bar(at, heights, 0.36, label=label, **bars(number))
-        shown_on = {"facecolor": "white", "edgecolor": "none", "pad": 1.2}
-        left.bar_label(shown, [f"{height:,.0f}" for height in heights], fontsize=8, label_type="center", bbox=shown_on)
+    sides = workloads[0]["sides"]
+    labels = {
+        "holdfast": "Holdfast, tasks that stay",
+        "logged": "Holdfast, rows that are logged",
+        "shuffle": "Holdfast, shuffle",
+        "structured-streaming": "Structured Streaming",
+        "pyarrow": "operators alone, one core",
+    }
+    medians = {(one["workload"], one["side"]): one for one in result["rows"]}
+    width = 0.8 / len(sides)
+    for number, side in enumerate(sides):
+        at = [place + (number - (len(sides) - 1) / 2) * width for place in range(len(names))]
+        heights = [medians[name, side]["rows_per_second"] for name in names]
+        shown = left.bar(at, heights, width * 0.94, label=labels[side], **bars(number))
+        shown_on = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+        shown_as = [f"{height / 1000:,.0f}k" if height >= 10_000 else f"{height:,.0f}" for height in heights]
+        left.bar_label(shown, shown_as, fontsize=7, label_type="center", bbox=shown_on)
         for place, one in zip(at, workloads, strict=True):
-            points = [turn["rows"] / turn[f"{key}_seconds"] for turn in one["rounds"]]
+            points = [turn["rows"] / turn["seconds"][side] for turn in one["rounds"]]
             left.plot([place] * len(points), points, color=BLACK, markersize=4, linestyle="none", marker=".")
+        if side == "structured-streaming":
+            continue
+        for place, one in zip(at, workloads, strict=True):
+            points = [turn["seconds"]["structured-streaming"] / turn["seconds"][side] for turn in one["rounds"]]
+            median = medians[one["name"], side]["ratio"]
+            right.plot([place] * len(points), points, linestyle="none", **_dots())
+            right.plot([place - 0.1, place + 0.1], [median] * 2, color=BLACK, marker="none", linewidth=2)
+            right.annotate(
+                f"{side}\n{median:.1f}×",
+                (place, max(points)),
+                xytext=(0, 4),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=7,
+            )
     left.set_yscale("log")
     left.set_ylabel("rows per second (log scale)")
-    left.set_xticks(range(len(names)), names)
+    wrapped = [name.replace(", ", "\n") for name in names]
+    left.set_xticks(range(len(names)), wrapped)
     left.margins(y=0.12)
     left.set_title("throughput; points: rounds")
     legend(left, below=True)
     for place, one in enumerate(workloads):
-        points = [turn["ratio"] for turn in one["rounds"]]
-        first = "a round" if place == 0 else None
-        right.plot([place] * len(points), points, linestyle="none", label=first, **_dots())
-        right.plot([place - 0.2, place + 0.2], [one["ratio"]] * 2, color=BLACK, marker="none", linewidth=2)
         right.plot(
-            [place - 0.3, place + 0.3],
+            [place - 0.42, place + 0.42],
             [one["target"]] * 2,
             color=FAINT,
             marker="none",
             linestyle=(0, (4, 2)),
-            label="target" if place == 0 else None,
+            label="target of Holdfast" if place == 0 else None,
         )
-        right.annotate(f"{one['ratio']:.1f}×", (place + 0.22, one["ratio"]), va="center", fontsize=9)
     right.set_yscale("log")
+    right.margins(y=0.2)
     right.set_ylabel("× Structured Streaming")
-    right.set_xticks(range(len(names)), names)
+    right.set_xticks(range(len(names)), wrapped)
     right.set_xlim(-0.6, len(names) - 0.4)
     for axis in (right.yaxis.set_major_formatter, right.yaxis.set_minor_formatter):
         axis(lambda value, _: f"{value:g}×" if f"{value:e}"[0] in "125" else "")
@@ -107,18 +131,22 @@ def draw_overhead(result: Mapping[str, Any], path: Path) -> Path:
 
 PARTS = (
     ("operators", "operators, on the busiest node"),
-    ("around", "Spark and Python around them"),
+    ("around", "around them: Spark, connections, Python"),
     ("driver", "driver: planning, publishing"),
 )
 
 
 def draw_scaling(points: Rows, path: Path) -> Path:
-    """For each size that is changed a panel: a batch alone and under load, each cut into where the time went."""
+    """For each size that is changed a panel: a batch alone and under load, each cut into where the time went.
+
+    The bars of one size: alone and under load with each exchange, in this order.
+    """
+    sides = list(dict.fromkeys(point["side"] for point in points))
     varied = list(dict.fromkeys(point["varied"] for point in points))
     columns = min(3, len(varied))
     fig, panels = figure(
         "What a batch costs, and where the time goes",
-        subtitle="left bar of a pair: a batch alone (median); right bar: a batch among many (mean)",
+        subtitle="bars of a size: " + ", ".join(f"{side} alone (median), {side} among many (mean)" for side in sides),
         rows=-(-len(varied) // columns),
         columns=columns,
         width=4.8 * columns + 0.6,
@@ -126,17 +154,21 @@ def draw_scaling(points: Rows, path: Path) -> Path:
     )
     for number, (axes, name) in enumerate(zip(panels, varied, strict=False)):
         mine = sorted((point for point in points if point["varied"] == name), key=lambda point: point["size"])
-        for place, point in enumerate(mine):
-            for turn, kind in enumerate(("alone", "load")):
+        sizes = list(dict.fromkeys(point["size"] for point in mine))
+        width = 0.8 / (2 * len(sides))
+        for point in mine:
+            place = sizes.index(point["size"])
+            for turn, kind in enumerate(("alone", "load"), start=2 * sides.index(point["side"])):
                 base = 0.0
+                at = place + (turn - len(sides) + 0.5) * width
                 for part, (key, label) in enumerate(PARTS):
                     height = 1000 * point[f"{kind}_{key}"]
                     named = label if number == place == turn == 0 else None
-                    axes.bar([place + (turn - 0.5) * 0.4], [height], 0.36, bottom=base, label=named, **bars(part))
+                    axes.bar([at], [height], 0.9 * width, bottom=base, label=named, **bars(part))
                     base += height
-                axes.annotate(f"{base:,.0f}", (place + (turn - 0.5) * 0.4, base), ha="center", va="bottom", fontsize=8)
+                axes.annotate(f"{base:,.0f}", (at, base), ha="center", va="bottom", fontsize=7)
         unit = {"state": "state, MB", "rows": "rows of a batch"}.get(name, name)
-        axes.set_xticks(range(len(mine)), [f"{point['size']:,g}" for point in mine])
+        axes.set_xticks(range(len(sizes)), [f"{size:,g}" for size in sizes])
         axes.set_xlabel(unit)
         axes.set_ylabel("ms of a batch")
         axes.set_title(f"by {name}")

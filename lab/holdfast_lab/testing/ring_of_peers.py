@@ -22,7 +22,7 @@ from holdfast.errors import CheckFailed
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.connection import ConnectionPool
 from holdfast.store.wire.failures import StoreError
-from holdfast.store.wire.handshake import key_from_file
+from holdfast.store.wire.secret_files import keys_from_file
 
 COMMAND = "holdfast.cli.main:run"
 PRELOADED = ("holdfast.cli.store_serve", "holdfast.store.peer.operations", "holdfast.store.peer.peer")
@@ -146,7 +146,7 @@ class RingOfPeers:
     def wait_until_joined(self, peers: Iterable[int]) -> None:
         """Wait until each of these peers knows all the others of them (a ring no larger than its leaf sets)."""
         wanted = list(peers)
-        pool = ConnectionPool(key_from_file(self.secret_file))
+        pool = ConnectionPool(keys_from_file(self.secret_file))
         deadline = time.monotonic() + self._ready_seconds
         left = set(wanted)
         while left and time.monotonic() < deadline:

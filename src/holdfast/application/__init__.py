@@ -2,6 +2,8 @@
 
 from holdfast.application.aggregates import Aggregate, avg, count, count_distinct, max, min, sum  # noqa: A004
 from holdfast.application.build import Application, load_application
+from holdfast.application.kafka_topics import KafkaTopic, kafka
+from holdfast.application.on_error import OnError
 from holdfast.application.readers import Files, files
 from holdfast.application.streams import Stream, Windowed
 from holdfast.application.windows import Window, rows, session, sliding, tumbling
@@ -10,6 +12,8 @@ __all__ = [
     "Aggregate",
     "Application",
     "Files",
+    "KafkaTopic",
+    "OnError",
     "Stream",
     "Window",
     "Windowed",
@@ -17,6 +21,7 @@ __all__ = [
     "count",
     "count_distinct",
     "files",
+    "kafka",
     "load_application",
     "max",
     "min",

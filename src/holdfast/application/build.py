@@ -9,17 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Unpack
 
 from holdfast.application import steps
 from holdfast.application.columns import TIMES, Schema, need_columns, need_kind, read_schema
 from holdfast.application.durations import Duration, seconds
 from holdfast.application.hints import Hints, read_hints
+from holdfast.application.kafka_topics import KafkaTopic, kafka_columns
+from holdfast.application.on_error import OnError, read_on_error
 from holdfast.application.readers import NEED_SCHEMA, Files, Reader
 from holdfast.application.streams import Stream
 from holdfast.errors import BadInput
 from holdfast.ids import OperatorId, is_operator_id
 from holdfast.topology import Input, Operator, Partitioning, Topology, checks
+
+BY_KEY = "-by-key"
+"""Ends the id of the operator that takes a source's rows to the partitions of their keys."""
 
 
 class Application:
@@ -35,10 +41,20 @@ class Application:
     Topology('speeds', 2 operators, 5 partitions)
     """
 
-    def __init__(self, name: str) -> None:
-        """Name the application; the name goes into its topology, its logs and its state's namespace."""
+    # Of applications that a run has kept from before operators had it.
+    _on_error = OnError.PARK
+    _on_errors: Mapping[OperatorId, OnError] = MappingProxyType({})
+
+    def __init__(self, name: str, *, on_error: str = "park") -> None:
+        """Name the application; the name goes into its topology, its logs and its state's namespace.
+
+        `on_error` is for all operators that do not say it themselves: `"park"` stops the queries of an operator that
+        fails; `"quarantine"` leaves out the rows that it cannot take, and keeps them as dead letters.
+        """
         checks.check_name(name)
         self.name = name
+        self._on_error = read_on_error(on_error, field="on_error")
+        self._on_errors = {}
         self._operators: dict[OperatorId, Operator] = {}
         self.steps: dict[OperatorId, steps.Step] = {}
         """What each operator does, in the order they were written."""
@@ -51,6 +67,8 @@ class Application:
         as happening in the last microsecond before, so results fall into the larger window that holds their own."""
         self.sinks: dict[OperatorId, object] = {}
         """Where the rows of each output operator go; None: Parquet files under DIRECTORY/out."""
+        self.before_steps: dict[OperatorId, steps.BeforeStep] = {}
+        """What is called before every step of an operator; for drills and tests."""
         self._output_names: dict[OperatorId, str] = {}
 
     def source(
@@ -68,12 +86,13 @@ class Application:
     ) -> Stream:
         """Take rows from outside.
 
-        `reader` is `hf.files(path, …)`, or a function that takes a Spark session and returns a streaming DataFrame:
-        `lambda spark: spark.readStream.format("kafka")…load()`. It may be left out while planning. `schema` is a DDL
-        string, a pyspark StructType, a pyarrow.Schema or a dict; without one the columns are those of the DataFrame,
-        and mistakes in column names are found at the start. `event_time` names the column that windows go by; rows may
-        be late by `lateness`. `rate` is what is expected, in rows per second over all partitions. With `key`, rows are
-        spread over the source's partitions by these columns, else as they come.
+        `reader` is `hf.files(path, …)`, `hf.kafka(servers, topic, …)`, or a function that takes a Spark session and
+        returns a streaming DataFrame: `lambda spark: spark.readStream…load()`. It may be left out while planning.
+        `schema` is a DDL string, a pyspark StructType, a pyarrow.Schema or a dict; without one the columns are those of
+        the DataFrame, and mistakes in column names are found at the start. `event_time` names the column that windows
+        go by; rows may be late by `lateness`. `rate` is what is expected, in rows per second over all partitions. With
+        `key`, rows are spread over the source's partitions by these columns, else as they come; where the source's own
+        partitions read files, that takes an operator of its own, `NAME-by-key`.
 
         >>> import holdfast as hf
         >>> app = hf.Application("web")
@@ -88,11 +107,13 @@ class Application:
                     field=f"{name}.schema",
                     remedy='give the source its schema: schema="ts timestamp, page string"',
                 )
+        elif isinstance(reader, KafkaTopic):
+            columns = kafka_columns(reader, columns, field=f"{name}.schema")
         elif reader is not None and not callable(reader):
             raise BadInput(
                 "is not a function",
                 field=f"{name}.reader",
-                remedy='pass hf.files("folder/") or `lambda spark: spark.readStream…`, not a DataFrame',
+                remedy='pass hf.files("folder/"), hf.kafka(…) or `lambda spark: spark.readStream…`, not a DataFrame',
             )
         if event_time is not None:
             need_kind(columns, event_time, TIMES, "a time or a number of seconds", field=f"{name}.event_time")
@@ -100,9 +121,42 @@ class Application:
         placed = () if key is None else ((key,) if isinstance(key, str) else tuple(key))
         step = steps.Source(reader, event_time, late)
         need_columns(columns, placed, field=f"{name}.key")
-        return self.add(
-            step, "source", (), columns, name, parallelism, hints, rate=rate, placed_by=placed, event_time=event_time
+        in_place = isinstance(reader, Files | KafkaTopic) and reader.in_place
+        exchanged = in_place and bool(placed) and parallelism != 1
+        read = self.add(
+            step,
+            "source",
+            (),
+            columns,
+            name,
+            parallelism,
+            hints,
+            rate=rate,
+            placed_by=() if exchanged else placed,
+            event_time=event_time,
         )
+        # Whoever reads a range finds all keys in it: an exchange brings each row to the partition of its key.
+        if not exchanged:
+            return read
+        keyed, no_hints = read.key_by(*placed), Hints()
+        return self.add(
+            steps.Spread(),
+            "by-key",
+            (keyed,),
+            columns,
+            f"{name}{BY_KEY}",
+            parallelism,
+            no_hints,
+            placed_by=placed,
+            event_time=event_time,
+        )
+
+    def reads_in_place(self, name: OperatorId) -> bool:
+        """Whether the partitions of a source read in place; not where each must get the rows of its keys."""
+        step = self.steps[name]
+        if not isinstance(step, steps.Source) or not isinstance(step.reader, Files | KafkaTopic):
+            return False
+        return step.reader.in_place and (not self.keys[name][0] or self._operators[name].parallelism == 1)
 
     def output_names(self) -> dict[OperatorId, str]:
         """Return the name of every output, by its operator; operators that nothing consumes are outputs too."""
@@ -124,6 +178,10 @@ class Application:
     def operator(self, name: str) -> Operator:
         """Return an operator as it stands so far."""
         return self._operators[OperatorId(name)]
+
+    def on_error_of(self, operator: OperatorId) -> OnError:
+        """Return what happens to rows that an operator cannot take."""
+        return self._on_errors.get(operator, self._on_error)
 
     def topology(self) -> Topology:
         """Return the model of the application; refuses what could not run, naming the operator and the field."""
@@ -149,6 +207,7 @@ class Application:
         joins: bool = False,
         placed_by: tuple[str, ...] = (),
         event_time: str | None = None,
+        on_error: str | None = None,
     ) -> Stream:
         """Add one operator; streams call this, users call the methods of streams."""
         own = self._own_id(kind, name)
@@ -171,6 +230,14 @@ class Application:
             seen.add(feed.id)
             inputs.append(Input(feed.id, self._partitioning(feed, size)))
         values = read_hints(hints, field=own)
+        chosen = None if on_error is None else read_on_error(on_error, field=f"{own}.on_error")
+        if chosen is OnError.QUARANTINE and isinstance(step, steps.Custom) and not step.deterministic:
+            raise BadInput(
+                "an operator that is not deterministic cannot quarantine rows: a replay has others in their places",
+                where=f"application {self.name}",
+                field=f"{own}.on_error",
+                remedy='leave it out, or give "park"',
+            )
         self._operators[own] = Operator(own, size, tuple(inputs), rate=rate, joins=joins, **values)
         try:
             checks.check_values(self._operators[own], own)
@@ -178,6 +245,8 @@ class Application:
             del self._operators[own]
             raise error.placed(f"application {self.name}") from None
         self.steps[own] = step
+        if chosen is not None:
+            self._on_errors = {**self._on_errors, own: chosen}
         self.keys[own] = tuple(feed.keys for feed in feeds) if feeds else (placed_by,)
         self.columns[own] = columns
         self.event_times[own] = event_time

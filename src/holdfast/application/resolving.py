@@ -46,7 +46,7 @@ def _columns(app: Application, name: OperatorId, step: steps.Step, known: Mappin
             if columns is not None and step.event_time is not None:
                 need_kind(columns, step.event_time, TIMES, "a time or a number of seconds", field=f"{name}.event_time")
             return columns
-        case steps.Filter():
+        case steps.Filter() | steps.Spread():
             return feeds[0]
         case steps.WindowAggregate():
             return aggregate_columns(feeds[0], step.keys, step.window, step.aggregates, field=name)

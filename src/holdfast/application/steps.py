@@ -18,6 +18,8 @@ Table: TypeAlias = Any
 """A pyarrow.Table; named loosely so that writing an application imports no Arrow."""
 
 TableFunction = Callable[[Table], Table]
+BeforeStep = Callable[[Any, int, list[Any]], None]
+"""Takes a partition, a batch and the rows of every input (None: it has none); may raise."""
 CustomFunction = Callable[[Table, tuple[Table, ...], float], tuple[Table, Table]]
 
 
@@ -29,6 +31,11 @@ class Source:
     event_time: str | None
     lateness: float
     """Seconds the watermark trails the latest event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Rows as they are, in the partitions of their keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +108,4 @@ class Custom:
     deterministic: bool
 
 
-Step = Source | Map | Filter | FlatMap | WindowAggregate | TopK | Distinct | WindowJoin | Custom
+Step = Source | Spread | Map | Filter | FlatMap | WindowAggregate | TopK | Distinct | WindowJoin | Custom

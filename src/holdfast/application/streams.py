@@ -1,6 +1,7 @@
 """Streams: what users chain operators on. Each call adds one operator to the application and returns its output.
 
-Runs anywhere. A stream remembers its columns (where known) and by which columns it is keyed, so that the builder can
+Runs anywhere. Every operator takes `on_error`: what becomes of rows that it cannot take, by default as the application
+says. A stream remembers its columns (where known) and by which columns it is keyed, so that the builder can
 choose the partitioning of the next exchange: rows of one key always meet in one partition.
 """
 
@@ -57,6 +58,7 @@ class Stream:
         event_time: str | None = None,
         id: str | None = None,  # noqa: A002
         parallelism: int | None = None,
+        on_error: str | None = None,
         **hints: Unpack[Hints],
     ) -> Stream:
         """Turn each row into one row: `function` takes an Arrow table and gives one with as many rows.
@@ -67,7 +69,7 @@ class Stream:
         """
         columns = None if schema is None else read_schema(schema, field="schema")
         time = self._time_of(columns, event_time, f"{self.id}.map")
-        return self._next(steps.Map(function), "map", columns, id, parallelism, hints, time)
+        return self._next(steps.Map(function), "map", columns, id, parallelism, hints, time, on_error)
 
     def filter(
         self,
@@ -75,13 +77,16 @@ class Stream:
         *,
         id: str | None = None,  # noqa: A002
         parallelism: int | None = None,
+        on_error: str | None = None,
         **hints: Unpack[Hints],
     ) -> Stream:
         """Keep the rows where a condition holds: a `pyarrow.compute` expression, or a function that gives truth values.
 
         Example: `speeds.filter(pc.field("speed") > 0)`.
         """
-        kept = self._next(steps.Filter(condition), "filter", self.columns, id, parallelism, hints, self.event_time)
+        kept = self._next(
+            steps.Filter(condition), "filter", self.columns, id, parallelism, hints, self.event_time, on_error
+        )
         stays = kept.app.operator(kept.id).inputs[0].partitioning is Partitioning.ONE_TO_ONE
         return replace(kept, keys=self.keys, placed_by=self.keys or (self.placed_by if stays else ()))
 
@@ -93,6 +98,7 @@ class Stream:
         event_time: str | None = None,
         id: str | None = None,  # noqa: A002
         parallelism: int | None = None,
+        on_error: str | None = None,
         **hints: Unpack[Hints],
     ) -> Stream:
         """Turn the rows of a batch into any number of rows: a tweet into its hashtags, say. It keeps no memory.
@@ -102,7 +108,7 @@ class Stream:
         """
         columns = None if schema is None else read_schema(schema, field="schema")
         time = self._time_of(columns, event_time, f"{self.id}.flat_map")
-        return self._next(steps.FlatMap(function), "flat-map", columns, id, parallelism, hints, time)
+        return self._next(steps.FlatMap(function), "flat-map", columns, id, parallelism, hints, time, on_error)
 
     # -- by key and window ----------------------------------------------------------------------------------------
 
@@ -128,6 +134,7 @@ class Stream:
         window: Window,
         id: str | None = None,  # noqa: A002
         parallelism: int | None = None,
+        on_error: str | None = None,
         **hints: Unpack[Hints],
     ) -> Stream:
         """Pair the rows of two streams that agree on columns and fall into the same event-time window.
@@ -164,6 +171,7 @@ class Stream:
             joins=True,
             placed_by=keys,
             event_time="window_end",
+            on_error=on_error,
         )
 
     def apply(
@@ -177,6 +185,7 @@ class Stream:
         joins: bool = False,
         id: str | None = None,  # noqa: A002
         parallelism: int | None = None,
+        on_error: str | None = None,
         **hints: Unpack[Hints],
     ) -> Stream:
         """Run your own operator with memory: `function(state, inputs, watermark) -> (new state, output rows)`.
@@ -192,7 +201,16 @@ class Stream:
         columns = read_schema(schema, field="schema")
         time = self._time_of(columns, event_time, f"{self.id}.apply")
         return self.app.add(
-            step, "apply", (self, *others), columns, id, parallelism, hints, joins=joins, event_time=time
+            step,
+            "apply",
+            (self, *others),
+            columns,
+            id,
+            parallelism,
+            hints,
+            joins=joins,
+            event_time=time,
+            on_error=on_error,
         )
 
     # -- the end --------------------------------------------------------------------------------------------------
@@ -223,8 +241,11 @@ class Stream:
         parallelism: int | None,
         hints: Hints,
         event_time: str | None,
+        on_error: str | None,
     ) -> Stream:
-        return self.app.add(step, kind, (self,), columns, name, parallelism, hints, event_time=event_time)
+        return self.app.add(
+            step, kind, (self,), columns, name, parallelism, hints, event_time=event_time, on_error=on_error
+        )
 
     def _time_of(self, columns: Schema | None, given: str | None, field: str) -> str | None:
         """Return the event time of rows made from this stream's: in the column given, or where it was."""
@@ -247,6 +268,7 @@ class Windowed:
         *,
         id: str | None = None,  # noqa: A002
         parallelism: int | None = None,
+        on_error: str | None = None,
         hints: Hints | None = None,
         **aggregates: Aggregate,
     ) -> Stream:
@@ -270,17 +292,18 @@ class Windowed:
         asked = tuple(aggregates.items())
         columns = aggregate_columns(self.stream.columns, self.stream.keys, self.over, asked, field=field)
         step = steps.WindowAggregate(self.stream.keys, self.over, asked)
-        return self._add(step, "aggregate", columns, id, parallelism, hints or {}, None)
+        return self._add(step, "aggregate", columns, id, parallelism, hints or {}, None, on_error)
 
     def count(
         self,
         *,
         id: str | None = None,  # noqa: A002
         parallelism: int | None = None,
+        on_error: str | None = None,
         **hints: Unpack[Hints],
     ) -> Stream:
         """Count rows per key and window, in a column `count`."""
-        return self.agg(id=id, parallelism=parallelism, hints=hints, count=count())
+        return self.agg(id=id, parallelism=parallelism, on_error=on_error, hints=hints, count=count())
 
     def top(
         self,
@@ -290,6 +313,7 @@ class Windowed:
         largest: bool = True,
         id: str | None = None,  # noqa: A002
         parallelism: int | None = None,
+        on_error: str | None = None,
         **hints: Unpack[Hints],
     ) -> Stream:
         """Keep the k rows of each key and window with the greatest value of a column (the least: `largest=False`).
@@ -301,13 +325,14 @@ class Windowed:
             raise BadInput(f"{k!r} is not a number of rows", field=field, remedy="give a whole number of 1 or more")
         columns = top_columns(self.stream.columns, self.stream.keys, self.over, by, field=field)
         step = steps.TopK(self.stream.keys, self.over, k, by, largest)
-        return self._add(step, "top", columns, id, parallelism, hints, self.stream.event_time)
+        return self._add(step, "top", columns, id, parallelism, hints, self.stream.event_time, on_error)
 
     def distinct(
         self,
         *columns: str,
         id: str | None = None,  # noqa: A002
         parallelism: int | None = None,
+        on_error: str | None = None,
         **hints: Unpack[Hints],
     ) -> Stream:
         """Give each combination of these columns once per window."""
@@ -323,7 +348,8 @@ class Windowed:
         own = self.stream.keys and set(self.stream.keys) <= set(columns)
         keyed = self if own else Windowed(self.stream.key_by(*columns), self.over)
         time = self.stream.event_time if self.stream.event_time in columns else None
-        return keyed._add(steps.Distinct(columns, self.over), "distinct", kept, id, parallelism, hints, time)
+        step = steps.Distinct(columns, self.over)
+        return keyed._add(step, "distinct", kept, id, parallelism, hints, time, on_error)
 
     def _add(
         self,
@@ -334,12 +360,22 @@ class Windowed:
         parallelism: int | None,
         hints: Hints,
         row_time: str | None,
+        on_error: str | None,
     ) -> Stream:
         """Add the operator; rows of count windows have the event time they came with, others their window's end."""
         keys = self.stream.keys
         time = row_time if isinstance(self.over, Rows) else "window_end"
         return self.stream.app.add(
-            step, kind, (self.stream,), columns, name, parallelism, hints, placed_by=keys, event_time=time
+            step,
+            kind,
+            (self.stream,),
+            columns,
+            name,
+            parallelism,
+            hints,
+            placed_by=keys,
+            event_time=time,
+            on_error=on_error,
         )
 
 

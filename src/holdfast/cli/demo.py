@@ -26,7 +26,7 @@ _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("out/demo"),
     show_default=True,
-    help="Where result.json, report.html and history.jsonl go.",
+    help="Where result.json, report.html, junit.xml and history.jsonl go.",
 )
 @json_option
 def demo(nodes: int, seconds: int, seed: int, out: Path, as_json: bool) -> int:
@@ -42,7 +42,7 @@ def demo(nodes: int, seconds: int, seed: int, out: Path, as_json: bool) -> int:
     """
     from holdfast.cli.result_files import make_directory
     from holdfast.drill.drill import run_drill
-    from holdfast.drill.settings import DrillSettings
+    from holdfast.drill.settings import DrillFeed, DrillSettings
 
     half = nodes // 2
     fail_at = 12.0
@@ -59,6 +59,7 @@ def demo(nodes: int, seconds: int, seed: int, out: Path, as_json: bool) -> int:
         batches=seconds,
         rows=200,
         fail_at=fail_at,
+        feed=DrillFeed.BATCHES,
     )
     make_directory(out)
     began = time.monotonic()

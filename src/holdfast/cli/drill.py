@@ -63,6 +63,65 @@ _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
 @click.option(
     "--drop-packets", default=0.0, show_default=True, help="Share of messages to surviving nodes' agents that are lost."
 )
+@click.option(
+    "--pause-driver", is_flag=True, help="Freeze the driver, Python and JVM, for --pause-for seconds, and let it go on."
+)
+@click.option("--pause-for", default=12.0, show_default=True, help="Seconds for which the driver is frozen.")
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="With --pause-driver: a second driver takes over meanwhile, and the first must end by itself.",
+)
+@click.option(
+    "--partition",
+    default=0,
+    show_default=True,
+    help="Surviving nodes that the network cuts off from driver and other nodes, for --heal-after seconds. Needs root.",
+)
+@click.option("--heal-after", default=15.0, show_default=True, help="Seconds until nodes that were cut off are back.")
+@click.option(
+    "--fill-disk",
+    default=0,
+    show_default=True,
+    help="Surviving nodes whose disk fills up; they are replaced as killed ones are. Needs root.",
+)
+@click.option(
+    "--corrupt",
+    default=0,
+    show_default=True,
+    help="Surviving nodes on whose disks bits flip, in state and fragments; and in one durable snapshot.",
+)
+@click.option(
+    "--decommission",
+    default=0,
+    show_default=True,
+    help="Surviving nodes whose executors are decommissioned: they are evacuated, and replaced as killed ones are.",
+)
+@click.option(
+    "--poison",
+    is_flag=True,
+    help="Let an operator of the least valuable query raise on its rows; after --poison-for seconds, once the query is "
+    "parked, the cause is removed and the query resumed.",
+)
+@click.option("--poison-for", default=12.0, show_default=True, help="Seconds until the cause is removed.")
+@click.option(
+    "--hang", is_flag=True, help="Let an operator of the least valuable query hold its process for --hang-for seconds."
+)
+@click.option("--hang-for", default=8.0, show_default=True, help="Seconds for which it hangs.")
+@click.option(
+    "--without",
+    default="",
+    metavar="FAULT,…",
+    help="Faults that `mixed` does not draw, such as partition,fill-disk where there is no root.",
+)
+@click.option(
+    "--feed",
+    default="sources",
+    show_default=True,
+    type=click.Choice(["sources", "batches"]),
+    help="`sources`: files arrive, one per batch interval, and the application's sources read them. `batches`: the "
+    "drill logs batches itself.",
+)
 @click.option("--batches", type=click.IntRange(1), help="Batches of the stream. Default: 90; for an APP 45.")
 @click.option(
     "--rows",
@@ -91,7 +150,17 @@ _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where result.json, report.html and history.jsonl go. Default: out/drill-NAME.",
+    help="Where result.json, report.html, junit.xml and history.jsonl go. Default: out/drill-NAME.",
+)
+@click.option(
+    "--replicas",
+    metavar="N|SHARE",
+    help="Partitions that run a second time on another node: a count (12), a share (0.5) or '4 cores'.",
+)
+@click.option(
+    "--exchange",
+    type=click.Choice(["resident", "shuffle"]),
+    help="How nodes exchange blocks. Default: as spark.holdfast.exchange has it.",
 )
 @click.option(
     "--storage", metavar="URL", help="Where the run and its outputs are: s3://…, for one. Default: the drill's folder."
@@ -106,6 +175,8 @@ def drill(
     repeat: int,
     out: Path | None,
     keep: bool,
+    without: str,
+    feed: str,
     as_json: bool,
     **rest: Any,
 ) -> int:
@@ -117,12 +188,13 @@ def drill(
     batches. Its own sinks are NOT used: outputs go into the drill's folder. SCENARIO is traffic, hashtags, chain or
     any example, with generated input; `mixed` draws scenario and faults from the seed.
 
-    The outputs are computed without failures in one process. Then an embedded Spark cluster runs the same batches, one
-    a second, and the faults that the options name happen to it. Every event is recorded, and the outputs are compared
-    row by row. Outputs that depend on operators with deterministic=False, or that differ between two runs without
-    failures, are named and not compared. The schedule of faults comes from the seed alone; in a drill of an APP the
-    killed nodes are ones that have partitions. With --repeat, drills with consecutive seeds, each in a directory of
-    its own, all with the same recorded input.
+    An embedded Spark cluster runs the application, and the faults that the options name happen to it. A file of every
+    source arrives each second, and the application's sources read them; the run decides what a batch holds (with
+    --feed batches, the drill does). Every event is recorded. Then the outputs are computed without failures in one
+    process, from the same batches, and compared row by row. Outputs that depend on operators with
+    deterministic=False, or that differ between two runs without failures, are named and not compared. The schedule of
+    faults comes from the seed alone; in a drill of an APP the killed nodes are ones that have partitions. With
+    --repeat, drills with consecutive seeds, each in a directory of its own, all with the same recorded input.
 
     Status 0: all checks are ok; 1: one failed; 4: one could not be made.
 
@@ -133,16 +205,18 @@ def drill(
       holdfast drill traffic --nodes 6 --kill 4 --arrivals 5,10,20,30
       holdfast drill hashtags --kill 2 --freeze 1 --second-wave 1 --kill-driver --seed 7
       holdfast drill chain --strategy blocking --json
+      holdfast drill traffic --kill 0 --pause-driver --take-over
+      holdfast drill traffic --kill 1 --partition 1 --corrupt 1 --poison
       holdfast drill mixed --batches 50 --fail-at 12 --arrivals uniform:3-15 --repeat 30
     """
     from holdfast.cli.result_files import make_directory
     from holdfast.drill.checkers import Verdict
     from holdfast.drill.cluster_pool import ClusterPool
-    from holdfast.drill.drill import DrillOutcome, run_drill
-    from holdfast.drill.mixed import MIXED, draw_settings
+    from holdfast.drill.drill import DrillOutcome, cluster_options, run_drill
+    from holdfast.drill.mixed import MIXED, draw_settings, read_faults
     from holdfast.drill.prepare import prepare_input
     from holdfast.drill.scenarios import is_application, scenario_of
-    from holdfast.drill.settings import DrillSettings, DrillStrategy, check_settings, read_arrivals
+    from holdfast.drill.settings import DrillFeed, DrillSettings, DrillStrategy, check_settings, read_arrivals
     from holdfast.errors import CheckFailed
     from holdfast.ids import folder_name
 
@@ -151,14 +225,16 @@ def drill(
         scenario,
         strategy=DrillStrategy(strategy),
         seed=seed,
+        feed=DrillFeed(feed),
         **{**filled, "arrivals": read_arrivals(filled["arrivals"])},
     )
     drawn = [replace(asked, seed=seed + number) for number in range(repeat)]
     if scenario == MIXED:
-        drawn = [draw_settings(one) for one in drawn]
+        drawn = [draw_settings(one, read_faults(without)) for one in drawn]
     for one in drawn:
         scenario_of(one).application().topology()
         check_settings(one)
+        cluster_options(one)  # what needs root or a tool that is not there is refused before anything is started
     _check_application(asked)
     place = out or Path("out") / f"drill-{folder_name(scenario.replace('.py', '').rpartition('/')[2])}"
     make_directory(place)

@@ -55,22 +55,9 @@ def print_outcome(outcome: DrillOutcome) -> None:
 
 def verdict_words(result: Mapping[str, Any]) -> str:
     """Say in a sentence or two what a drill showed."""
-    once, killed, nodes = result["exactly_once"], result["killed"], result["nodes"]
-    down = [one for one in result["queries"] if one["down_at"] is not None]
-    broken = f"{killed} of {nodes} nodes were killed" if killed else f"{nodes} nodes had the faults of the schedule"
-    if result["verdict"] == "ok":
-        back = f", all back after {result['all_back_after']:.1f} s" if result["all_back_after"] is not None else ""
-        lost = f"{len(down)} of {len(result['queries'])} queries went down{back}" if down else "no query went down"
-        words = f"OK: {broken}; {lost}; {once['expected']:,} output rows equal those of a run without failures."
-    elif result["verdict"] == "failed":
-        words = f"FAILED: {broken}; {'; '.join(result['reasons'])}."
-    else:
-        words = f"UNKNOWN: {broken}, but the drill proves nothing: {'; '.join(result['reasons'])}."
-    if result.get("not_compared"):
-        words += f" Not compared row by row: {', '.join(result['not_compared'])}."
-    if result["settings"].get("input"):
-        words += " The application's own sinks were not used."
-    return words
+    from holdfast.drill.report import verdict_line
+
+    return f"{str(result['verdict']).upper()}: {verdict_line(result)}"
 
 
 def _ms(seconds: float | None) -> float | None:
@@ -117,7 +104,8 @@ class DrillLine:
     def handle(self, event: Event) -> str | None:
         """Take an event; returns a line for those that people should see at once."""
         from holdfast.drill.losses import LOST
-        from holdfast.drill.report import event_words, fault_words
+        from holdfast.drill.report import fault_words
+        from holdfast.reports.words import event_words
 
         given = event.fields
         self._at = max(self._at, event.at)

@@ -8,6 +8,8 @@ plan = lazy_group(
     "plan",
     "Decide what to keep before a failure, and what to bring back after one.",
     {
+        "auto": ("holdfast.cli.plan_auto:auto", "One joint plan from targets: recovery, overhead, losses, replicas."),
+        "explain": ("holdfast.cli.plan_explain:explain", "What a plan or a run promises; what a loss would take down."),
         "recovery": ("holdfast.cli.plan_recovery:recovery", "What to bring back first, where, and as nodes arrive."),
         "backups": (
             "holdfast.cli.plan_backups:backups",

@@ -120,6 +120,8 @@ def _read_backups(path: str) -> list[str]:
 
 
 def _document(problem: BackupProblem, plan: BackupPlan, gone: list[str], seconds: float) -> dict[str, Any]:
+    from holdfast.topology import made_for
+
     topology = problem.topology
     names = [str(partition) for partition in topology.partitions()]
     document: dict[str, Any] = {
@@ -132,6 +134,7 @@ def _document(problem: BackupProblem, plan: BackupPlan, gone: list[str], seconds
         "seconds": seconds,
         "algorithm": str(plan.algorithm),
         "required": problem.latency,
+        "topology": made_for(topology),
     }
     if plan.changes is not None:
         document |= {

@@ -89,6 +89,7 @@ def recovery(
     from holdfast.planning.recovery.algorithms import RecoveryAlgorithm, planner_of
     from holdfast.planning.recovery.placement import RecoveryNode, node_ids, place_plan, placement_problems
     from holdfast.planning.recovery.problem import RecoveryProblem, plan_problems
+    from holdfast.topology import made_for
 
     if capacity is None and nodes is None:
         raise BadInput("is missing", field="--capacity", remedy="give what may be used, or --nodes")
@@ -118,7 +119,7 @@ def recovery(
         if placed is not None:
             document |= _placement(placed)
     if as_json:
-        print_json(document)
+        print_json(document | {"topology": made_for(topology)})
     else:
         _print(topology.name, document)
 

@@ -51,7 +51,7 @@ def replicas(given: str, budget: int, algorithm: str, metric: str, time_limit: f
     from holdfast.errors import HoldfastError
     from holdfast.planning.replicas.algorithms import ReplicaAlgorithm, plan_replicas
     from holdfast.planning.replicas.fidelity import Metric
-    from holdfast.topology import smallest_mc_tree_size
+    from holdfast.topology import made_for, smallest_mc_tree_size
 
     topology = read_topology(given)
     begin = time.perf_counter()
@@ -78,6 +78,7 @@ def replicas(given: str, budget: int, algorithm: str, metric: str, time_limit: f
         "metric": metric,
         "budget": budget,
         "partitions": len(topology),
+        "topology": made_for(topology),
     }
     if as_json:
         print_json(document)

@@ -76,6 +76,7 @@ def segments(
     from holdfast.planning.segments.algorithms import Algorithm, plan_segments
     from holdfast.planning.segments.grid import FrequencyGrid
     from holdfast.planning.segments.model import MAX_FREQUENCY, model_of
+    from holdfast.topology import made_for
 
     topology = read_topology(given)
     try:
@@ -88,7 +89,7 @@ def segments(
         raise error.placed(given) from None
     document = describe(model, plan) | {"algorithm": algorithm, "refined": refined, "seconds": spent}
     if as_json:
-        print_json(document)
+        print_json(document | {"topology": made_for(topology)})
     else:
         _print(topology.name, document)
 

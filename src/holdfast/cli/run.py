@@ -13,6 +13,7 @@ from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from holdfast.application import Application
+    from holdfast.spark.start_progress import StartProgress
 
 
 @click.command()
@@ -35,6 +36,17 @@ if TYPE_CHECKING:
 @click.option("--batches", default=20, show_default=True, type=click.IntRange(1), help="An example's batches.")
 @click.option("--rows", default=2000, show_default=True, type=click.IntRange(1), help="An example's rows per batch.")
 @click.option("--seed", default=1, show_default=True, help="Seed of an example's input.")
+@click.option(
+    "--plan",
+    metavar="FILE|auto",
+    help="A joint plan (`plan auto --json`), or auto: the least downtime within an overhead of 5 %.",
+)
+@click.option(
+    "--replicas",
+    metavar="N|SHARE",
+    help="Partitions that run a second time on another node: a count (12), a share (0.5) or '4 cores'.",
+)
+@click.option("--page/--no-page", "page", default=None, help="Serve the live page. Default: with an embedded cluster.")
 @click.option("--available-now", is_flag=True, help="Read what the sources have now, then end.")
 @click.option("--take-over", is_flag=True, help="End the driver that runs this application, and continue in its place.")
 @click.option("--close", is_flag=True, help="At the end of the input close all windows; the run cannot go on after it.")
@@ -50,6 +62,9 @@ def run(
     batches: int,
     rows: int,
     seed: int,
+    plan: str | None,
+    replicas: str | None,
+    page: bool | None,
     available_now: bool,
     take_over: bool,
     close: bool,
@@ -62,6 +77,9 @@ def run(
     While nodes are missing, the queries that are alive go on. Outputs go to the sinks the application names, else to
     Parquet under DIRECTORY/out/NAME. Started again with the same directory, a run continues where it stood; each
     output row comes out once.
+
+    A query whose operator, rows or sink fail is parked after a few attempts; all others continue, and `holdfast resume`
+    lets it go on. Where the input ends with parked queries, the status is 1 and the line names them.
 
     The first Ctrl-C or SIGTERM stops reading, processes what is logged, takes a checkpoint and ends with status 0. A
     second one ends at once with status 130, as does one that comes before the run has started.
@@ -76,15 +94,20 @@ def run(
     """
     from holdfast.cli.run_display import RunDisplay
     from holdfast.spark.start import launch
+    from holdfast.spark.start_progress import StartProgress, process_began
     from holdfast.spark.stop_signals import StopSignals
 
     app, given = (submitted, None) if submitted is not None else _find(application, batches, rows, seed)
     settings, began = _settings(conf), time.monotonic()
+    if replicas is not None:
+        settings["spark.holdfast.replicas.budget"] = replicas
     display = RunDisplay(quiet=as_json, last=None if given is None else batches - 1)
+    starting = StartProgress(display.starting, began=process_began())
+    starting.reached("command")
     with ExitStack() as held:
         held.callback(display.clear)
         signals = held.enter_context(StopSignals(display.log))
-        spark = _session(f"holdfast {app.name}", master, settings, held)
+        spark = _session(f"holdfast {app.name}", master, settings, held, starting)
         running = launch(
             app,
             spark,
@@ -98,6 +121,9 @@ def run(
             checkpoint_every=checkpoint_every,
             watch=display.watch,
             take_over=take_over,
+            plan=plan,
+            starting=starting,
+            page=page,
         )
         signals.stop(running)
         running.awaitTermination()
@@ -121,14 +147,21 @@ def run(
     click.echo(f"Outputs without a sink are Parquet under {place}/out; to continue: --directory {place}")
 
 
-def _session(name: str, master: str | None, settings: dict[str, str], held: ExitStack) -> Any:
+def _session(
+    name: str,
+    master: str | None,
+    settings: dict[str, str],
+    held: ExitStack,
+    starting: StartProgress,
+) -> Any:
     """Return the session of spark-submit or of a master that is named; None: the run starts an embedded cluster."""
     from holdfast.spark.session import is_submitted, start_session, stop_session, submitted_session
 
     if is_submitted():
         spark = submitted_session(name, master, settings=settings)
     elif master is not None:
-        spark = start_session(name, master, settings=settings)
+        starting.line(f"starting the driver for {master}")
+        spark = start_session(name, master, settings=settings, progress=starting.driver_is_up)
     else:
         return None
     held.callback(stop_session, spark)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,7 +28,12 @@ class RunDisplay:
         self._rows, self._seconds = 0, 0.0
         self._checkpoint_at: float | None = None
         self._width = 0
+        self._lock = RLock()
         self._run: SparkRun | None = None
+
+    def starting(self, line: str) -> None:
+        """Show how far the start has come: on a terminal in one line that changes, else line by line."""
+        self._show(line)
 
     def watch(self, running: SparkRun) -> Watch:
         """Watch a run that is about to start."""
@@ -52,8 +58,9 @@ class RunDisplay:
     def log(self, line: str) -> None:
         """Print a line for people."""
         if not self._quiet:
-            self.clear()
-            click.echo(line, err=True)
+            with self._lock:
+                self.clear()
+                click.echo(line, err=True)
 
     def advanced(self, report: dict[str, Any]) -> None:
         """Show where the run stands."""
@@ -69,11 +76,18 @@ class RunDisplay:
             f"{', '.join(f'{many} {state}' for state, many in sorted(states.items()))} · "
             f"{'no checkpoint yet' if saved < 0 else f'checkpoint {saved}'}{age}"
         )
-        if self._live:
-            click.echo("\r" + line.ljust(self._width), nl=False, err=True)
-            self._width = len(line)
-        elif not self._quiet:
-            click.echo(line, err=True)
+        if parked := list(state.parked):
+            line += f" · parked: {', '.join(map(str, parked))}"
+        self._show(line)
+
+    def _show(self, line: str) -> None:
+        """Show a line that the next one takes the place of, where that is possible; called in several threads."""
+        with self._lock:
+            if self._live:
+                click.echo("\r" + line.ljust(self._width), nl=False, err=True)
+                self._width = len(line)
+            elif not self._quiet:
+                click.echo(line, err=True)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -141,6 +155,7 @@ class RunDisplay:
 
     def clear(self) -> None:
         """Remove the line."""
-        if self._width:
-            click.echo("\r" + " " * self._width + "\r", nl=False, err=True)
-            self._width = 0
+        with self._lock:
+            if self._width:
+                click.echo("\r" + " " * self._width + "\r", nl=False, err=True)
+                self._width = 0

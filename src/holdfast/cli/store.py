@@ -22,6 +22,10 @@ store = lazy_group(
         "get": ("holdfast.cli.store_get:get", "Read a state back into a file, bit-exact or not at all."),
         "status": ("holdfast.cli.store_status:status", "Show peers, states and the redundancy they have left."),
         "repair": ("holdfast.cli.store_repair:repair", "Rebuild lost fragments now."),
+        "namespace-secret": (
+            "holdfast.cli.store_namespace_secret:namespace_secret",
+            "Write the secret that opens one namespace only.",
+        ),
         "soak": ("holdfast_lab.commands.store_soak:soak", "Kill peers of a ring of its own and check every promise."),
     },
 )

@@ -76,7 +76,7 @@ def serve(
     from holdfast.store.peer.peer import RING, Peer, PeerSettings
     from holdfast.store.peer.repair import RepairSettings
     from holdfast.store.ring.messages import Contact
-    from holdfast.store.wire.handshake import weakness
+    from holdfast.store.wire.secret_files import weakness
     from holdfast.store.wire.tls import TlsFiles
 
     logging.basicConfig(

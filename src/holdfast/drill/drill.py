@@ -9,15 +9,12 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import threading
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,34 +22,33 @@ import pyarrow.parquet as pq
 from holdfast.drill import checkers
 from holdfast.drill.checkers import Check, ExactlyOnce, Verdict
 from holdfast.drill.cluster_pool import ClusterPool
-from holdfast.drill.driver import DriverJob
-from holdfast.drill.driver_process import DriverProcess
-from holdfast.drill.driving import Admission
-from holdfast.drill.faults import FaultInjector
-from holdfast.drill.history import Event, HistoryFile
-from holdfast.drill.losses import is_on, placement_of
+from holdfast.drill.fault_checkers import check_input, fault_checks, parked_periods
+from holdfast.drill.history import Event
+from holdfast.drill.logged import LoggedInput, logged_input
 from holdfast.drill.measures import measure
+from holdfast.drill.on_cluster import ClusterDrill, Watch
 from holdfast.drill.prediction import predict
 from holdfast.drill.prepare import aim_at_partitions, prepare_input
-from holdfast.drill.reference import make_reference
-from holdfast.drill.report import make_report
+from holdfast.drill.reference import Reference, make_reference, reference_of_batches
+from holdfast.drill.report import drill_report
 from holdfast.drill.result import make_result
 from holdfast.drill.scenarios import is_application, scenario_of
 from holdfast.drill.schedule import HARMFUL, Fault, FaultKind, make_schedule
-from holdfast.drill.settings import DrillSettings, DrillStrategy, check_settings
-from holdfast.errors import CheckFailed, HoldfastError
+from holdfast.drill.settings import DrillFeed, DrillSettings, DrillStrategy, check_settings
 from holdfast.planning.recovery.placement import BOUND
-from holdfast.spark.cluster import EmbeddedCluster, Node
+from holdfast.reports.document import recovery_document
+from holdfast.reports.junit import make_junit
+from holdfast.reports.page import make_page
+from holdfast.spark.cluster import EmbeddedCluster
+from holdfast.spark.node_network import check_network
+from holdfast.spark.small_disk import check_small_disks
 from holdfast.storage.storage import open_storage
-from holdfast.topology import Queries, Topology
+from holdfast.topology import Topology
 
-START_SECONDS = 600.0
-"""How long a driver may take until it is ready."""
-GRACE_SECONDS = 180.0
-"""How long after the stream's end, and after the last fault, the drill waits for what is still to come out."""
+SMALL_DISK_MB = 96
+"""The disk of a node that is filled: enough for a small application's state."""
 FILL = 0.6
 """Share of a node that the start fills, where no capacity is given."""
-Watch = Callable[[Event], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +83,80 @@ def run_drill(
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     asked = prepare_input(asked, directory, log)
-    log("computing the outputs without failures")
-    reference = make_reference(scenario_of(asked), asked, twice=is_application(asked.scenario))
+    scenario = scenario_of(asked)
+    reads = reads_sources(asked)
+    given = list(scenario.batches(asked.seed, asked.batches, asked.rows)) if reads else []
+    reference: Reference | None = None
+    if not reads or is_application(asked.scenario):
+        # Where sources are read, batches are known afterwards: this one finds outputs that differ from run to run.
+        log("computing the outputs without failures")
+        reference = make_reference(scenario, asked, twice=is_application(asked.scenario))
     began = time.monotonic()
     with ExitStack() as held:
         pool = clusters or held.enter_context(ClusterPool())
         log(f"starting {asked.nodes} nodes")
-        drill = _Drill(asked, topology, work, directory / "history.jsonl", log, watch)
-        history, ended = drill.run(pool.take(asked.nodes + standby_nodes(asked)))
-        if ended:
+        drill = ClusterDrill(asked, topology, work, directory / "history.jsonl", log, watch, given)
+        special = cluster_options(asked)
+        cluster = (
+            held.enter_context(EmbeddedCluster(asked.nodes + standby_nodes(asked), **special))
+            if special
+            else pool.take(asked.nodes + standby_nodes(asked))
+        )
+        history, ended = drill.run(cluster)
+        if ended and not special:
             pool.give_back(asked.nodes)
     log("comparing outputs")
+    logged: LoggedInput | None = None
+    if reads:
+        logged = logged_input(history, {name: [one[name].num_rows for one in given] for name in given[0]})
+        reference = reference_of_batches(scenario, given, logged.batches, reference)
+    assert reference is not None
     compared = {
         name: checkers.compare_rows(rows, read_output(f"{drill.outputs}/{name}"))
         for name, rows in reference.rows.items()
     }
     result, checks = judge_drill(
-        asked, topology, history, compared, ended, time.monotonic() - began, reference.not_compared
+        asked, topology, history, compared, ended, time.monotonic() - began, reference.not_compared, logged
     )
-    measures = measure(history)
-    (directory / "result.json").write_text(json.dumps(result, ensure_ascii=False, allow_nan=False, indent=2) + "\n")
-    (directory / "report.html").write_text(make_report(result, measures, checks, history), encoding="utf-8")
+    result = write_files(directory, result, checks, history)
     verdict = checkers.judge(checks)
     if verdict is Verdict.OK and not keep:
         shutil.rmtree(work, ignore_errors=True)
     return DrillOutcome(result, verdict, directory)
+
+
+def write_files(
+    directory: Path, result: dict[str, Any], checks: Sequence[Check], history: Sequence[Event]
+) -> dict[str, Any]:
+    """Write what a drill leaves beside its history: the result, the report, the checks for CI. Return the result."""
+    made = drill_report(result, measure(history), checks, history)
+    whole = result | recovery_document(made)
+    text = json.dumps(whole, ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+    (directory / "result.json").write_text(text, encoding="utf-8")
+    (directory / "report.html").write_text(make_page(made), encoding="utf-8")
+    (directory / "junit.xml").write_text(make_junit([(made.title, made)]), encoding="utf-8")
+    return whole
+
+
+def reads_sources(asked: DrillSettings) -> bool:
+    """Whether the run's own sources read the input."""
+    return asked.feed is DrillFeed.SOURCES and asked.strategy is not DrillStrategy.STRUCTURED_STREAMING
+
+
+def cluster_options(asked: DrillSettings) -> dict[str, Any]:
+    """Return what a drill's faults need of its cluster beside nodes; such a cluster is its own."""
+    found: dict[str, Any] = {}
+    if asked.partition:
+        check_network()
+        found["network"] = True
+    if asked.fill_disk:
+        check_small_disks()
+        found["small_disks"] = {
+            str(one.node): SMALL_DISK_MB for one in make_schedule(asked) if one.kind is FaultKind.FILL_DISK
+        }
+    if asked.take_over:
+        found |= {"cores": 4, "memory_mb": 1200}
+    return found
 
 
 def with_capacity(asked: DrillSettings, topology: Topology) -> DrillSettings:
@@ -145,8 +190,12 @@ def judge_drill(
     ended: bool,
     seconds: float,
     not_compared: Mapping[str, str],
+    logged: LoggedInput | None = None,
 ) -> tuple[dict[str, Any], list[Check]]:
-    """Make the checks and the result; `not_compared` says of which outputs rows are not compared, and why."""
+    """Make the checks and the result; `not_compared` says of which outputs rows are not compared, and why.
+
+    `logged`: the batches that the run made of its sources, where it did.
+    """
     measures = measure(history)
     schedule = make_schedule(asked)
     ours = asked.strategy is not DrillStrategy.STRUCTURED_STREAMING
@@ -155,6 +204,9 @@ def judge_drill(
         checkers.check_recovered(measures, history, ended=ended),
         checkers.check_faults(history, len(schedule), measures, harmful=sum(one.kind in HARMFUL for one in schedule)),
     ]
+    if logged is not None:
+        checks.append(check_input(logged))
+    checks += fault_checks(asked, topology, history)
     if ours:
         costs = {str(topology.partition(index)): float(cost) for index, cost in enumerate(topology.cost)}
         assert asked.capacity is not None
@@ -172,7 +224,11 @@ def judge_drill(
         "predicted_unavailability": None if predicted is None else round(predicted.unavailability, 3),
         "predicted_back_after": None if predicted is None else predicted.back_after,
         "not_compared": dict(not_compared),
+        "exactly_once_by_output": {
+            name: asdict(one) for name, one in sorted(compared.items()) if name not in not_compared
+        },
         "seconds": round(seconds, 1),
+        "parked": parked_periods(history),
         "faults": {str(kind): n for kind in FaultKind if (n := _count(schedule, kind))},
     }
     return make_result(asked, measures, checks, compared, killed, more), checks
@@ -180,174 +236,3 @@ def judge_drill(
 
 def _count(schedule: tuple[Fault, ...], kind: FaultKind) -> int:
     return sum(one.kind is kind for one in schedule)
-
-
-class _Drill:
-    """The cluster, the driver and the clock of one drill."""
-
-    def __init__(
-        self,
-        asked: DrillSettings,
-        topology: Topology,
-        work: Path,
-        path: Path,
-        log: Callable[[str], object],
-        watch: Watch,
-    ) -> None:
-        self._asked, self._topology, self._work, self._path = asked, topology, work, path
-        self._log, self._watch = log, watch
-        self._admission = work / "admitted"
-        self._place = str(work) if asked.storage is None else f"{asked.storage.rstrip('/')}/drill-{uuid4().hex[:8]}"
-        self.outputs = f"{self._place}/out"
-        self._admitted: list[str] = []
-        self._lock = threading.Lock()
-        self._drivers = 0
-        self._driver: DriverProcess | None = None
-        self._history: HistoryFile | None = None
-
-    def run(self, cluster: EmbeddedCluster) -> tuple[list[Event], bool]:
-        """Do it all; returns the history, and whether the stream ran to its end."""
-        try:
-            return self._on(cluster)
-        finally:
-            if self._driver is not None:
-                self._driver.end()
-
-    def _on(self, cluster: EmbeddedCluster) -> tuple[list[Event], bool]:
-        self._cluster = cluster
-        self._job = DriverJob(
-            self._asked,
-            cluster.master_url,
-            f"{self._place}/state",
-            self.outputs,
-            -1,
-            len(cluster.nodes),
-            str(self._admission) if self._asked.standby else None,
-            str(cluster.secret_file),
-        )
-        nodes = sorted(cluster.nodes.values(), key=lambda node: int(node.id.rpartition("-")[2]))
-        standby = nodes[self._asked.nodes :]
-        self._admitted = [node.host for node in nodes[: self._asked.nodes]]
-        Admission.write(self._admission, self._admitted)
-        self._log("starting the driver")
-        driver = self._start_driver()
-        self._await(driver)
-        self._history = history = HistoryFile(self._path, time.time(), self._watch)
-        history.add(history.began, "begin", self._beginning())
-        for node in nodes[: self._asked.nodes]:
-            history.add(history.began, "node-started", {"node": str(node.id), "host": node.host})
-        driver.begin(history, history.began)
-        self._log("the stream has begun")
-        injector = FaultInjector(cluster, self._end_driver, self._restart_driver, standby, self._admit)
-        ended = self._play(injector, history)
-        history.add(time.time(), "end", {"finished": ended})
-        if self._driver is not None:
-            self._driver.end()
-            self._driver = None
-        return history.close(), ended
-
-    def _admit(self, node: Node) -> None:
-        with self._lock:  # several may come at one moment
-            self._admitted.append(node.host)
-            Admission.write(self._admission, self._admitted)
-
-    def _beginning(self) -> dict[str, Any]:
-        queries = Queries(self._topology)
-        names = self._topology.partitions()
-        return {
-            "queries": {
-                str(names[head]): {
-                    "priority": int(priority),
-                    "members": [str(names[member]) for member in queries.members(number)],
-                }
-                for number, (head, priority) in enumerate(zip(queries.heads, queries.priority, strict=True))
-            },
-            **self._asked.document(),
-        }
-
-    def _play(self, injector: FaultInjector, history: HistoryFile) -> bool:
-        """Do the faults at their times; then wait for the stream's end. False where it did not come in time."""
-        asked = self._asked
-        waiting = list(make_schedule(asked))
-        last = max([asked.batches * asked.batch_seconds, *(fault.at for fault in waiting)])
-        while True:
-            now = time.time() - history.began
-            driver = self._driver
-            if driver is not None and driver.finished.is_set() and not waiting:
-                return True
-            if driver is not None and not driver.running and not driver.finished.is_set():
-                if driver.failure is None:
-                    history.add(time.time(), "driver-failed", {"why": driver.last_line()})
-                return False
-            if now > last + GRACE_SECONDS:
-                return False
-            if waiting and waiting[0].at <= now:
-                at = waiting[0].at
-                self._do_together(injector, [fault for fault in waiting if fault.at == at], history)
-                waiting = [fault for fault in waiting if fault.at != at]
-            else:
-                time.sleep(max(0.0, min(0.05, waiting[0].at - now)) if waiting else 0.05)
-
-    def _do_together(self, injector: FaultInjector, faults: list[Fault], history: HistoryFile) -> None:
-        """Do faults of one moment at once; those whose nodes are chosen by what they have, one after the other."""
-        if any(fault.hosting for fault in faults):
-            for fault in faults:
-                self._do(injector, fault, history)
-            return
-        with ThreadPoolExecutor(len(faults)) as pool:
-            for done in [pool.submit(self._do, injector, fault, history) for fault in faults]:
-                done.result()
-
-    def _do(self, injector: FaultInjector, fault: Fault, history: HistoryFile) -> None:
-        fault = injector.named(fault)
-        fields: dict[str, Any] = {"what": str(fault.kind), "node": fault.node, "value": fault.value}
-        moment = time.time()
-        try:
-            if fault.hosting:
-                fault = self._chosen(fault, injector.cluster, history)
-                fields["node"] = fault.node
-            more = dict(injector.do(fault))
-        except HoldfastError as error:
-            history.add(moment, "fault-failed", {**fields, "why": str(error)})
-            return
-        history.add(moment, "fault", {**{name: value for name, value in fields.items() if value is not None}, **more})
-        if fault.kind is FaultKind.ADD_NODE:
-            history.add(moment, "node-started", {"node": more["node"], "host": more["host"]})
-
-    @staticmethod
-    def _chosen(fault: Fault, cluster: EmbeddedCluster, history: HistoryFile) -> Fault:
-        """Name the node of a fault that asks for one by what it has."""
-        where = placement_of(list(history.events))
-        for partition in fault.hosting:
-            for node in cluster.nodes.values():
-                if is_on(node.host, where.get(partition, "")):
-                    return replace(fault, node=node.id)
-        raise CheckFailed(f"no node alive has one of {', '.join(fault.hosting)}", where="drill")
-
-    # -- the driver ---------------------------------------------------------------------------------------------------
-
-    def _start_driver(self) -> DriverProcess:
-        self._drivers += 1
-        self._driver = DriverProcess(self._job, self._work, self._drivers)
-        return self._driver
-
-    def _end_driver(self) -> None:
-        if self._driver is not None:
-            self._driver.end()
-            self._driver = None
-
-    def _restart_driver(self) -> None:
-        """Start a driver that continues with the nodes there are, in a stream that has begun already."""
-        assert self._history is not None
-        self._job = replace(self._job, nodes=max(1, len(self._cluster.nodes)), warm=False)
-        self._start_driver().begin(self._history, self._history.began)
-
-    def _await(self, driver: DriverProcess) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while not driver.ready.wait(0.1):
-            if not driver.running or time.monotonic() > deadline:
-                raise CheckFailed(
-                    f"the driver did not start: {driver.failure or driver.last_line()}",
-                    where="drill",
-                    remedy=f"see {driver.log}",
-                )

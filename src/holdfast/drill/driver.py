@@ -1,8 +1,9 @@
 """The driver of a drill, as a process of its own: it can be ended with `kill -9` and started again.
 
-`python -m holdfast.drill.driver JOB` runs the drill's application on the cluster, takes each batch when it is due, and
-emits every event through a pipe as a line of JSON. It begins when a line on its standard input gives the moment of the
-system's clock at which the first batch is due. Started again, it continues from the run's directory. A user's
+`python -m holdfast.drill.driver JOB` runs the drill's application on the cluster and emits every event through a pipe
+as a line of JSON. It is started as a user's application is and reads files as they arrive (`front_door`), or takes
+each batch from the drill when it is due (`driving`). It begins when a line on its standard input gives the moment of
+the system's clock at which the first batch is due. Started again, it continues from the run's directory. A user's
 application is loaded here again from the same argument, in the same working directory.
 
 Batches are due by the clock, whatever the driver does: those it could not take while it was away, or busy, are taken
@@ -16,11 +17,11 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.drill.settings import DrillSettings, DrillStrategy, read_settings
+from holdfast.drill.settings import DrillFeed, DrillSettings, DrillStrategy, read_settings
 from holdfast.errors import HoldfastError
 from holdfast.lab import lab_module
 
@@ -45,6 +46,16 @@ class DriverJob:
     """The secret of the nodes' agents."""
     warm: bool = True
     """Run a few batches first, apart from the drill, so that its first batches find everything started."""
+    take_over: bool = False
+    """Take the run over from a driver that is frozen."""
+    input_folder: str | None = None
+    """Where the files of every source arrive."""
+    faults_folder: str | None = None
+    """Where the drill says which operators raise and hang."""
+    conf: dict[str, str] = field(default_factory=dict)
+    """More settings of the run, `spark.holdfast.*`."""
+    session: dict[str, str] = field(default_factory=dict)
+    """More settings of the Spark session."""
 
     def write(self, path: Path) -> None:
         """Write it for the driver to read."""
@@ -58,6 +69,11 @@ class DriverJob:
             "admitted": self.admitted,
             "secret_file": self.secret_file,
             "warm": self.warm,
+            "take_over": self.take_over,
+            "input_folder": self.input_folder,
+            "faults_folder": self.faults_folder,
+            "conf": self.conf,
+            "session": self.session,
         }
         path.write_text(json.dumps(fields))
 
@@ -75,6 +91,11 @@ def read_job(path: Path) -> DriverJob:
         given["admitted"],
         given["secret_file"],
         given["warm"],
+        given["take_over"],
+        given["input_folder"],
+        given["faults_folder"],
+        given["conf"],
+        given["session"],
     )
 
 
@@ -110,8 +131,10 @@ def main(arguments: list[str]) -> int:
     try:
         if job.settings.strategy is DrillStrategy.STRUCTURED_STREAMING:
             drive = lab_module("baselines.structured_drill", needed_by="strategy structured-streaming").drive
-        else:
+        elif job.settings.feed is DrillFeed.BATCHES:
             from holdfast.drill.driving import drive
+        else:
+            from holdfast.drill.front_door import drive
         drive(job, events, sys.stdin)
     except HoldfastError as error:
         events.emit("driver-failed", why=str(error))

@@ -5,7 +5,6 @@ Runs beside the cluster. Events come through a pipe that only the driver's Pytho
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ from typing import IO, Any
 
 from holdfast.drill.driver import DriverJob
 from holdfast.drill.history import HistoryFile
-from holdfast.spark.process_reaper import ProcessReaper
+from holdfast.spark.process_reaper import ProcessReaper, kill_session, signal_session
 
 READ_SECONDS = 10.0
 """How long what a dead driver had sent may take to be read."""
@@ -27,8 +26,11 @@ READ_SECONDS = 10.0
 class DriverProcess:
     """The driver, and the thread that takes its events into the history."""
 
-    def __init__(self, job: DriverJob, folder: Path, number: int) -> None:
-        """Start it; it emits `driver-ready` when it is, then waits for the time at which the stream begins."""
+    def __init__(self, job: DriverJob, folder: Path, number: int, host: str | None = None) -> None:
+        """Start it; it emits `driver-ready` when it is, then waits for the time at which the stream begins.
+
+        It listens on `host`; None: where Spark would, on loopback for a master there.
+        """
         self.log = folder / f"driver-{number}.log"
         reading, writing = os.pipe()
         described = folder / f"driver-{number}.json"
@@ -42,6 +44,7 @@ class DriverProcess:
                 pass_fds=(writing,),
                 start_new_session=True,
                 text=True,
+                env=os.environ if host is None else {**os.environ, "SPARK_LOCAL_IP": host},
             )
         os.close(writing)
         self._reaper = ProcessReaper()
@@ -52,6 +55,7 @@ class DriverProcess:
         self._early: list[tuple[float, str, dict[str, Any]]] = []
         self._history: HistoryFile | None = None
         self._lock = threading.Lock()
+        self._superseded = False
         self._thread = threading.Thread(target=self._read, args=(os.fdopen(reading, "rb"),), daemon=True)
         self._thread.start()
 
@@ -73,13 +77,32 @@ class DriverProcess:
 
     def end(self) -> None:
         """End it as a machine dies: it and its JVM at once. What it sent before is taken."""
-        with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
-            os.killpg(self._process.pid, signal.SIGKILL)
+        kill_session(self._process.pid)
         self._process.wait()
         self._thread.join(READ_SECONDS)
         self._reaper.close()
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+    def pause(self) -> None:
+        """Freeze it, Python and JVM; its connections stay open, and it answers nobody."""
+        signal_session(self._process.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        signal_session(self._process.pid, signal.SIGCONT)
+
+    def supersede(self) -> None:
+        """Another driver has the run: what this one emits from now on is of no use."""
+        with self._lock:
+            self._superseded = True
+
+    def await_end(self, seconds: float) -> int | None:
+        """Wait until it ends by itself; returns its status, None where it does not."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
 
     def last_line(self) -> str:
         """Return the last line of its log."""
@@ -94,6 +117,8 @@ class DriverProcess:
                 fields = json.loads(line)
                 moment, kind = fields.pop("time"), fields.pop("kind")
                 with self._lock:
+                    if self._superseded:
+                        continue
                     if self._history is None:
                         self._early.append((moment, kind, fields))
                     else:

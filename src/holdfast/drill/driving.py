@@ -1,4 +1,4 @@
-"""The application of a drill on Holdfast: batches as they are due, cycles until all are out. Runs on the driver."""
+"""A drill that feeds batches itself, as they are due, and runs cycles until all are out. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import math
 import shutil
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from holdfast.drill.faulty_operators import with_faulty_operators
 from holdfast.drill.reference import output_names
 from holdfast.drill.scenarios import scenario_of
-from holdfast.drill.settings import DrillStrategy
+from holdfast.drill.settings import DrillSettings, DrillStrategy
 from holdfast.ids import BatchId
 from holdfast.planning.recovery.algorithms import RecoveryAlgorithm, planner_of
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.spark.pinned_jobs import executors_of
 from holdfast.spark.run import SparkRun
 from holdfast.spark.session import start_session
+from holdfast.spark.settings import PREFIX, Settings, conf_of
 
 if TYPE_CHECKING:
     from holdfast.drill.driver import DriverJob, EventPipe
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 IDLE = 0.02
 """Seconds to wait for reports."""
 READY_SECONDS = 300.0
+WAIT_SECONDS = 120.0
+"""A drill that has no node for so long has failed."""
 WARM_BATCHES = 2
 
 
@@ -52,9 +57,9 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
     """Run the drill's stream to its end, and take the last checkpoint."""
     asked = job.settings
     scenario = scenario_of(asked)
-    app = scenario.application()
+    app = with_faulty_operators(scenario.application(), job)
     given = list(scenario.batches(asked.seed, asked.batches, asked.rows))
-    spark = start_session(f"drill {asked.scenario}", job.master)
+    spark = start_session(f"drill {asked.scenario}", job.master, settings=dict(job.session))
     if job.warm:
         await_executors(spark, job.nodes)
 
@@ -65,24 +70,22 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
         events.emit("nodes-requested", count=count)
         return None
 
-    # In the best case all nodes come early: that is the drill's doing, and the plan is the incremental one.
-    best = asked.strategy is DrillStrategy.BEST_CASE
     run = SparkRun(
         app,
         spark,
-        job.directory,
+        f"{job.directory}/run",
+        settings=settings_of(job, spark),
         sinks={name: f"{job.outputs}/{name}" for name in output_names(app)},
         checkpoint_every=asked.checkpoint_every,
         emit=observe,
-        recovery=RecoverySettings(
-            RecoveryStrategy.INCREMENTAL if best else RecoveryStrategy(asked.strategy),
-            planner_of(RecoveryAlgorithm(asked.algorithm)),
-        ),
+        recovery=recovery_of(asked),
         capacity=asked.capacity or math.inf,
         nodes=job.nodes,
         request_nodes=request_nodes,
         secret_file=job.secret_file,
         admits=Admission(job.admitted),
+        take_over=job.take_over,
+        wait_seconds=WAIT_SECONDS,
     )
     if job.warm:
         warm_up(job, spark)
@@ -97,6 +100,22 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
     spark.stop()
 
 
+def recovery_of(asked: DrillSettings) -> RecoverySettings:
+    """Return how recovery goes about it; in the best case all nodes come early, and the plan is the incremental one."""
+    best = asked.strategy is DrillStrategy.BEST_CASE
+    return RecoverySettings(
+        RecoveryStrategy.INCREMENTAL if best else RecoveryStrategy(asked.strategy),
+        planner_of(RecoveryAlgorithm(asked.algorithm)),
+    )
+
+
+def settings_of(job: DriverJob, spark: Any) -> Settings:
+    """Return the settings of the session, with what the drill was asked for."""
+    budget = {} if job.settings.replicas is None else {f"{PREFIX}replicas.budget": job.settings.replicas}
+    found = Settings.of({**conf_of(spark), **budget, **job.conf})
+    return found if job.settings.exchange is None else replace(found, exchange=job.settings.exchange)
+
+
 def emit_outboxes(run: SparkRun, events: EventPipe) -> None:
     """Emit from which batch on nodes keep outboxes, now that a checkpoint covers everything."""
     state = run.coordinator.state
@@ -108,8 +127,11 @@ def emit_outboxes(run: SparkRun, events: EventPipe) -> None:
 def warm_up(job: DriverJob, spark: Any) -> None:
     """Run a few batches of the same application apart from the drill: JVMs and Python workers are slow at first."""
     asked, scenario = job.settings, scenario_of(job.settings)
-    place = f"{job.directory}-warm"
-    warm = SparkRun(scenario.application(), spark, place, nodes=job.nodes, secret_file=job.secret_file)
+    place = f"{job.directory}/warm"
+    settings = settings_of(job, spark)
+    warm = SparkRun(
+        scenario.application(), spark, place, settings=settings, nodes=job.nodes, secret_file=job.secret_file
+    )
     for batch in scenario.batches(asked.seed, WARM_BATCHES, asked.rows):
         warm.log(batch)
         warm.run()

@@ -21,8 +21,11 @@ import pyarrow.parquet as pq
 
 from holdfast.application import Application, steps
 from holdfast.application.columns import Schema, read_schema
+from holdfast.application.readers import Files
 from holdfast.errors import BadInput
+from holdfast.ids import OperatorId
 from holdfast.runtime.schemas import arrow_schema, conform
+from holdfast.storage.storage import is_url
 
 RECORDED = "recorded.json"
 """Marks a folder that a drill has written: how many rows of which source."""
@@ -38,6 +41,25 @@ def sources_of(app: Application) -> dict[str, pa.Schema | None]:
 def read_batches(app: Application, folder: Path, batches: int, rows: int) -> Iterator[dict[str, pa.Table]]:
     """Give the batches of a drill, the same each time: of each source nearly equal pieces of its first rows."""
     given = read_input(app, folder, batches * rows)
+    for batch in range(batches):
+        yield {name: _piece(table, batch, batches) for name, table in given.items()}
+
+
+def available_batches(app: Application, batches: int, rows: int) -> Iterator[dict[str, pa.Table]]:
+    """Give batches of the files that an application's sources name; a source that reads otherwise is refused."""
+    given: dict[str, pa.Table] = {}
+    for name, schema in sources_of(app).items():
+        step = app.steps[OperatorId(name)]
+        reader = step.reader if isinstance(step, steps.Source) else None
+        if not isinstance(reader, Files) or f".{reader.format}" not in _READERS or is_url(reader.path):
+            raise BadInput(
+                f"the rows of source {name} cannot be read without Spark",
+                where=f"application {app.name}",
+                remedy="give them with --input DIR (DIR/SOURCE.parquet, .json or .csv), or profile a run's directory",
+            )
+        folder = Path(reader.path)
+        given[name] = _read_source(folder.parent, folder.name, schema, batches * rows)
+    need_rows({name: table.num_rows for name, table in given.items()}, f"application {app.name}")
     for batch in range(batches):
         yield {name: _piece(table, batch, batches) for name, table in given.items()}
 

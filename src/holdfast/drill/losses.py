@@ -11,7 +11,9 @@ from holdfast.drill.schedule import FaultKind
 
 LOST = "lost"
 """The state of a partition that runs nowhere."""
-TAKES_PARTITIONS = frozenset({FaultKind.KILL, FaultKind.FREEZE, FaultKind.KILL_DRIVER})
+TAKES_EVERYTHING = frozenset({FaultKind.KILL_DRIVER, FaultKind.TAKE_OVER})
+"""The faults after which a driver begins anew with every partition."""
+TAKES_PARTITIONS = TAKES_EVERYTHING | {FaultKind.KILL, FaultKind.FREEZE, FaultKind.PARTITION, FaultKind.FILL_DISK}
 """The faults that take partitions; others only slow them."""
 
 
@@ -63,7 +65,7 @@ def find_losses(history: Sequence[Event], partitions: Iterable[str]) -> list[Los
         given = event.fields
         if event.kind == "fault" and given["what"] in TAKES_PARTITIONS:
             last = event.at
-            if given["what"] == FaultKind.KILL_DRIVER:
+            if given["what"] in TAKES_EVERYTHING:
                 for partition in everything:
                     add(partition, event.at, event.at)
             elif given.get("node") is not None:
@@ -80,11 +82,11 @@ def find_losses(history: Sequence[Event], partitions: Iterable[str]) -> list[Los
 
 
 def find_detections(history: Sequence[Event]) -> list[Detection]:
-    """Find when the run noticed each killed or frozen node."""
+    """Find when the run noticed each node that was killed, frozen, cut off or filled up."""
     host_of = _hosts(history)
     found = []
     for fault in history:
-        if fault.kind != "fault" or fault.fields["what"] not in {FaultKind.KILL, FaultKind.FREEZE}:
+        if fault.kind != "fault" or fault.fields["what"] not in TAKES_PARTITIONS - TAKES_EVERYTHING:
             continue
         node = str(fault.fields["node"])
         seen = next(

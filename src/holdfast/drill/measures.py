@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from holdfast.drill.history import Event
+from holdfast.drill.logged import due_intervals
 from holdfast.drill.losses import TAKES_PARTITIONS, Detection, Loss, find_detections, find_losses
 
 WINDOW = 5.0
@@ -149,7 +150,7 @@ def measure(history: Sequence[Event]) -> DrillMeasures:
     losses = find_losses(history, [partition for query in queries for partition in query.members])
     faults = [event.at for event in history if event.kind == "fault" and event.fields["what"] in TAKES_PARTITIONS]
     fault_at = min(faults, default=None)
-    outputs, tentative = _published(history, every)
+    outputs, tentative = _published(history, every, due_intervals(history))
     measured = tuple(
         _query(query, outputs.get(query.id, []), tentative.get(query.id, []), losses, fault_at, ended)
         for query in queries
@@ -184,7 +185,9 @@ def measure(history: Sequence[Event]) -> DrillMeasures:
     )
 
 
-def _published(history: Sequence[Event], every: float) -> tuple[dict[str, list[Output]], dict[str, list[float]]]:
+def _published(
+    history: Sequence[Event], every: float, due: Mapping[int, int]
+) -> tuple[dict[str, list[Output]], dict[str, list[float]]]:
     complete: dict[str, list[Output]] = {}
     tentative: dict[str, list[float]] = {}
     seen: set[tuple[str, int]] = set()
@@ -197,7 +200,8 @@ def _published(history: Sequence[Event], every: float) -> tuple[dict[str, list[O
         elif (query, batch) not in seen:  # a driver that starts again emits some a second time; the sink drops them
             seen.add((query, batch))
             rows = int(event.fields.get("rows") or 0)
-            complete.setdefault(query, []).append(Output(batch, event.at, event.at - batch * every, rows))
+            latency = event.at - due.get(batch, batch) * every
+            complete.setdefault(query, []).append(Output(batch, event.at, latency, rows))
     return complete, tentative
 
 

@@ -1,23 +1,51 @@
 """Drills drawn from a seed: scenario, number of failures and kinds of faults. Runs anywhere; pure.
 
 Consecutive seeds go through the scenarios in turn; everything else is drawn. Two to five of the nodes are killed, at
-once or one after the other; some drills freeze nodes too, kill more while recovery is under way, end the driver, slow a
-node or lose messages.
+once or one after the other; some drills freeze nodes too, kill more while recovery is under way, end or freeze the
+driver, slow a node, lose messages, cut a node off, fill or corrupt a disk, poison a row, let an operator hang or
+decommission a node.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from holdfast.drill.scenarios import MIXED, SCENARIOS
 from holdfast.drill.settings import DrillSettings
+from holdfast.errors import BadInput
 from holdfast.topology.draws import Draws
 
-__all__ = ["MIXED", "draw_settings"]
+__all__ = ["MIXED", "draw_settings", "read_faults"]
 
 
-def draw_settings(asked: DrillSettings) -> DrillSettings:
-    """Draw scenario and faults from the seed; nodes, batches, rows, times and strategy stay as asked for."""
+CHANCES = {
+    "pause-driver": 0.15,
+    "partition": 0.2,
+    "fill-disk": 0.15,
+    "corrupt": 0.25,
+    "poison": 0.25,
+    "hang": 0.25,
+    "decommission": 0.2,
+}
+"""How often a mixed drill has each of these faults, where it has room for it."""
+
+
+def read_faults(text: str) -> frozenset[str]:
+    """Read `partition,fill-disk`: faults that mixed drills leave out."""
+    words = frozenset(word.strip() for word in text.split(",") if word.strip())
+    if strange := words - set(CHANCES):
+        raise BadInput(
+            f"there is no fault {min(strange)!r}", field="--without", remedy=f"there are {', '.join(CHANCES)}"
+        )
+    return words
+
+
+def draw_settings(asked: DrillSettings, without: frozenset[str] = frozenset()) -> DrillSettings:
+    """Draw scenario and faults from the seed; nodes, batches, rows, times and strategy stay as asked for.
+
+    What is left out changes nothing of the other faults that a seed gives.
+    """
     draws = Draws(asked.seed).branch("mixed drill")
     nodes = asked.nodes
     kill = draws.whole(min(2, nodes), max(min(2, nodes), min(5, nodes - 1)))
@@ -25,7 +53,7 @@ def draw_settings(asked: DrillSettings) -> DrillSettings:
     stagger = draws.real(1.0, 4.0) if draws.chance(0.35) else 0.0
     freeze = 1 if draws.chance(0.35) and survivors > 1 else 0
     second = draws.whole(1, 2) if draws.chance(0.35) else 0
-    return replace(
+    drawn = replace(
         asked,
         scenario=list(SCENARIOS)[asked.seed % len(SCENARIOS)],
         kill=kill,
@@ -37,3 +65,23 @@ def draw_settings(asked: DrillSettings) -> DrillSettings:
         slow=1 if draws.chance(0.2) and survivors - freeze > 1 else 0,
         drop_packets=0.2 if draws.chance(0.2) else 0.0,
     )
+    return replace(drawn, **_more_faults(drawn, without))
+
+
+def _more_faults(asked: DrillSettings, without: frozenset[str]) -> dict[str, Any]:
+    """Draw the faults of single nodes and queries; each has draws of its own, so that none depends on the others."""
+    has = {
+        name: Draws(asked.seed).branch(f"mixed drill: {name}").chance(chance) and name not in without
+        for name, chance in CHANCES.items()
+    }
+    left = asked.nodes - asked.kill - asked.freeze - asked.slow - asked.second_wave
+    found: dict[str, Any] = {"poison": has["poison"], "hang": has["hang"]}
+    has["decommission"] = has["decommission"] and asked.exchange != "shuffle"
+    for name in ("partition", "fill-disk", "corrupt", "decommission"):
+        chosen = has[name] and left > 1  # one node at least stays as it is
+        left -= chosen
+        found[name.replace("-", "_")] = int(chosen)
+    found["pause_driver"] = has["pause-driver"] and not asked.kill_driver
+    found["take_over"] = found["pause_driver"] and Draws(asked.seed).branch("mixed drill: take over").chance(0.5)
+    found["pause_for"] = round(Draws(asked.seed).branch("mixed drill: pause").real(4.0, 15.0), 1)
+    return found

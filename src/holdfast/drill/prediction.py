@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.drill.history import Event
-from holdfast.drill.losses import find_losses, placement_of
+from holdfast.drill.losses import TAKES_PARTITIONS, find_losses, placement_of
 from holdfast.drill.measures import DrillMeasures
-from holdfast.drill.schedule import FaultKind
 from holdfast.drill.settings import DrillSettings, DrillStrategy
 from holdfast.ids import NodeId
 from holdfast.planning.recovery.algorithms import RecoveryAlgorithm, planner_of
@@ -45,11 +44,7 @@ def predict(
     asked: DrillSettings, topology: Topology, history: Sequence[Event], measures: DrillMeasures
 ) -> Prediction | None:
     """Predict a drill with one failure; None where there were several, or none, or the strategy does not plan."""
-    waves = {
-        event.at
-        for event in history
-        if event.kind == "fault" and event.fields["what"] in {FaultKind.KILL, FaultKind.FREEZE, FaultKind.KILL_DRIVER}
-    }
+    waves = {event.at for event in history if event.kind == "fault" and event.fields["what"] in TAKES_PARTITIONS}
     if asked.strategy not in _STRATEGIES or asked.capacity is None or measures.fault_at is None:
         return None
     began = measures.fault_at

@@ -12,7 +12,7 @@ from pathlib import Path
 from holdfast.drill.inputs import is_recorded, read_input, write_input
 from holdfast.drill.recorder import record
 from holdfast.drill.scenarios import is_application, scenario_of
-from holdfast.drill.settings import DrillSettings
+from holdfast.drill.settings import DrillSettings, draws_nodes
 from holdfast.topology import Topology
 from holdfast.topology.draws import Draws
 
@@ -58,7 +58,7 @@ def aim_at_partitions(asked: DrillSettings, topology: Topology) -> DrillSettings
     A small application has fewer partitions than nodes, and killing idle nodes tries nothing. Where other faults are
     drawn over the nodes too, or more nodes are killed than have partitions, the victims are drawn as for scenarios.
     """
-    others = asked.freeze or asked.second_wave or asked.slow or asked.drop_packets
+    others = draws_nodes(asked)
     most = min(len(topology), asked.nodes)
     if not is_application(asked.scenario) or asked.kill_hosting or others or not 0 < asked.kill <= most:
         return asked

@@ -1,23 +1,40 @@
-"""A drill as one HTML file: what was done to the cluster, what became of every query. Runs anywhere; pure.
+"""A drill as a report: what was done to the cluster, and what became of every query. Runs anywhere; pure.
 
-Everything is in the file: style, plots (inline SVG) and tables. It opens from a disk without a network, prints, and
-follows the reader's light or dark setting.
+The recovery and its reasons come from the history as they do for a run (`holdfast.reports`); when a query was down,
+back and level comes from the drill's own measures, which know when each fault was.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import fields
 from typing import Any
 
-from holdfast.drill import svg
-from holdfast.drill.checkers import Check, Verdict
+from holdfast.drill.checkers import Check
 from holdfast.drill.history import Event
+from holdfast.drill.losses import Loss, find_losses
 from holdfast.drill.measures import LEVEL, DrillMeasures, QueryMeasures
 from holdfast.drill.schedule import FaultKind
-from holdfast.wording import counted
+from holdfast.drill.settings import DrillSettings
+from holdfast.reports.model import (
+    Band,
+    CheckRow,
+    Evidence,
+    Mark,
+    Period,
+    Plot,
+    PromiseRow,
+    QueryRow,
+    QuerySpec,
+    Report,
+    Series,
+    Table,
+)
+from holdfast.reports.page import make_page
+from holdfast.reports.recovery import Recovery, recovery_of
+from holdfast.reports.words import SHOWN, event_words
 
-_GOOD = frozenset({FaultKind.THAW, FaultKind.FULL_SPEED, FaultKind.DELIVER_PACKETS, FaultKind.START_DRIVER})
 _WORDS = {
     FaultKind.KILL: "kill -9 {node}",
     FaultKind.FREEZE: "{node} freezes",
@@ -29,8 +46,38 @@ _WORDS = {
     FaultKind.KILL_DRIVER: "kill -9 of the driver",
     FaultKind.START_DRIVER: "the driver starts again",
     FaultKind.ADD_NODE: "{node} is started",
+    FaultKind.PAUSE_DRIVER: "the driver freezes",
+    FaultKind.THAW_DRIVER: "the frozen driver goes on",
+    FaultKind.TAKE_OVER: "a second driver takes over",
+    FaultKind.PARTITION: "the network cuts {node} off",
+    FaultKind.HEAL: "{node} is connected again",
+    FaultKind.FILL_DISK: "the disk of {node} is full",
+    FaultKind.DECOMMISSION: "{node} is decommissioned",
+    FaultKind.CORRUPT: "bits flip on the disk of {node}",
+    FaultKind.POISON: "a poisoned row in the least valuable query",
+    FaultKind.CURE: "the cause of the poisoned row is removed",
+    FaultKind.HANG: "an operator of the least valuable query hangs for {value:g} s",
 }
-_MOST_LABELS = 40
+_ENDS = {
+    FaultKind.FREEZE: FaultKind.THAW,
+    FaultKind.SLOW: FaultKind.FULL_SPEED,
+    FaultKind.DROP_PACKETS: FaultKind.DELIVER_PACKETS,
+    FaultKind.PAUSE_DRIVER: FaultKind.THAW_DRIVER,
+    FaultKind.KILL_DRIVER: FaultKind.START_DRIVER,
+    FaultKind.PARTITION: FaultKind.HEAL,
+    FaultKind.POISON: FaultKind.CURE,
+}
+"""Faults that last, and what ends each."""
+_ALWAYS = ("nodes", "kill", "arrivals", "batches", "rows", "fail_at", "seed")
+_NOT_OPTIONS = frozenset({"scenario", "kill_hosting"})
+STEPS = (
+    ("detected_after", "the first lost node is detected"),
+    ("planned_after", "the first plan"),
+    ("first_restore_after", "the first state is restored"),
+    ("first_output_after", "the first complete output of a query that was down"),
+    ("all_back_after", "the last query is back"),
+    ("level_after", "the last query is level"),
+)
 
 
 def fault_words(fields: Mapping[str, Any]) -> str:
@@ -39,137 +86,267 @@ def fault_words(fields: Mapping[str, Any]) -> str:
     return _WORDS[what].format(node=fields.get("node") or "a node", value=fields.get("value") or 0.0)
 
 
+def drill_command(settings: Mapping[str, Any]) -> str:
+    """Return the command that does the same drill again, from its settings."""
+    usual = DrillSettings(str(settings.get("scenario", "")))
+    defaults = usual.document()
+    words = ["holdfast", "drill", str(settings.get("scenario", ""))]
+    for one in fields(DrillSettings):
+        value = settings.get(one.name)
+        if one.name in _NOT_OPTIONS or value is None or (one.name not in _ALWAYS and value == defaults[one.name]):
+            continue
+        option = f"--{one.name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words += [option] if value else []
+        elif isinstance(value, list | tuple):
+            words += [option, ",".join(f"{item:g}" for item in value)]
+        else:
+            words += [option, f"{value:g}" if isinstance(value, float) else str(value)]
+    return shlex.join(words)
+
+
+def verdict_line(result: Mapping[str, Any]) -> str:
+    """Say in a sentence or two what a drill showed."""
+    once, killed, nodes = result["exactly_once"], result["killed"], result["nodes"]
+    down = [one for one in result["queries"] if one["down_at"] is not None]
+    broken = f"{killed} of {nodes} nodes were killed" if killed else f"{nodes} nodes had the faults of the schedule"
+    if result["verdict"] == "ok":
+        back = f", all back after {result['all_back_after']:.1f} s" if result["all_back_after"] is not None else ""
+        lost = f"{len(down)} of {len(result['queries'])} queries went down{back}" if down else "no query went down"
+        words = f"{broken}; {lost}; {once['expected']:,} output rows equal those of a run without failures."
+    elif result["verdict"] == "failed":
+        words = f"{broken}; {'; '.join(result['reasons'])}."
+    else:
+        words = f"{broken}, but the drill proves nothing: {'; '.join(result['reasons'])}."
+    if result.get("not_compared"):
+        words += f" Not compared row by row: {', '.join(result['not_compared'])}."
+    if result["settings"].get("input"):
+        words += " The application's own sinks were not used."
+    return words
+
+
 def make_report(
     result: Mapping[str, Any], measures: DrillMeasures, checks: Sequence[Check], history: Sequence[Event]
 ) -> str:
     """Return the whole page."""
-    marks = _marks(history)
+    return make_page(drill_report(result, measures, checks, history))
+
+
+def drill_report(
+    result: Mapping[str, Any], measures: DrillMeasures, checks: Sequence[Check], history: Sequence[Event]
+) -> Report:
+    """Build the report of a drill."""
     end = max(measures.ended_at, 1.0)
-    title = f"Drill: {result['scenario']}, {result['strategy']}"
-    plots = [
-        ("What happened", _timeline(measures, history, end)),
-        ("Available queries", _available(measures, marks, end)),
-        ("Relative latency", _relative(measures, marks, end)),
+    ordered = sorted(measures.queries, key=lambda one: (not one.failed, -one.query.priority, one.query.id))
+    recovery = drill_recovery(measures, history)
+    settings = result.get("settings", {})
+    return Report(
+        title=f"Drill: {result['scenario']}, {result['strategy']}",
+        verdict=str(result["verdict"]),
+        line=verdict_line(result),
+        end=end,
+        facts=_facts(result, measures),
+        marks=tuple(_marks(history)),
+        bands=tuple(_bands(measures, history, end)),
+        queries=tuple(_query(one, result, end) for one in ordered),
+        gantt=recovery.rows,
+        plans=recovery.plans,
+        promises=tuple(drill_promises(result, measures, history)),
+        promise_note="Predicted: when the planner's own schedule has each query back, given when nodes arrived, if "
+        "detecting, restoring and replaying took no time. Measured: from the fault to the first complete output."
+        if result.get("predicted_back_after")
+        else "",
+        checks=tuple(CheckRow(one.name, str(one.verdict), one.reason) for one in checks),
+        evidence=_evidence(result),
+        steps=tuple((words, result.get(name)) for name, words in STEPS),
+        plots=tuple(_plots(measures, ordered)),
+        command=drill_command(settings) if settings else "",
+        command_note="The same input, the same faults at the same seconds; what the machine does in between differs.",
+        log=tuple(_log(history)),
+        settings=tuple(
+            (str(key), str(list(value) if isinstance(value, tuple) else value)) for key, value in settings.items()
+        ),
+        notes=(
+            f"{result['nodes']} nodes, {result['batches']} batches, seed {result['seed']}. Times are seconds from the "
+            "moment the first batch was due.",
+        ),
+    )
+
+
+def drill_recovery(measures: DrillMeasures, history: Sequence[Event]) -> Recovery:
+    """Read the recovery of every partition from the history of a drill."""
+    specs = {one.query.id: QuerySpec(one.query.priority, one.query.members) for one in measures.queries}
+    losses: dict[str, list[Loss]] = {}
+    for loss in find_losses(history, [name for spec in specs.values() for name in spec.members]):
+        losses.setdefault(loss.partition, []).append(loss)
+
+    def struck(partition: str, seen: float) -> float:
+        return next((loss.at for loss in losses.get(partition, ()) if abs(loss.seen - seen) < 1e-6), seen)
+
+    return recovery_of(history, specs, measures.ended_at, struck)
+
+
+def drill_promises(result: Mapping[str, Any], measures: DrillMeasures, history: Sequence[Event]) -> list[PromiseRow]:
+    """Return what was predicted beside what was measured: promises of a plan, and the planner's own schedule."""
+    found = [
+        PromiseRow(
+            str(event.fields["what"]),
+            str(event.fields["query"]),
+            event.fields["predicted"],
+            event.fields["measured"],
+            event.fields["target"],
+            event.fields["kept"],
+            "" if event.fields["covered"] else "more nodes were lost than the plan promises for",
+        )
+        for event in history
+        if event.kind == "promise"
     ]
-    body = [
-        f"<h1>{escape(title)} <span class='verdict {result['verdict']}'>{result['verdict']}</span></h1>",
-        f"<p class='lead'>{escape(_summary(result))}</p>",
-        _checks(checks),
-        *(f"<section><h2>{escape(name)}</h2><p>{escape(_NOTES[name])}</p>{plot}</section>" for name, plot in plots),
-        _steps(result),
-        _queries(measures),
-        _faults(history),
-        _settings(result),
-    ]
+    predicted = result.get("predicted_back_after") or {}
+    order = sorted(measures.failed, key=lambda one: (-one.query.priority, one.query.id))
+    for one in order:
+        if (after := predicted.get(one.query.id)) is not None and one.down_at is not None:
+            measured = None if one.back_at is None else round(one.back_at - one.down_at, 4)
+            found.append(PromiseRow("back by the schedule", one.query.id, float(after), measured))
+    return found
+
+
+def _facts(result: Mapping[str, Any], measures: DrillMeasures) -> tuple[tuple[str, str], ...]:
+    def seconds(name: str) -> str:
+        value = result.get(name)
+        return "–" if value is None else f"{value:.1f} s"
+
     return (
-        "<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'>"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>{''.join(body)}</main></body></html>\n"
+        ("nodes killed", f"{result['killed']} of {result['nodes']}"),
+        ("queries down", f"{len(measures.failed)} of {len(measures.queries)}"),
+        ("detected after", seconds("detected_after")),
+        ("first query back", seconds("first_output_after")),
+        ("all back", seconds("all_back_after")),
+        ("rows missing, duplicated, wrong", _differences(result["exactly_once"])),
     )
 
 
-_NOTES = {
-    "What happened": "One bar per query: down until its first complete output, then catching up until its latency is "
-    "level again. Lines: what was done to the cluster, and when.",
-    "Available queries": "Queries that are not down and whose mean relative latency over the next 5 s is below 1.2.",
-    "Relative latency": "Latency of each output over the query's mean latency before the failure, on a logarithmic "
-    "scale. Below 1.2 a query is as it was. Grey: queries that lost nothing.",
-}
+def _differences(once: Mapping[str, Any]) -> str:
+    return f"{once['missing']:,} · {once['duplicated']:,} · {once['wrong']:,}"
 
 
-def _summary(result: Mapping[str, Any]) -> str:
-    once = result["exactly_once"]
-    line = (
-        f"{result['nodes']} nodes, {result['killed']} killed, {result['batches']} batches, seed {result['seed']}: "
-        f"{once['expected']:,} rows expected, {once['missing']:,} missing, {once['duplicated']:,} duplicated, "
-        f"{once['wrong']:,} wrong."
+def _query(one: QueryMeasures, result: Mapping[str, Any], end: float) -> QueryRow:
+    periods = [
+        Period(out.down_at, end if out.back_at is None else out.back_at, "down", open=out.back_at is None)
+        for out in one.outages
+    ]
+    if one.tentative_at is not None:
+        until = one.back_at if one.back_at is not None else end
+        periods.append(Period(one.tentative_at, until, "tentative", open=one.back_at is None))
+    if one.back_at is not None:
+        level = end if one.level_at is None else one.level_at
+        periods.append(Period(one.back_at, level, "late", open=one.level_at is None))
+    for parked in result.get("parked", ()):
+        if parked["query"] == one.query.id:
+            until = end if parked["resumed_at"] is None else parked["resumed_at"]
+            periods.append(Period(parked["at"], until, "parked", open=parked["resumed_at"] is None))
+    return QueryRow(
+        one.query.id,
+        one.query.priority,
+        tuple(periods),
+        one.down_at,
+        one.tentative_at,
+        one.back_at,
+        one.level_at,
+        one.latency_before,
+        one.latency_after,
+        max((value for _, value in one.relative), default=None),
+        len(one.outputs),
     )
-    if result.get("unavailability") is not None:
-        line += f" Unavailability {result['unavailability']:.1f} (priority × seconds)."
-    return line
 
 
-def _marks(history: Sequence[Event]) -> list[svg.Mark]:
+def _marks(history: Sequence[Event]) -> list[Mark]:
+    ends = set(_ENDS.values())
     found = []
     for event in history:
         if event.kind == "fault" and event.fields["what"] != FaultKind.ADD_NODE:
-            kind = "good" if event.fields["what"] in _GOOD else "bad"
-            found.append(svg.Mark(event.at, fault_words(event.fields), kind))
-        elif event.kind == "node-arrived":
-            found.append(svg.Mark(event.at, event_words(event), "good"))
+            kind = "good" if event.fields["what"] in ends else "bad"
+            found.append(Mark(event.at, fault_words(event.fields), kind))
+        elif event.kind == "node-arrived" and event.at > 0:
+            found.append(Mark(event.at, event_words(event), "good"))
     return [mark for mark in found if mark.at >= 0]
 
 
-def _timeline(measures: DrillMeasures, history: Sequence[Event], end: float) -> str:
-    ordered = sorted(measures.queries, key=lambda one: (-one.query.priority, one.down_at or 0.0, one.query.id))
-    row, marks = 20, _marks(history)
-    height = svg.TOP + row * len(ordered) + svg.BOTTOM
-    frame = svg.Frame(end, 0, 1, height)
-    bottom = height - svg.BOTTOM
-    parts = []
-    for number, one in enumerate(ordered):
-        top = svg.TOP + number * row + 3
-        name = escape(f"{one.query.id}")
-        parts.append(f'<text class="tick" x="{svg.LEFT - 8}" y="{top + 11}" text-anchor="end">{name}</text>')
-        parts.append(_bar(frame, 0, end, top, "up", f"{one.query.id}, priority {one.query.priority}"))
-        for outage in one.outages:
-            back = end if outage.back_at is None else outage.back_at
-            words = f"{one.query.id} down for {back - outage.down_at:.1f} s"
-            parts.append(_bar(frame, outage.down_at, back, top, "down", words))
-        if one.back_at is not None:
-            level = end if one.level_at is None else one.level_at
-            words = f"{one.query.id} catching up for {level - one.back_at:.1f} s"
-            parts.append(_bar(frame, one.back_at, level, top, "late", words))
-    for mark in marks:
-        at = frame.x(mark.at)
-        parts.append(
-            f'<line class="mark {mark.kind}" x1="{at:.1f}" x2="{at:.1f}" y1="{svg.TOP - 6}" y2="{bottom}">'
-            f"<title>{escape(f'{mark.at:.1f} s: {mark.label}')}</title></line>"
-        )
-    parts += svg.time_scale(frame)
-    legend = (
-        "<p class='legend'><i class='up'></i> up <i class='down'></i> down <i class='late'></i> catching up "
-        "<b class='bad'></b> fault <b class='good'></b> node arrived, or fault over</p>"
+def _bands(measures: DrillMeasures, history: Sequence[Event], end: float) -> list[Band]:
+    """Shade the times in which queries were down, with what was done then, and the faults that last."""
+    found: list[Band] = []
+    outages = sorted(
+        (outage.down_at, end if outage.back_at is None else outage.back_at)
+        for one in measures.queries
+        for outage in one.outages
     )
-    return svg.drawing(height, "What happened to each query", parts) + legend
+    merged: list[tuple[float, float]] = []
+    for begin, until in outages:
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], until))
+        else:
+            merged.append((begin, until))
+    faults = [event for event in history if event.kind == "fault" and event.fields["what"] != FaultKind.ADD_NODE]
+    ends = set(_ENDS.values())
+    for begin, until in merged:
+        done = [fault_words(one.fields) for one in faults if begin <= one.at < until and one.fields["what"] not in ends]
+        found.append(Band(begin, until, f"queries are down: {', '.join(done) or 'a fault'}"))
+    for event in faults:
+        closing = _ENDS.get(FaultKind(event.fields["what"]))
+        if closing is not None:
+            over = (
+                one.at
+                for one in faults
+                if one.at >= event.at
+                and one.fields["what"] == closing
+                and one.fields.get("node") == event.fields.get("node")
+            )
+            found.append(Band(event.at, next(over, end), fault_words(event.fields), "fault"))
+    return found
 
 
-def _bar(frame: svg.Frame, begin: float, end: float, top: float, kind: str, title: str) -> str:
-    left, right = frame.x(begin), frame.x(end)
-    return (
-        f'<rect class="bar {kind}" x="{left:.1f}" width="{max(0.0, right - left):.1f}" y="{top:.1f}" height="14">'
-        f"<title>{escape(title)}</title></rect>"
+def _evidence(result: Mapping[str, Any]) -> Evidence:
+    once = result["exactly_once"]
+    summary = (
+        f"The Parquet outputs were compared, row by row, with those of a run of the same input without failures: "
+        f"{once['expected']:,} rows expected, {once['missing']:,} missing, {once['duplicated']:,} duplicated, "
+        f"{once['wrong']:,} wrong."
     )
+    skipped = result.get("not_compared") or {}
+    rows: list[tuple[object, ...]] = [
+        (name, one["expected"], one["missing"], one["duplicated"], one["wrong"], "")
+        for name, one in (result.get("exactly_once_by_output") or {}).items()
+    ]
+    rows += [(name, None, None, None, None, f"not compared: {why}") for name, why in skipped.items()]
+    if not rows:
+        return Evidence(summary)
+    return Evidence(summary, Table(("output", "rows expected", "missing", "duplicated", "wrong", ""), tuple(rows)))
 
 
-def _available(measures: DrillMeasures, marks: Sequence[svg.Mark], end: float) -> str:
-    frame = svg.Frame(end, 0, max(1, len(measures.queries)), 220)
-    shown = [(at, float(count)) for at, count in measures.available]
+def _plots(measures: DrillMeasures, ordered: Sequence[QueryMeasures]) -> list[Plot]:
     # The last seconds have no whole window after them: there is nothing to say of them.
     known = max(0.0, measures.ended_at - 5.0)
-    if shown:
-        shown.append((known, shown[-1][1]))
-    drawn = svg.line(frame, shown, 0, "available queries", steps=True)
-    return svg.drawing(220, "Available queries over time", [*svg.axes(frame, "queries", marks), drawn])
-
-
-def _relative(measures: DrillMeasures, marks: Sequence[svg.Mark], end: float) -> str:
-    values = [value for one in measures.queries for _, value in one.relative if value > 0]
-    if not values:
-        return "<p>No output came before the failure: there is nothing to compare latencies with.</p>"
-    frame = svg.Frame(end, min(0.5, max(0.1, min(values))), max(2.0, *values) * 1.1, 320, log=True)
-    live = [one for one in measures.queries if not one.failed]
-    failed = sorted(measures.failed, key=lambda one: (-one.query.priority, one.query.id))
-    parts = svg.axes(frame, "relative latency", marks)
-    parts.append(svg.level_line(frame, LEVEL, f"{LEVEL:g}"))
-    parts += [svg.line(frame, one.relative, 0, f"{one.query.id} (lost nothing)", faint=True) for one in live]
-    parts += [svg.line(frame, one.relative, n, _series_name(one), gaps=_gaps(one)) for n, one in enumerate(failed)]
-    names = "".join(
-        f"<span><i class='s{n % svg.SERIES}{' dashed' if n >= svg.SERIES else ''}'></i>"
-        f"{escape(_series_name(one))}</span>"
-        for n, one in enumerate(failed[:_MOST_LABELS])
+    available = [(at, float(count)) for at, count in measures.available]
+    if available:
+        available.append((known, available[-1][1]))
+    found = [
+        Plot(
+            "Available queries",
+            "Queries that are not down and whose mean relative latency over the next 5 s is below 1.2.",
+            "queries",
+            (Series("available queries", tuple(available)),),
+            steps=True,
+            top=float(max(1, len(measures.queries))),
+        )
+    ]
+    if not any(value > 0 for one in measures.queries for _, value in one.relative):
+        return found
+    live = [Series(f"{one.query.id} (lost nothing)", one.relative, faint=True) for one in ordered if not one.failed]
+    failed = [Series(_series_name(one), one.relative, gaps=tuple(_gaps(one))) for one in ordered if one.failed]
+    note = (
+        "Latency of each output over the query's mean latency before the failure, on a logarithmic scale. Below 1.2 a "
+        "query is as it was. Grey: queries that lost nothing."
     )
-    return svg.drawing(320, "Relative latency over time", parts) + f"<p class='legend'>{names}</p>"
+    return [*found, Plot("Relative latency", note, "relative latency", (*live, *failed), log=True, level=LEVEL)]
 
 
 def _gaps(one: QueryMeasures) -> list[tuple[float, float]]:
@@ -181,147 +358,11 @@ def _series_name(one: QueryMeasures) -> str:
     return f"{one.query.id} (priority {one.query.priority})"
 
 
-def _checks(checks: Sequence[Check]) -> str:
-    signs = {Verdict.OK: "✓", Verdict.FAILED: "✗", Verdict.UNKNOWN: "?"}
-    rows = "".join(
-        f"<tr><td class='{one.verdict}'>{signs[one.verdict]} {one.verdict}</td><td>{escape(one.name)}</td>"
-        f"<td>{escape(one.reason)}</td></tr>"
-        for one in checks
-    )
-    return f"<section><h2>Checks</h2><table class='checks'>{rows}</table></section>"
-
-
-def _seconds(value: object) -> str:
-    return "–" if value is None else f"{float(str(value)):.1f}"
-
-
-_STEPS = (
-    ("detected_after", "to the first lost node being noticed"),
-    ("planned_after", "to the first plan"),
-    ("first_restore_after", "to the first restored state"),
-    ("first_output_after", "to the first complete output of a query that was down"),
-    ("all_back_after", "to the last query being back"),
-    ("level_after", "to the last query being level"),
-)
-
-
-def _steps(result: Mapping[str, Any]) -> str:
-    rows = "".join(
-        f"<tr><td>{escape(words)}</td><td class='n'>{_seconds(result.get(name))}</td></tr>" for name, words in _STEPS
-    )
-    return f"<section><h2>Seconds from the first fault</h2><table>{rows}</table></section>"
-
-
-def _queries(measures: DrillMeasures) -> str:
-    ordered = sorted(measures.queries, key=lambda one: (not one.failed, -one.query.priority, one.query.id))
-    rows = "".join(
-        "<tr>"
-        f"<td>{escape(one.query.id)}</td><td class='n'>{one.query.priority}</td>"
-        f"<td class='n'>{_seconds(one.down_at)}</td><td class='n'>{_seconds(one.back_at)}</td>"
-        f"<td class='n'>{_seconds(one.level_at)}</td>"
-        f"<td class='n'>{_ms(one.latency_before)}</td><td class='n'>{_ms(one.latency_after)}</td>"
-        f"<td class='n'>{max((value for _, value in one.relative), default=0):.1f}</td>"
-        f"<td class='n'>{len(one.outputs)}</td></tr>"
-        for one in ordered
-    )
-    head = "".join(
-        f"<th{' class=n' if number else ''}>{name}</th>"
-        for number, name in enumerate(
-            ("query", "priority", "down at, s", "back at, s", "level at, s", "latency before, ms", "after, ms",
-             "worst relative", "outputs")
-        )
-    )  # fmt: skip
-    return f"<section><h2>Queries</h2><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></section>"
-
-
-def _ms(value: float | None) -> str:
-    return "–" if value is None else f"{value * 1000:,.0f}"
-
-
-def _faults(history: Sequence[Event]) -> str:
-    shown = {"planned", "epoch", "node-arrived", "node-lost", "node-silent", "recovery-ended", "driver-ready", "note"}
-    rows = []
+def _log(history: Sequence[Event]) -> list[tuple[float, str, str]]:
+    found = []
     for event in history:
         if event.kind == "fault":
-            rows.append((event.at, fault_words(event.fields), "fault"))
-        elif event.kind in shown:
-            rows.append((event.at, event_words(event), ""))
-    body = "".join(
-        f"<tr class='{kind}'><td class='n'>{at:.2f}</td><td>{escape(words)}</td></tr>" for at, words, kind in rows
-    )
-    return f"<details><summary>Faults and answers, in order ({len(rows)})</summary><table>{body}</table></details>"
-
-
-def event_words(event: Event) -> str:
-    """Say in words what the run answered."""
-    given = event.fields
-    match event.kind:
-        case "planned":
-            return (
-                f"plan: {counted(len(given.get('recover', [])), 'partition')}, "
-                f"{counted(len(given.get('queries', [])), 'query', 'queries')} of priority {given.get('priority')}"
-                + (f", {len(given['left_out'])} left out" if given.get("left_out") else "")
-            )
-        case "epoch":
-            return f"epoch {given.get('epoch')}: {given.get('why')}"
-        case "node-arrived":
-            return f"{_names(given)} there"
-        case "node-lost":
-            return f"{_names(given)} lost"
-        case "node-silent":
-            return f"{_names(given)} silent"
-        case "recovery-ended":
-            return f"recovery is over with the checkpoint at batch {given.get('batch')}"
-        case "driver-ready":
-            return "a new driver is ready"
-        case _:
-            return str(given.get("text", event.kind))
-
-
-def _names(fields: Mapping[str, Any]) -> str:
-    nodes = [str(node) for node in fields.get("nodes", ())]
-    return f"{', '.join(nodes)} {'is' if len(nodes) == 1 else 'are'}"
-
-
-def _settings(result: Mapping[str, Any]) -> str:
-    asked = result.get("settings", {})
-    rows = "".join(f"<tr><td>{escape(str(k))}</td><td>{escape(str(v))}</td></tr>" for k, v in asked.items())
-    return f"<details><summary>Settings</summary><table>{rows}</table></details>"
-
-
-_STYLE = """
-:root{--ink:#222;--faint:#6b7280;--grid:#e3e6eb;--paper:#fff;--bad:#d55e00;--good:#009e73;--up:#cfe8dd;--late:#f2d49b;
---c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#e69f00;--c4:#cc79a7;--c5:#56b4e9;--c6:#555;--c7:#8c6d1f}
-@media (prefers-color-scheme:dark){:root{--ink:#e6e6e6;--faint:#9aa1ac;--grid:#33383f;--paper:#15181c;--up:#1e4436;
---late:#6b5320;--c6:#bbb;--c7:#d8b64a}}
-body{margin:0;background:var(--paper);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
-main{max-width:960px;margin:0 auto;padding:24px 20px 60px}
-h1{font-size:26px;margin:8px 0}h2{font-size:18px;margin:28px 0 4px}
-p{margin:4px 0 10px;color:var(--faint)}.lead{color:var(--ink)}
-.verdict{font-size:16px;padding:3px 12px;border-radius:12px;color:#fff;vertical-align:middle;background:var(--faint)}
-.verdict.ok{background:var(--good)}.verdict.failed{background:var(--bad)}
-table{border-collapse:collapse;margin:6px 0;font-variant-numeric:tabular-nums}
-td,th{padding:3px 14px 3px 0;text-align:left;border-bottom:1px solid var(--grid);vertical-align:top}
-th{font-weight:600;font-size:13px}.n{text-align:right}
-td.ok{color:var(--good);white-space:nowrap}td.failed{color:var(--bad);white-space:nowrap}
-td.unknown{color:var(--faint);white-space:nowrap}tr.fault td{color:var(--bad)}
-details{margin-top:24px}summary{cursor:pointer;font-weight:600}
-svg{width:100%;height:auto;display:block}
-svg text{font:12px system-ui,sans-serif;fill:var(--faint)}svg text.label{fill:var(--ink)}
-.grid{stroke:var(--grid)}.axis{stroke:var(--faint)}
-.mark{stroke-width:1.4;stroke-dasharray:4 3}.mark.bad{stroke:var(--bad)}.mark.good{stroke:var(--good)}
-.level{stroke:var(--faint);stroke-dasharray:2 3}
-.series{fill:none;stroke-width:1.8;stroke-linejoin:round}.dashed{stroke-dasharray:6 3}
-path.faint{stroke:var(--faint);opacity:.35;stroke-width:1.1}
-.bar.up{fill:var(--up)}.bar.down{fill:var(--bad)}.bar.late{fill:var(--late)}
-.legend{font-size:13px}.legend span{margin-right:14px;white-space:nowrap}
-.legend i{display:inline-block;width:18px;height:10px;margin:0 5px 0 10px;border-radius:2px}
-.legend i[class^=s]{height:0;border-top:3px solid;border-radius:0;vertical-align:middle;margin-left:0}
-.legend i.dashed{border-top-style:dashed}
-.legend i.up{background:var(--up)}.legend i.down{background:var(--bad)}.legend i.late{background:var(--late)}
-.legend b{display:inline-block;width:0;height:12px;border-left:2px dashed;margin:0 6px 0 12px;vertical-align:middle}
-.legend b.bad{border-color:var(--bad)}.legend b.good{border-color:var(--good)}
-""" + "".join(
-    f".s{number}{{stroke:var(--c{number});color:var(--c{number});border-color:var(--c{number})}}"
-    for number in range(svg.SERIES)
-)
+            found.append((event.at, fault_words(event.fields), "fault"))
+        elif event.kind in SHOWN:
+            found.append((event.at, event_words(event), ""))
+    return found

@@ -17,6 +17,8 @@ SLOW_SHARE = 0.3
 """What a slow node gets of its processor."""
 DRIVER_AWAY = 2.0
 """Seconds from the driver's end to its next start."""
+TAKEN_OVER_AFTER = 1.0
+"""Seconds from the moment a driver is frozen to the start of the one that takes over."""
 SETTLED = 8.0
 """Seconds after its start in which a new node is not yet part of the cluster: a second wave spares it so long."""
 
@@ -34,9 +36,31 @@ class FaultKind(StrEnum):
     KILL_DRIVER = "kill-driver"
     START_DRIVER = "start-driver"
     ADD_NODE = "add-node"
+    PAUSE_DRIVER = "pause-driver"
+    TAKE_OVER = "take-over"
+    THAW_DRIVER = "thaw-driver"
+    PARTITION = "partition"
+    HEAL = "heal"
+    FILL_DISK = "fill-disk"
+    CORRUPT = "corrupt"
+    DECOMMISSION = "decommission"
+    POISON = "poison"
+    CURE = "cure"
+    HANG = "hang"
 
 
-HARMFUL = frozenset({FaultKind.KILL, FaultKind.FREEZE, FaultKind.SLOW, FaultKind.DROP_PACKETS, FaultKind.KILL_DRIVER})
+HARMFUL = frozenset(
+    {
+        FaultKind.KILL,
+        FaultKind.FREEZE,
+        FaultKind.SLOW,
+        FaultKind.DROP_PACKETS,
+        FaultKind.KILL_DRIVER,
+        FaultKind.TAKE_OVER,
+        FaultKind.PARTITION,
+        FaultKind.FILL_DISK,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -47,7 +71,7 @@ class Fault:
     kind: FaultKind
     node: NodeId | None = None
     value: float | None = None
-    """Of `slow`: the share of the processor left; of `drop-packets`: the share lost."""
+    """Of `slow`: the share of the processor left; of `drop-packets`: the share lost; of `hang`: seconds."""
     hosting: tuple[str, ...] = ()
     """Where no node is named: the first node alive that has one of these partitions, in this order."""
 
@@ -71,19 +95,25 @@ def make_schedule(asked: DrillSettings) -> tuple[Fault, ...]:
     offsets = _arrivals(asked, draws.branch("arrivals"), asked.kill)
     added = [Fault(round(began + offset, 3), FaultKind.ADD_NODE) for offset in offsets]
     # Recovery is under way from the failure until the last replacement has come, at least for a while.
-    until = began + max([*offsets, asked.thaw_after if frozen else 0.0, 6.0])
+    ends = [asked.thaw_after if frozen else 0.0, asked.heal_after if asked.partition else 0.0]
+    until = began + max([*offsets, *ends, 6.0])
+    alone = _chosen(asked, survivors)
+    reserved = {node for nodes in alone.values() for node in nodes}
     if asked.second_wave:
         at = round(draws.branch("second wave").real(began + 0.3 * (until - began), began + 0.8 * (until - began)), 3)
         come = sorted(one.at for one in added)
         arrived = [
             NodeId(f"node-{asked.nodes + number}") for number, when in enumerate(come, 1) if when + SETTLED <= at
         ]
-        there = [*survivors, *arrived]
+        there = [*(node for node in survivors if node not in reserved), *arrived]
         victims = draws.branch("second victims").sample(there, min(asked.second_wave, len(there)))
         faults += [Fault(at, FaultKind.KILL, node) for node in victims]
         again = _arrivals(asked, draws.branch("second arrivals"), len(victims))
         added += [Fault(round(at + offset, 3), FaultKind.ADD_NODE) for offset in again]
         survivors = [node for node in survivors if node not in victims]
+    full = _arrivals(asked, draws.branch("arrivals for full disks"), len(alone[FaultKind.FILL_DISK]))
+    leaving = _arrivals(asked, draws.branch("arrivals for leaving nodes"), len(alone[FaultKind.DECOMMISSION]))
+    added += [Fault(round(began + offset, 3), FaultKind.ADD_NODE) for offset in (*full, *leaving)]
     faults += [
         Fault(one.at, one.kind, NodeId(f"node-{asked.nodes + number}"))
         for number, one in enumerate(sorted(added), start=1)
@@ -91,7 +121,18 @@ def make_schedule(asked: DrillSettings) -> tuple[Fault, ...]:
     if asked.kill_driver:
         at = round(draws.branch("driver").real(began + 0.2 * (until - began), began + 0.8 * (until - began)), 3)
         faults += [Fault(at, FaultKind.KILL_DRIVER), Fault(round(at + DRIVER_AWAY, 3), FaultKind.START_DRIVER)]
-    for node in survivors[: asked.slow]:
+    if asked.pause_driver:
+        at = round(draws.branch("pause").real(began, began + 0.5 * (until - began)), 3)
+        faults += [Fault(at, FaultKind.PAUSE_DRIVER), Fault(round(at + asked.pause_for, 3), FaultKind.THAW_DRIVER)]
+        if asked.take_over:
+            faults.append(Fault(round(at + min(TAKEN_OVER_AFTER, asked.pause_for / 2), 3), FaultKind.TAKE_OVER))
+    faults += [Fault(began, kind, node) for kind, nodes in alone.items() for node in nodes]
+    faults += [Fault(round(began + asked.heal_after, 3), FaultKind.HEAL, node) for node in alone[FaultKind.PARTITION]]
+    if asked.poison:
+        faults += [Fault(began, FaultKind.POISON), Fault(round(began + asked.poison_for, 3), FaultKind.CURE)]
+    if asked.hang:
+        faults.append(Fault(began, FaultKind.HANG, None, asked.hang_for))
+    for node in [node for node in survivors if node not in reserved][: asked.slow]:
         faults += [Fault(began, FaultKind.SLOW, node, SLOW_SHARE), Fault(until, FaultKind.FULL_SPEED, node)]
     if asked.drop_packets:
         for node in survivors:
@@ -100,6 +141,18 @@ def make_schedule(asked: DrillSettings) -> tuple[Fault, ...]:
                 Fault(until, FaultKind.DELIVER_PACKETS, node),
             ]
     return tuple(sorted(faults, key=lambda one: (one.at, one.kind, one.node or "")))
+
+
+def _chosen(asked: DrillSettings, survivors: list[NodeId]) -> dict[FaultKind, list[NodeId]]:
+    """Choose nodes for faults of one node each, from the end of those that are neither killed nor frozen."""
+    left = list(survivors)
+    wanted = {
+        FaultKind.PARTITION: asked.partition,
+        FaultKind.FILL_DISK: asked.fill_disk,
+        FaultKind.CORRUPT: asked.corrupt,
+        FaultKind.DECOMMISSION: asked.decommission,
+    }
+    return {kind: [left.pop() for _ in range(count) if left] for kind, count in wanted.items()}
 
 
 def _arrivals(asked: DrillSettings, draws: Draws, count: int) -> list[float]:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from holdfast.errors import BadInput
+from holdfast.planning.replicas.budget import ReplicaBudget
 
 MOST_NODES = 50
 
@@ -24,6 +25,15 @@ class DrillStrategy(StrEnum):
     SOURCE_REPLAY = "source-replay"
     BEST_CASE = "best-case"
     STRUCTURED_STREAMING = "structured-streaming"
+
+
+class DrillFeed(StrEnum):
+    """How the input gets into the run."""
+
+    SOURCES = "sources"
+    """Files arrive one per batch interval, and the run's own sources read them: it decides what a batch holds."""
+    BATCHES = "batches"
+    """The drill logs one batch per interval itself: batches are the same in every drill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,30 @@ class DrillSettings:
     """Nodes that get only a part of their processor from the failure on."""
     drop_packets: float = 0.0
     """Share of messages to nodes' agents that are lost from the failure until recovery is over."""
+    pause_driver: bool = False
+    """Freeze the driver, Python and JVM, during the recovery, and let it go on."""
+    pause_for: float = 12.0
+    """Seconds for which a driver is frozen."""
+    take_over: bool = False
+    """A second driver takes the run over while the first is frozen; thawed, the first must end by itself."""
+    partition: int = 0
+    """Nodes that the network cuts off from the driver and from all other nodes."""
+    heal_after: float = 15.0
+    """Seconds until they are connected again."""
+    fill_disk: int = 0
+    """Nodes whose disk fills up, so that they fail; they are replaced as killed ones are."""
+    corrupt: int = 0
+    """Nodes of whose local state and fragments bits are flipped, and of one durable snapshot."""
+    decommission: int = 0
+    """Nodes whose executors are decommissioned: they are evacuated, and replaced as killed ones are."""
+    poison: bool = False
+    """An operator of the least valuable query raises on its rows until the cause is removed and it is resumed."""
+    poison_for: float = 12.0
+    """Seconds until the cause is removed."""
+    hang: bool = False
+    """An operator of the least valuable query holds its process, with Python's lock, for a while."""
+    hang_for: float = 8.0
+    feed: DrillFeed = DrillFeed.SOURCES
     batches: int = 90
     rows: int = 400
     batch_seconds: float = 1.0
@@ -79,6 +113,10 @@ class DrillSettings:
     algorithm: str = "best-density"
     input: str | None = None
     """A folder with the rows of every source, recorded by a drill or given by the user; None: they are generated."""
+    exchange: str | None = None
+    """How nodes exchange blocks, as in spark.holdfast.exchange; None: as that setting has it."""
+    replicas: str | None = None
+    """Partitions with a replica, as in spark.holdfast.replicas.budget; None: none."""
     storage: str | None = None
     """A URL of object storage for the run and its outputs; None: the drill's folder."""
 
@@ -86,6 +124,7 @@ class DrillSettings:
         """Return the settings as JSON knows them."""
         found = asdict(self)
         found["strategy"] = str(self.strategy)
+        found["feed"] = str(self.feed)
         found["arrivals"] = str(self.arrivals) if isinstance(self.arrivals, Uniform) else list(self.arrivals)
         return found
 
@@ -94,6 +133,7 @@ def read_settings(document: dict[str, Any]) -> DrillSettings:
     """Read what `document` gave."""
     given = {one.name: document[one.name] for one in fields(DrillSettings) if one.name in document}
     given["strategy"] = DrillStrategy(given["strategy"])
+    given["feed"] = DrillFeed(given.get("feed", DrillFeed.BATCHES))
     given["arrivals"] = read_arrivals(given["arrivals"])
     given["kill_hosting"] = tuple(given.get("kill_hosting", ()))
     return DrillSettings(**given)
@@ -118,6 +158,12 @@ def read_arrivals(given: object) -> tuple[float, ...] | Uniform:
         raise BadInput(f"{given!r} is no list of times", field="--arrivals", remedy=remedy) from None
 
 
+def draws_nodes(asked: DrillSettings) -> bool:
+    """Whether a drill draws nodes for faults beside the first kills."""
+    numbers = (asked.freeze, asked.second_wave, asked.slow, asked.partition, asked.fill_disk)
+    return any((*numbers, asked.corrupt, asked.decommission)) or bool(asked.drop_packets)
+
+
 def check_settings(asked: DrillSettings) -> None:
     """Refuse a drill that cannot be done, with what would be right."""
 
@@ -125,6 +171,12 @@ def check_settings(asked: DrillSettings) -> None:
         if not holds:
             raise BadInput(problem, field=field, remedy=remedy)
 
+    if asked.replicas is not None:
+        try:
+            ReplicaBudget.parse(asked.replicas)
+        except ValueError:
+            remedy = "give a whole number, a share from 0.0 to 1.0, or cores like '4 cores'"
+            raise BadInput(f"{asked.replicas!r} is no budget", field="--replicas", remedy=remedy) from None
     need(1 <= asked.nodes <= MOST_NODES, "--nodes", f"{asked.nodes} nodes", f"give 1 to {MOST_NODES}")
     faults = asked.kill + asked.freeze
     need(
@@ -153,12 +205,52 @@ def check_settings(asked: DrillSettings) -> None:
         f"{asked.slow} slow nodes of {survivors} that survive",
         "give fewer",
     )
+    chosen = {name: getattr(asked, name) for name in ("partition", "fill_disk", "corrupt", "decommission")}
+    for name, count in chosen.items():
+        option = f"--{name.replace('_', '-')}"
+        need(count >= 0, option, f"{count} nodes", "give 0 or more")
+        need(
+            not count or asked.slow + sum(chosen.values()) <= survivors,
+            option,
+            f"{asked.slow + sum(chosen.values())} nodes with faults of their own of {survivors} that are neither "
+            "killed nor frozen",
+            "give fewer, or lower --kill",
+        )
+    need(
+        not (asked.pause_driver and asked.kill_driver),
+        "--pause-driver",
+        "one driver cannot be killed and frozen",
+        "leave out --kill-driver",
+    )
+    need(asked.pause_driver or not asked.take_over, "--take-over", "there is no frozen driver", "give --pause-driver")
+    for option, times in (
+        ("--pause-for", asked.pause_for),
+        ("--heal-after", asked.heal_after),
+        ("--poison-for", asked.poison_for),
+        ("--hang-for", asked.hang_for),
+    ):
+        need(0 < times < math.inf, option, f"{times:g} s", "give more than 0")
+    ours = asked.strategy is not DrillStrategy.STRUCTURED_STREAMING
+    only_ours = ("pause_driver", "partition", "fill_disk", "corrupt", "decommission", "poison", "hang")
+    for name in only_ours:
+        need(
+            ours or not getattr(asked, name),
+            f"--{name.replace('_', '-')}",
+            "Spark's own engine has no such fault here",
+            "leave it out, or the strategy",
+        )
+    need(
+        not asked.decommission or asked.exchange != "shuffle",
+        "--decommission",
+        "nodes are evacuated by tasks that stay",
+        "leave out --exchange shuffle",
+    )
     need(0 <= asked.drop_packets < 1, "--drop-packets", f"{asked.drop_packets:g}", "give a share from 0 to below 1")
     need(
-        not asked.kill_hosting or not (asked.freeze or asked.second_wave or asked.slow or asked.drop_packets),
+        not asked.kill_hosting or not draws_nodes(asked),
         "kill_hosting",
         "other nodes' faults are drawn, and these are not",
-        "leave out freezing, slowing, dropping and a second wave",
+        "leave out freezing, slowing, dropping, a second wave, and whatever else breaks nodes",
     )
     need(asked.stagger >= 0, "--stagger", f"{asked.stagger:g} s", "give 0 or more")
     need(asked.batch_seconds > 0, "--batch-seconds", f"{asked.batch_seconds:g} s", "give more than 0")

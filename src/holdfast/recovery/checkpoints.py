@@ -1,22 +1,26 @@
 """The record of checkpoints: which snapshots of which partitions are saved, and which checkpoints are complete. Pure.
 
-Sources mark batches; every partition that completes a marked batch saves a snapshot of its state at it. The checkpoint
-of a mark is *global* once every partition's snapshot is safe and every output up to it is out. Each snapshot is a base
-or the changes since the one before (a chain). During a recovery snapshots hold outboxes too, so that a partition that
-fails again starts from its own last snapshot and costs only itself. Every so many marks are durable: bases, on storage
-that outlives the nodes. A recovery that finds too few fragments restores the last of those; where that is damaged
-too, to the one before, which is kept with all inputs since.
+Sources mark batches; every partition that completes a marked batch saves a snapshot of its state at it. A set of
+partitions moves its checkpoint to a mark once their snapshots are safe and every output up to it is out: all
+partitions together, or those that go on while others wait (`recovery_line`). The *recovery line* has the batch of every
+partition's checkpoint. Each snapshot is a base or the changes since the one before (a chain). During a recovery
+snapshots hold outboxes too, so that a partition that fails again starts from its own last snapshot and costs only
+itself. Every so many marks are durable: bases, on storage that outlives the nodes. A recovery that finds too few
+fragments restores the last durable line; where that is damaged too, the one before, which is kept with all inputs
+since.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from bisect import insort
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, PartitionId
+from holdfast.recovery.recovery_line import Line
 
 FIRST = BatchId(0)
 NO_EPOCH = Epoch(0)
@@ -38,7 +42,7 @@ class SavedSnapshot:
     """The first batch whose output it holds, with the snapshots it follows; None: it holds none."""
     durable: bool = False
     saved: tuple[int, int] = (0, 0)
-    """The claim under which it was saved, and the partition's count of forgotten snapshots: a name is used once."""
+    """The claim under which it was saved, and what `saved_count` gives: a name is used once."""
     contents: bytes | None = field(default=None, compare=False)
     """The snapshot itself, where it is so small that the record of checkpoints holds it; None: the store has it."""
 
@@ -46,6 +50,20 @@ class SavedSnapshot:
     def id(self) -> tuple[BatchId, Epoch]:
         """Its batch and epoch: with the partition, its name."""
         return self.batch, self.epoch
+
+
+def saved_count(forgotten: int, digest: int | None) -> int:
+    """Number a snapshot: by how many the partition has forgotten, and by how its node keeps the state.
+
+    A version is made twice in one epoch where a node's files vanish before the driver knows of it. The second is
+    the same state in other segments: it must not pass for the first, which may have been saved.
+    """
+    return forgotten << 32 | (digest or 0)
+
+
+def is_saved_of(snapshot: SavedSnapshot, digest: int | None) -> bool:
+    """Whether a snapshot was saved of a state that is kept like this: only then it has the segments that one has."""
+    return digest is not None and snapshot.saved[1] & 0xFFFFFFFF == digest
 
 
 def snapshot_name(run: str, partition: PartitionId, snapshot: SavedSnapshot) -> str:
@@ -81,13 +99,29 @@ class Checkpoints:
             p: {} for p in self._partitions
         }
         self.marks: list[BatchId] = []
-        """Marked batches after the last global checkpoint."""
-        self.global_batch = NOTHING
-        self.durable_batch = NOTHING
-        """The last durable checkpoint."""
-        self.durable_before: BatchId | None = NOTHING
-        """The durable checkpoint before it: the beginning, where there was none yet; None: it is used up."""
+        """Marked batches to which a partition's checkpoint may still move."""
+        self.line: dict[PartitionId, BatchId] = dict.fromkeys(self._partitions, NOTHING)
+        """The batch of every partition's checkpoint."""
+        self.durable_line: dict[PartitionId, BatchId] = dict(self.line)
+        """The same, of checkpoints on storage that outlives the nodes."""
+        self.line_before: dict[PartitionId, BatchId] | None = dict(self.line)
+        """The durable line before it: the beginning, where there was none yet; None: it is used up."""
         self._durable_marks: set[BatchId] = set()
+
+    @property
+    def global_batch(self) -> BatchId:
+        """The last batch that the checkpoint of every partition covers."""
+        return min(self.line.values(), default=NOTHING)
+
+    @property
+    def durable_batch(self) -> BatchId:
+        """The last batch that the durable checkpoint of every partition covers."""
+        return min(self.durable_line.values(), default=NOTHING)
+
+    @property
+    def durable_before(self) -> BatchId | None:
+        """The last batch that the durable checkpoint before covers; None: there is none any more."""
+        return None if self.line_before is None else min(self.line_before.values(), default=NOTHING)
 
     @classmethod
     def at_batch(cls, snapshots: Mapping[PartitionId, SavedSnapshot], batch: BatchId) -> Checkpoints:
@@ -95,8 +129,8 @@ class Checkpoints:
         checkpoints = cls(snapshots)
         for partition, snapshot in snapshots.items():
             checkpoints._snapshots[partition][snapshot.id] = snapshot
-        checkpoints.global_batch = checkpoints.durable_batch = batch
-        checkpoints.durable_before = None
+        checkpoints.line = dict.fromkeys(snapshots, batch)
+        checkpoints.durable_line, checkpoints.line_before = dict(checkpoints.line), None
         checkpoints._durable_marks = {batch}
         return checkpoints
 
@@ -115,25 +149,45 @@ class Checkpoints:
         """Give up a mark that will never be a checkpoint: a partition's state at it is lost."""
         if batch in self.marks:
             self.marks.remove(batch)
-            self._durable_marks -= {batch} - {self.durable_batch}
+            self._durable_marks -= {batch} - set(self.durable_line.values())
 
     def is_durable(self, mark: BatchId) -> bool:
         """Whether snapshots of a mark are whole, and kept on durable storage too."""
         return mark in self._durable_marks
 
-    def stored(self, partition: PartitionId, snapshot: SavedSnapshot) -> SavedSnapshot | None:
+    def stored(
+        self, partition: PartitionId, snapshot: SavedSnapshot, needed_from: BatchId | None = None
+    ) -> SavedSnapshot | None:
         """Record that a snapshot is safe; return the one that is of no use now, if any: this, or one it replaces.
 
-        It is of no use if it holds changes since one that is gone, or if there is one that holds as much.
+        It is of no use if it holds changes since one that is gone, or if there is one that holds as much. Where rows
+        from a batch on are not published, or consumers that wait will need them (`needed_from`), no snapshot that
+        lacks them replaces one that holds them: its node had lost its outbox.
         """
         snapshots = self._snapshots[partition]
         if snapshot.follows is not None and snapshot.follows not in snapshots:
             return snapshot
         there = snapshots.get(snapshot.id)
-        if there is not None and there != snapshot and (there.durable or not snapshot.durable):
+        if there is not None and there != snapshot and not self._is_better(partition, snapshot, there):
+            return snapshot
+        needed = None if needed_from is None or needed_from > snapshot.batch else needed_from
+        if there is not None and needed is not None and _reaches(there, needed) and not _reaches(snapshot, needed):
             return snapshot
         snapshots[snapshot.id] = snapshot
         return there if there != snapshot else None
+
+    def _is_better(self, partition: PartitionId, snapshot: SavedSnapshot, there: SavedSnapshot) -> bool:
+        """Whether a snapshot takes the place of another of the same version: it is durable, or holds the outbox too."""
+        if snapshot.durable and not there.durable:
+            return True
+        needed = there.batch in (self.durable_line[partition], self.oldest_line[partition])
+        followed = any(one.follows == there.id for one in self._snapshots[partition].values())
+        return (
+            there.outbox_from is None
+            and snapshot.outbox_from is not None
+            and not followed
+            and (snapshot.durable or not (there.durable and needed))
+        )
 
     @property
     def last_batch(self) -> BatchId:
@@ -156,6 +210,11 @@ class Checkpoints:
         """Whether a partition's snapshot at a mark is safe, durably where the mark is."""
         snapshots, durable = self._snapshots[partition], mark in self._durable_marks
         return any(batch == mark and (snapshot.durable or not durable) for (batch, _), snapshot in snapshots.items())
+
+    def has_durable(self, partition: PartitionId, batch: BatchId) -> bool:
+        """Whether the snapshot of a partition at a batch is on durable storage."""
+        snapshot = self.at(partition, batch)
+        return snapshot is not None and snapshot.durable
 
     def last(self, partition: PartitionId) -> SavedSnapshot | None:
         """Return a partition's last snapshot."""
@@ -181,31 +240,42 @@ class Checkpoints:
 
     # -- what counts -------------------------------------------------------------------------------------------------
 
-    def next_global(self, published: Mapping[PartitionId, BatchId], sure: Collection[PartitionId]) -> BatchId | None:
-        """Return the last mark that every partition has saved and whose outputs cannot be lost, if there is a new one.
+    def is_covered(self, partition: PartitionId, batch: BatchId, published: Mapping[PartitionId, BatchId]) -> bool:
+        """Whether the outputs of a partition up to a batch cannot be lost: they are out, or its snapshot holds them.
 
-        A sure (deterministic) output is out. One that is not goes out only after the checkpoint: its snapshot holds it.
+        Those of an operator that is not deterministic go out only after the checkpoint; a sink may fail for long.
         """
-        for mark in reversed(self.marks):
-            if all(self.has(p, mark) for p in self._partitions) and all(
-                batch >= mark or (p not in sure and self._holds(p, mark, BatchId(batch + 1)))
-                for p, batch in published.items()
-            ):
-                return mark
-        return None
+        out = published.get(partition, batch)
+        return out >= batch or self._holds(partition, batch, BatchId(out + 1))
+
+    def lacks(self, partition: PartitionId, mark: BatchId) -> bool:
+        """Whether a mark is of use to a partition: its checkpoint, or its durable one, is behind it."""
+        at = self.line[partition]
+        return at < mark or (at == mark in self._durable_marks and self.durable_line[partition] < mark)
 
     def _holds(self, partition: PartitionId, mark: BatchId, first: BatchId) -> bool:
         """Whether a partition's snapshot at a mark holds its output from a batch on."""
-        snapshot = self.at(partition, mark)
-        return snapshot is not None and snapshot.outbox_from is not None and snapshot.outbox_from <= first
+        return _reaches(self.at(partition, mark), first)
 
-    def make_global(self, mark: BatchId) -> dict[PartitionId, list[SavedSnapshot]]:
-        """Let a mark be the global checkpoint; return the snapshots that nobody needs any more."""
-        self.global_batch = mark
-        if mark in self._durable_marks and mark != self.durable_batch:
-            self.durable_before, self.durable_batch = self.durable_batch, mark
-        self.marks = [one for one in self.marks if one > mark]
-        self._durable_marks = {one for one in self._durable_marks if one >= mark}
+    def outbox_from(self, partition: PartitionId, batch: BatchId) -> BatchId | None:
+        """Return the first batch of output that a partition's snapshot at a batch holds; None: it holds none."""
+        snapshot = self.at(partition, batch)
+        return None if snapshot is None else snapshot.outbox_from
+
+    def move(self, moving: Line) -> dict[PartitionId, list[SavedSnapshot]]:
+        """Move the checkpoints of a set to these batches; return the snapshots that nobody needs any more.
+
+        The durable line follows when all partitions are at one batch, durably. While some wait it stays: a line with
+        their old snapshots would share them with the line before, and there would be no second copy of them.
+        """
+        self.line.update(moving)
+        level = len(set(self.line.values())) == 1
+        if level and self.line != self.durable_line and all(self.has_durable(p, at) for p, at in self.line.items()):
+            self.line_before, self.durable_line = self.durable_line, dict(self.line)
+        covered = self.global_batch
+        self.marks = [one for one in self.marks if one > covered]
+        lines = {*self.line.values(), *self.durable_line.values()}
+        self._durable_marks = {one for one in self._durable_marks if one >= covered or one in lines}
         return self.sweep()
 
     def forget_after(self, partition: PartitionId, batch: BatchId) -> list[SavedSnapshot]:
@@ -226,36 +296,35 @@ class Checkpoints:
         return found
 
     @property
-    def inputs_from(self) -> BatchId:
-        """The batch after which inputs are needed: of the older durable checkpoint."""
-        return self.durable_batch if self.durable_before is None else self.durable_before
+    def oldest_line(self) -> Line:
+        """The batches after which inputs are needed: of the older durable checkpoint."""
+        return self.durable_line if self.line_before is None else self.line_before
 
     @property
     def durable_is_damaged(self) -> bool:
         """Whether a snapshot of the last durable checkpoint is lost."""
-        batch = self.durable_batch
-        return batch != NOTHING and any(self.at(p, batch) is None for p in self._partitions)
+        return any(at != NOTHING and self.at(p, at) is None for p, at in self.durable_line.items())
 
     def go_durable(self) -> dict[PartitionId, list[SavedSnapshot]]:
-        """The global checkpoint is lost: the last durable one takes its place, and what came after is forgotten.
+        """A checkpoint is lost: the last durable line takes the place of the line, and what came after is forgotten.
 
         Where that one is damaged too, the durable one before takes its place.
         """
-        if self.durable_is_damaged and self.durable_before is not None:
-            self.durable_batch, self.durable_before = self.durable_before, None
-        self.global_batch = self.durable_batch
+        if self.durable_is_damaged and self.line_before is not None:
+            self.durable_line, self.line_before = self.line_before, None
+        self.line = dict(self.durable_line)
         self.marks = []
-        self._durable_marks = {self.durable_batch}
-        return {partition: self.forget_after(partition, self.durable_batch) for partition in self._partitions}
+        self._durable_marks = set(self.durable_line.values())
+        return {partition: self.forget_after(partition, at) for partition, at in self.line.items()}
 
     def sweep(self) -> dict[PartitionId, list[SavedSnapshot]]:
         """Drop what nobody needs any more, and return it.
 
-        Needed are the global and the durable checkpoints, what may become one, and every partition's last snapshot.
+        Needed are the lines, what a partition's checkpoint may still move to, and every partition's last snapshot.
         """
-        needed_at = {*self._kept, *self.marks}
         gone = {}
         for partition, snapshots in self._snapshots.items():
+            needed_at = {*self._kept(partition), *(mark for mark in self.marks if mark > self.line[partition])}
             needed: set[tuple[BatchId, Epoch]] = set()
             last = self.last(partition)
             for snapshot in snapshots.values():
@@ -264,41 +333,51 @@ class Checkpoints:
             gone[partition] = [snapshots.pop(key) for key in [key for key in snapshots if key not in needed]]
         return gone
 
-    @property
-    def _kept(self) -> set[BatchId]:
-        """The batches of checkpoints that a recovery may start from."""
-        return {self.global_batch, self.durable_batch, self.inputs_from}
+    def _kept(self, partition: PartitionId) -> set[BatchId]:
+        """The batches of a partition's checkpoints that a recovery may start from."""
+        return {self.line[partition], self.durable_line[partition], self.oldest_line[partition]}
 
     # -- written down --------------------------------------------------------------------------------------------------
 
     def written(self) -> dict[str, object]:
         """Return what a driver that starts again needs."""
-        kept = self._kept
         return {
             "global": self.global_batch,
             "durable": self.durable_batch,
             "durable-before": self.durable_before,
+            "lines": {
+                "checkpoint": _beyond(self.line, self.global_batch),
+                "durable": _beyond(self.durable_line, self.durable_batch),
+                "durable-before": {}
+                if self.line_before is None or self.durable_before is None
+                else _beyond(self.line_before, self.durable_before),
+            },
             "snapshots": {
                 str(partition): [
                     [one.batch, one.epoch, one.follows, one.outbox_from, one.durable, one.saved, _as_text(one.contents)]
                     for one in sorted(snapshots.values())
-                    if one.batch in kept or any(one in self.chain(partition, top) for top in _tops(snapshots, kept))
+                    if any(one in self.chain(partition, top) for top in _tops(snapshots, self._kept(partition)))
                 ]
                 for partition, snapshots in self._snapshots.items()
             },
         }
 
     @classmethod
-    def read(cls, partitions: Sequence[PartitionId], fields: Mapping[str, object]) -> Checkpoints:
+    def read(cls, partitions: Sequence[PartitionId], fields: Mapping[str, Any]) -> Checkpoints:
         """Read the record that an earlier driver wrote."""
         checkpoints = cls(partitions)
-        checkpoints.global_batch = BatchId(int(str(fields["global"])))
-        checkpoints.durable_batch = BatchId(int(str(fields["durable"])))
+        lines = fields.get("lines", {})
+
+        def line(name: str, batch: int) -> dict[PartitionId, BatchId]:
+            beyond = lines.get(name, {})
+            return {p: BatchId(int(beyond.get(str(p), batch))) for p in partitions}
+
+        checkpoints.line = line("checkpoint", fields["global"])
+        checkpoints.durable_line = line("durable", fields["durable"])
         before = fields["durable-before"]
-        checkpoints.durable_before = None if before is None else BatchId(int(str(before)))
-        checkpoints._durable_marks = {checkpoints.durable_batch}
+        checkpoints.line_before = None if before is None else line("durable-before", before)
+        checkpoints._durable_marks = set(checkpoints.durable_line.values())
         snapshots = fields["snapshots"]
-        assert isinstance(snapshots, Mapping)
         for partition in partitions:
             for batch, epoch, follows, outbox_from, durable, saved, kept in snapshots.get(str(partition), ()):
                 base = None if follows is None else (BatchId(follows[0]), Epoch(follows[1]))
@@ -308,6 +387,17 @@ class Checkpoints:
                 )
                 checkpoints._snapshots[partition][snapshot.id] = snapshot
         return checkpoints
+
+
+def _beyond(line: Line, batch: BatchId) -> dict[str, BatchId]:
+    """Return the partitions of a line that are further than a batch."""
+    return {str(p): at for p, at in line.items() if at > batch}
+
+
+def _reaches(snapshot: SavedSnapshot | None, first: BatchId | None) -> bool:
+    """Whether a snapshot holds the output from a batch on."""
+    held = None if snapshot is None else snapshot.outbox_from
+    return held is not None and first is not None and held <= first
 
 
 def _tops(snapshots: Mapping[tuple[BatchId, Epoch], SavedSnapshot], kept: set[BatchId]) -> list[SavedSnapshot]:

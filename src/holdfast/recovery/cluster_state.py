@@ -5,13 +5,16 @@ Only the machine changes it. The coordinator derives the desired state of the wo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.recovery.checkpoints import FIRST, NO_EPOCH, NOTHING, Checkpoints, SavedSnapshot
+from holdfast.recovery.copies import Copies, held_back_by
 from holdfast.recovery.graph import PartitionGraph
-from holdfast.recovery.states import LIVE_STATES, History, PartitionState
+from holdfast.recovery.quarantine import Decisions, Quarantined, written_decisions
+from holdfast.recovery.states import AT_WORK_STATES, LIVE_STATES, History, PartitionState
 from holdfast.recovery.strategy import RecoverySettings
 
 
@@ -32,17 +35,30 @@ class PartitionStatus:
     start: Start
     node: NodeId | None = None
     frontier: BatchId = NOTHING
+    acknowledged: BatchId = NOTHING
+    """The last batch that it has completed, as far as was ever reported: what it kept aside up to here is written.
+
+    A snapshot may be saved of a later batch, before the rows that it kept aside are: it does not start from there.
+    """
     kept_from: BatchId = FIRST
     """The first batch that its outbox surely has: no desired state has ever let it drop that one."""
     first_mark: BatchId = NOTHING
     """It saves at marks from this one on."""
+    own_mark: BatchId | None = None
+    """Where it stands while it waits for others: it saves there alone, so that they need keep less for it."""
     forgotten: int = 0
     """How often snapshots of it were forgotten: those saved from then on have other names."""
+    gone: set[SavedSnapshot] = field(default_factory=set)
+    """Those that were, and that a late report may still name as saved: they are being deleted."""
 
     @property
     def state(self) -> PartitionState:
         """Where it stands."""
         return self.history.state
+
+    def has_passed(self, mark: BatchId) -> bool:
+        """Whether all that it gave up to a mark is known: of what is lost, what was reported before counts."""
+        return self.acknowledged >= mark and (self.state is PartitionState.LOST or self.frontier >= mark)
 
     def begin(self, epoch: Epoch, snapshot: SavedSnapshot | None, chain: tuple[SavedSnapshot, ...]) -> None:
         """Start anew: from a snapshot, by the chain of those it needs; from nothing where there is none."""
@@ -51,6 +67,42 @@ class PartitionStatus:
         reach = at + 1 if snapshot is None or snapshot.outbox_from is None else min(snapshot.outbox_from, at + 1)
         self.kept_from = BatchId(reach)
         self.frontier = at
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedQuery:
+    """Why a query is parked."""
+
+    partition: PartitionId
+    """Whose operator or sink fails; it may serve other queries as well, which are parked with this one."""
+    batch: BatchId
+    error: str
+    """One line."""
+    since: float
+    """Seconds since 1970, by the driver's clock."""
+    attempts: int
+    """How often the batch was tried."""
+
+    def written(self) -> dict[str, object]:
+        """Return it as plain values."""
+        return {
+            "partition": str(self.partition),
+            "batch": self.batch,
+            "error": self.error,
+            "since": self.since,
+            "attempts": self.attempts,
+        }
+
+    @classmethod
+    def read(cls, fields: Mapping[str, Any]) -> ParkedQuery:
+        """Read what was written."""
+        return cls(
+            PartitionId.parse(fields["partition"]),
+            BatchId(fields["batch"]),
+            str(fields["error"]),
+            float(fields["since"]),
+            int(fields["attempts"]),
+        )
 
 
 def batch_of(snapshot: SavedSnapshot | None) -> BatchId:
@@ -68,21 +120,29 @@ class ClusterState:
         *,
         epoch: Epoch = NO_EPOCH,
         checkpoints: Checkpoints | None = None,
+        parked: Mapping[PartitionId, ParkedQuery] | None = None,
+        requests: int = -1,
+        quarantined: Decisions | None = None,
     ) -> None:
-        """Begin with every partition lost, at the last global checkpoint: a start is a recovery of everything."""
+        """Begin with every partition lost, at the last global checkpoint: a start is a recovery of everything.
+
+        `parked`: queries that the driver before had parked; `requests`: the last one to let such go on that it took;
+        `quarantined`: rows that are left out, as drivers before have logged.
+        """
         self.graph = graph
         self.settings = settings or RecoverySettings()
         self.epoch = epoch
         self.checkpoints = checkpoints or Checkpoints(graph.order)
-        at = self.checkpoints.global_batch
+        line = self.checkpoints.line
         self.nodes: dict[NodeId, float] = {}
         """The nodes there are, with their capacity."""
         self.partitions = {
-            p: PartitionStatus(History(p), Start(epoch, at, ()), None, at, BatchId(at + 1)) for p in graph.order
+            p: PartitionStatus(History(p), Start(epoch, line[p], ()), None, line[p], line[p], BatchId(line[p] + 1))
+            for p in graph.order
         }
-        self.published: dict[PartitionId, BatchId] = dict.fromkeys(graph.outputs, at)
+        self.published: dict[PartitionId, BatchId] = {p: line[p] for p in graph.outputs}
         """The last batch of each output partition that is out."""
-        self.logged = at
+        self.logged = self.checkpoints.global_batch
         self.buffering = False
         """Whether every outbox is kept to the checkpoint."""
         self.recovering = False
@@ -92,8 +152,18 @@ class ClusterState:
         """Nodes, and states of live ones, lost since the last global checkpoint; at a start everything is."""
         self.paused: set[PartitionId] = set()
         """Queries that are held back."""
+        self.parked: dict[PartitionId, ParkedQuery] = dict(parked or {})
+        """Queries that are parked, and why."""
+        self.requests = requests
+        """The number of the last request to let parked queries go on that was taken."""
+        self.quarantined: dict[PartitionId, dict[BatchId, Quarantined]] = {
+            p: dict(found) for p, found in (quarantined or {}).items()
+        }
+        """Rows that operators cannot take and that are left out, of batches that may be processed again."""
         self.wanted: dict[PartitionId, NodeId] = {}
         """Where people want lost partitions to go; it holds where the plan's bounds allow it."""
+        self.copies = Copies(lag=self.settings.replica_lag)
+        """Second live copies of partitions; a driver that starts again builds them anew."""
         self.costs: dict[PartitionId, float] = {}
         """What partitions were measured to cost; none: as the topology says."""
 
@@ -119,14 +189,41 @@ class ClusterState:
         """The last batch that every partition has completed."""
         return min(one.frontier for one in self.partitions.values())
 
+    @property
+    def inputs_from(self) -> BatchId:
+        """The batch after which the log is needed: of the sources, at the older durable checkpoint."""
+        oldest = self.checkpoints.oldest_line
+        return min(oldest[p] for p in self.graph.order if not self.graph.senders(p))
+
+    def kept_for(self, waiting: Iterable[PartitionId]) -> BatchId | None:
+        """Return the first batch that senders keep for partitions that wait; None: they keep nothing for them."""
+        fed = [p for p in waiting if self.graph.senders(p)]
+        return BatchId(min(self.checkpoints.line[p] for p in fed) + 1) if fed else None
+
+    def able(self) -> set[PartitionId]:
+        """Return the partitions that process what comes, with everything upstream of them."""
+        able: set[PartitionId] = set()
+        for p in self.graph.order:
+            if self.partitions[p].state in AT_WORK_STATES and able.issuperset(self.graph.senders(p)):
+                able.add(p)
+        return able
+
     def available(self, query: PartitionId) -> bool:
-        """Whether a query is whole: none of its partitions is lost or being restored."""
-        return all(self.partitions[p].state in LIVE_STATES for p in self.graph.members(query))
+        """Whether a query is whole: it is not parked, and none of its partitions is lost or being restored."""
+        return query not in self.parked and all(
+            self.partitions[p].state in LIVE_STATES for p in self.graph.members(query)
+        )
+
+    def serves_parked_only(self, partition: PartitionId) -> bool:
+        """Whether all queries of a partition are parked."""
+        return bool(self.parked) and self.parked.keys() >= set(self.graph.queries_of(partition))
 
     def keep_from(self) -> dict[PartitionId, BatchId]:
         """Return how far back each placed partition's outbox is kept; from now on nothing before it is counted on."""
         found = {}
-        safe = BatchId(self.checkpoints.global_batch + 1)
+        line = self.checkpoints.line
+        # A copy starts from the checkpoint, and where it takes over nobody rolls back.
+        has_copies = self.settings.promotes and bool(self.settings.replicas or self.copies.leaving)
         for p in self.in_state(LIVE_STATES):
             mine = self.partitions[p]
             # Not beyond where it is known to stand: rows that it kept aside there may not be out yet.
@@ -135,10 +232,11 @@ class ClusterState:
                 needed.append(BatchId(self.published[p] + 1))
             for consumer in self.graph.consumers(p):
                 other = self.partitions[consumer]
-                if self.buffering or p in self.settings.backup_partitions:
-                    needed.append(min(safe, BatchId(other.frontier + 1)))
+                if self.buffering or has_copies or p in self.settings.backup_partitions:
+                    needed.append(BatchId(min(line[consumer], other.frontier) + 1))
                 elif other.state is not PartitionState.LOST:
                     needed.append(BatchId(other.frontier + 1))
+            needed += held_back_by(self, self.graph.consumers(p))
             mine.kept_from = max(mine.kept_from, min(needed))
             found[p] = mine.kept_from
         return found
@@ -146,11 +244,25 @@ class ClusterState:
     def marks_for(self, partition: PartitionId) -> tuple[BatchId, ...]:
         """Return the batches at which a partition is to save, those that are safe already left out."""
         mine = self.partitions[partition]
-        return tuple(
+        found = [
             mark
             for mark in self.checkpoints.marks
-            if mark >= mine.first_mark and mark >= mine.start.batch and not self.checkpoints.has(partition, mark)
-        )
+            if mark >= mine.first_mark
+            and mark >= mine.start.batch
+            and self.checkpoints.lacks(partition, mark)
+            and not self.checkpoints.has(partition, mark)
+        ]
+        own = mine.own_mark
+        if own is not None and self.checkpoints.outbox_from(partition, own) is None and self.with_outbox(partition):
+            found = sorted({*found, own})  # also where it saved there before outboxes were part of it
+        return tuple(found)
+
+    def skips_for(self, partition: PartitionId) -> dict[BatchId, Quarantined]:
+        """Return the rows that a partition leaves out of the batches after its frontier."""
+        decided = self.quarantined.get(partition)
+        if not decided:
+            return {}
+        return {batch: one for batch, one in decided.items() if batch > self.partitions[partition].frontier}
 
     def with_outbox(self, partition: PartitionId) -> bool:
         """Whether a partition's snapshots hold its outbox."""
@@ -173,4 +285,7 @@ class ClusterState:
             "placement": {str(p): node for p, node in self.placement.items()},
             "buffering": self.buffering,
             "published": {str(p): batch for p, batch in self.published.items()},
+            "parked": {str(query): one.written() for query, one in self.parked.items()},
+            "requests": self.requests,
+            "quarantined": written_decisions(self.quarantined),
         }

@@ -7,6 +7,8 @@ from typing import TypeAlias
 
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.recovery.checkpoints import SavedSnapshot
+from holdfast.recovery.cluster_state import ParkedQuery
+from holdfast.recovery.quarantine import PoisonRow
 from holdfast.recovery.states import Cause, PartitionState
 
 
@@ -61,12 +63,15 @@ class RequestNodes:
 
 @dataclass(frozen=True, slots=True)
 class GlobalCheckpoint:
-    """A checkpoint is global: outboxes need not reach back further; the batch log not beyond the older durable one."""
+    """A set of partitions has moved its checkpoint to a batch: outboxes and the batch log are trimmed accordingly."""
 
     batch: BatchId
     durable: BatchId
+    """The last batch that the durable checkpoint of every partition covers."""
     inputs_from: BatchId
     """The batch after which the batch log must have rows."""
+    without: tuple[PartitionId, ...] = ()
+    """Partitions that wait, and whose checkpoint stays where it is; none: the checkpoint is global."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,84 @@ class Changed:
     after: PartitionState
     cause: Cause
     node: NodeId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A query is parked, and keeps its place; log it."""
+
+    query: PartitionId
+    why: ParkedQuery
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A parked query goes on; log it."""
+
+    query: PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOut:
+    """Leave rows of a batch out, in this and every later execution; log it before the batch is tried again."""
+
+    partition: PartitionId
+    batch: BatchId
+    rows: tuple[PoisonRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlaced:
+    """A second copy of a partition is built on a node, from the state at a batch."""
+
+    partition: PartitionId
+    node: NodeId
+    batch: BatchId
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLevel:
+    """A copy has caught up with its primary."""
+
+    partition: PartitionId
+    node: NodeId
+    batch: BatchId
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDropped:
+    """A copy is given up, and why; another is built where one is wanted."""
+
+    partition: PartitionId
+    node: NodeId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLeftOut:
+    """There is no place for a copy that is wanted, and why; it is built when there is."""
+
+    partition: PartitionId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """A copy has taken its primary's place, with everything up to a batch."""
+
+    partition: PartitionId
+    before: NodeId | None
+    """Where the primary was."""
+    node: NodeId
+    batch: BatchId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodesEvacuated:
+    """Nodes that will go have nothing left on them: their tasks may end."""
+
+    nodes: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +195,15 @@ Effect: TypeAlias = (
     | GlobalCheckpoint
     | Forget
     | Changed
+    | Parked
+    | Resumed
+    | LeaveOut
+    | CopyPlaced
+    | CopyLevel
+    | CopyDropped
+    | CopyLeftOut
+    | Promoted
+    | NodesEvacuated
     | RecoveryEnded
     | Waiting
 )

@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.recovery.checkpoints import SavedSnapshot
+from holdfast.recovery.cluster_state import ParkedQuery
+from holdfast.recovery.quarantine import PoisonRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,13 @@ class NodesLost:
 @dataclass(frozen=True, slots=True)
 class NodesSilent:
     """Nodes do not answer. They count as lost; what they still write is fenced off by the epoch."""
+
+    nodes: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodesLeaving:
+    """Nodes will go before long, and still work: their cluster manager has said so."""
 
     nodes: tuple[NodeId, ...]
 
@@ -52,6 +61,10 @@ class PartitionsReported:
     """Partitions whose state has been put in place on their node."""
     published: Mapping[PartitionId, BatchId] = field(default_factory=dict)
     kept_bytes: int = 0
+    copies: Mapping[PartitionId, BatchId] = field(default_factory=dict)
+    """How far the copies are whose state is in place."""
+    copy_problems: Mapping[PartitionId, str] = field(default_factory=dict)
+    """Copies that have failed, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +80,8 @@ class CheckpointGivenUp:
     """A partition has passed this batch and cannot save at it any more: it will never be a checkpoint."""
 
     batch: BatchId
+    partition: PartitionId | None = None
+    """Which partition; None: it does not matter, or is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +107,35 @@ class CostsMeasured:
     """What partitions need, as measured; plans from now on use it."""
 
     costs: Mapping[PartitionId, float]
+    replan: bool = False
+    """Whether what is lost is planned at once with them, and not at the next loss or arrival."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueriesParked:
+    """Queries cannot go on: an operator, a row or a sink of theirs fails, and has been tried often enough."""
+
+    queries: Mapping[PartitionId, ParkedQuery]
+
+
+@dataclass(frozen=True, slots=True)
+class QueriesResumed:
+    """Parked queries are to go on."""
+
+    queries: tuple[PartitionId, ...]
+    request: int = -1
+    """The number of the request in the run's storage that says so; -1: it came another way."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsQuarantined:
+    """Rows of a batch are to be left out from now on, by every execution: an operator cannot take them."""
+
+    partition: PartitionId
+    batch: BatchId
+    rows: tuple[PoisonRow, ...]
+    at: float
+    """Seconds since 1970, by the driver's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +147,7 @@ Event: TypeAlias = (
     NodesArrived
     | NodesLost
     | NodesSilent
+    | NodesLeaving
     | StateMissing
     | PartitionsReported
     | CheckpointMarked
@@ -110,5 +155,8 @@ Event: TypeAlias = (
     | CheckpointStored
     | RestoreFailed
     | CostsMeasured
+    | QueriesParked
+    | QueriesResumed
+    | RowsQuarantined
     | Timer
 )

@@ -3,12 +3,17 @@
 One path for every failure (a node, several at once or one after the other, a silent one, missing files, the driver):
 
 1. what is lost is *lost*; a new epoch fences off whatever still writes;
-2. live partitions whose outboxes lack what the lost ones will need roll back to the global checkpoint (`rollback`);
-   from then on every outbox reaches back to the checkpoint, so that arriving nodes cause no second rollback;
+2. live partitions whose outboxes lack what the lost ones will need roll back to their checkpoint (`rollback`);
+   from then on every outbox reaches back to its consumers' checkpoints, so that arriving nodes cause no second one;
 3. a plan brings back the most valuable queries that fit the nodes there are now (`assignment`), none above its bound;
 4. their states are restored, they catch up from what was kept;
 5. on every arriving node the next plan, for what is left;
-6. the next global checkpoint with nothing lost ends it: outboxes shrink to the plan's policy.
+6. meanwhile those that go on move their checkpoints without those that wait (`recovery_line`);
+7. the next checkpoint of everybody with nothing lost ends it: outboxes shrink to the plan's policy.
+
+A query whose operator, rows or sink fail is *parked*: it keeps its place, and what serves parked queries only is held
+back where it stands. Nothing is lost and no epoch begins; what live senders keep for it, they keep as for a lost one,
+until it is resumed.
 
 A driver that starts again is the same path with every partition lost. What is known, and what a cycle needs to know
 (who runs where, from where, how far back to keep, at which batches to save), is in `cluster_state`.
@@ -20,10 +25,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from holdfast.errors import CheckFailed
-from holdfast.ids import NodeId, PartitionId
+from holdfast.ids import BatchId, NodeId, PartitionId
 from holdfast.recovery.assignment import Assignment, assign, assignment_problems, with_costs
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.recovery.cluster_state import ClusterState, batch_of
+from holdfast.recovery.copies import promotable
+from holdfast.recovery.copying import CopyLifecycle
 from holdfast.recovery.effects import (
     Changed,
     Effect,
@@ -31,10 +38,13 @@ from holdfast.recovery.effects import (
     Forget,
     GlobalCheckpoint,
     Keep,
+    LeaveOut,
+    Parked,
     Place,
     PlanRejected,
     RecoveryEnded,
     RequestNodes,
+    Resumed,
     RollBack,
     Waiting,
 )
@@ -45,16 +55,23 @@ from holdfast.recovery.events import (
     CostsMeasured,
     Event,
     NodesArrived,
+    NodesLeaving,
     NodesLost,
     NodesSilent,
     PartitionsReported,
+    QueriesParked,
+    QueriesResumed,
     RestoreFailed,
+    RowsQuarantined,
     StateMissing,
     Timer,
 )
+from holdfast.recovery.quarantine import Quarantined, without_old
+from holdfast.recovery.recovery_line import set_that_moves
 from holdfast.recovery.rollback import partitions_to_roll_back
-from holdfast.recovery.states import LIVE_STATES, PLACED_STATES, Cause, PartitionState
+from holdfast.recovery.states import AT_WORK_STATES, LIVE_STATES, PLACED_STATES, Cause, PartitionState
 from holdfast.recovery.strategy import RecoveryStrategy
+from holdfast.wording import counted
 
 
 class RecoveryMachine:
@@ -63,6 +80,13 @@ class RecoveryMachine:
     def __init__(self, state: ClusterState) -> None:
         self.state = state
         self._effects: list[Effect] = []
+        self._copies = CopyLifecycle(
+            state,
+            start_of=self._start_of,
+            new_epoch=self._new_epoch,
+            turn=self._turn,
+            emit=self._emit,
+        )
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -73,17 +97,27 @@ class RecoveryMachine:
             NodesArrived: self._arrived,
             NodesLost: self._nodes_gone,
             NodesSilent: self._nodes_gone,
+            NodesLeaving: self._nodes_leaving,
             StateMissing: self._state_missing,
             PartitionsReported: self._partitions_reported,
             CheckpointMarked: self._marked,
-            CheckpointGivenUp: lambda event: self.state.checkpoints.give_up(event.batch),
+            CheckpointGivenUp: self._mark_given_up,
             CheckpointStored: self._stored,
             RestoreFailed: self._restore_failed,
-            CostsMeasured: lambda event: self.state.costs.update(event.costs),
+            CostsMeasured: self._costs_measured,
+            QueriesParked: self._queries_parked,
+            QueriesResumed: self._queries_resumed,
+            RowsQuarantined: self._rows_quarantined,
             Timer: self._timer,
         }
         handlers[type(event)](event)
+        self._copies.restart()
         return self._effects
+
+    def _costs_measured(self, event: CostsMeasured) -> None:
+        self.state.costs.update(event.costs)
+        if event.replan:
+            self._plan("costs were measured anew")
 
     def _arrived(self, event: NodesArrived) -> None:
         fresh = {node: capacity for node, capacity in event.nodes.items() if node not in self.state.nodes}
@@ -91,7 +125,7 @@ class RecoveryMachine:
             return
         self.state.nodes.update(fresh)
         self.state.awaited = max(0, self.state.awaited - len(fresh))
-        self._plan(f"{len(fresh)} nodes arrived")
+        self._plan(f"{counted(len(fresh), 'node')} arrived")
 
     def _nodes_gone(self, event: NodesLost | NodesSilent) -> None:
         gone = [node for node in event.nodes if node in self.state.nodes]
@@ -99,13 +133,24 @@ class RecoveryMachine:
             return
         for node in gone:
             del self.state.nodes[node]
-        self.state.awaited += len(gone)
+        asked = [node for node in gone if node not in self.state.copies.leaving]  # for the others: when they said so
+        self.state.awaited += len(asked)
         self.state.losses += len(gone)
-        self._effects.append(RequestNodes(len(gone)))
+        if asked:
+            self._effects.append(RequestNodes(len(asked)))
+        self._copies.gone(gone)
+        self._copies.drop_useless()
         lost = [p for p, node in self.state.placement.items() if node in gone]
         if lost:
             word = "silent" if isinstance(event, NodesSilent) else "lost"
             self._lose(lost, Cause.NODE_LOST, f"{', '.join(gone)} {word}")
+
+    def _nodes_leaving(self, event: NodesLeaving) -> None:
+        fresh = self._copies.leave(event.nodes)
+        if fresh:
+            self.state.awaited += len(fresh)
+            self._effects.append(RequestNodes(len(fresh)))
+            self._copies.tend()
 
     def _state_missing(self, event: StateMissing) -> None:
         mine = self.state.partitions[event.partition]
@@ -124,8 +169,8 @@ class RecoveryMachine:
             return
         self._forget(event.partition, self.state.checkpoints.lost(event.partition, event.snapshot))
         whole = (
-            self.state.checkpoints.global_batch == NOTHING
-            or self.state.checkpoints.at(event.partition, self.state.checkpoints.global_batch) is not None
+            self.state.checkpoints.line[event.partition] == NOTHING
+            or self.state.checkpoints.at(event.partition, self.state.checkpoints.line[event.partition]) is not None
         )
         if not whole:
             if self.state.checkpoints.durable_is_damaged and not self.has_older():
@@ -147,10 +192,25 @@ class RecoveryMachine:
             if mine.frontier <= event.batch:
                 mine.first_mark = min(mine.first_mark, event.batch)
 
+    def _mark_given_up(self, event: CheckpointGivenUp) -> None:
+        """Give up a mark, and those before it that a partition does not save at because of a later one."""
+        checkpoints = self.state.checkpoints
+        if event.partition is not None and self.state.partitions[event.partition].own_mark == event.batch:
+            self.state.partitions[event.partition].own_mark = None
+            if event.batch not in checkpoints.marks:
+                return
+        checkpoints.give_up(event.batch)
+        for mark in [*checkpoints.marks]:
+            if any(m.first_mark > mark and not checkpoints.has(p, mark) for p, m in self.state.partitions.items()):
+                checkpoints.give_up(mark)
+
     def _stored(self, event: CheckpointStored) -> None:
         checkpoints = self.state.checkpoints
-        if event.snapshot.batch in checkpoints.marks:
-            found = checkpoints.stored(event.partition, event.snapshot)
+        if event.snapshot in self.state.partitions[event.partition].gone:
+            return  # said again, and its batch may be marked again: it will be saved anew, under another name
+        if event.snapshot.batch in (*checkpoints.marks, self.state.partitions[event.partition].own_mark):
+            needed = self._needed_from(event.partition, event.snapshot.batch)
+            found = checkpoints.stored(event.partition, event.snapshot, needed)
             if found is None or found != event.snapshot:
                 self._forget(event.partition, [] if found is None else [found])
                 self._advance_checkpoint()
@@ -160,6 +220,19 @@ class RecoveryMachine:
         if not checkpoints.knows(event.partition, event.snapshot):  # said twice, it may be part of a checkpoint
             self._forget(event.partition, [event.snapshot])
 
+    def _needed_from(self, partition: PartitionId, batch: BatchId) -> BatchId | None:
+        """Return the first batch up to this one whose output a snapshot at it has to hold, if there is one.
+
+        Where the partition would start from that batch, consumers whose checkpoint is behind will need it, and so will
+        its sink. Before that only what is not published and cannot be made again the same matters.
+        """
+        state = self.state
+        starts_there = state.checkpoints.line[partition] == batch
+        passed = [state.checkpoints.line[one] for one in state.graph.consumers(partition)] if starts_there else []
+        if partition in state.published and (starts_there or not state.graph.deterministic(partition)):
+            passed.append(state.published[partition])
+        return BatchId(min(passed) + 1) if passed and min(passed) < batch else None
+
     def _partitions_reported(self, event: PartitionsReported) -> None:
         if event.epoch != self.state.epoch:
             return
@@ -167,10 +240,12 @@ class RecoveryMachine:
         for p in sorted(event.restored):
             if self.state.partitions[p].state is PartitionState.RESTORING:
                 self._turn(p, Cause.RESTORED)
+        self._hold_parked()
         for p, frontier in event.frontiers.items():
             mine = self.state.partitions[p]
             if mine.state in LIVE_STATES:
                 mine.frontier = max(mine.frontier, frontier)
+                mine.acknowledged = max(mine.acknowledged, mine.frontier)
         for p, batch in event.published.items():
             self.state.published[p] = max(self.state.published[p], batch)
         for p in self.state.in_state([PartitionState.CATCHING_UP]):
@@ -180,7 +255,44 @@ class RecoveryMachine:
             if self.state.partitions[p].frontier < self.state.logged - 4 * self.state.settings.level_lag:
                 self._turn(p, Cause.BEHIND)
         self._bound_buffers(event.kept_bytes)
+        self._set_own_marks()
         self._advance_checkpoint()
+        self._copies.reported(event.copies, event.copy_problems)
+        self._copies.tend()
+
+    def _queries_parked(self, event: QueriesParked) -> None:
+        for query, why in event.queries.items():
+            if query not in self.state.parked:
+                self.state.parked[query] = why
+                self._effects.append(Parked(query, why))
+        self._hold_parked()
+
+    def _queries_resumed(self, event: QueriesResumed) -> None:
+        self.state.requests = max(self.state.requests, event.request)
+        for query in event.queries:
+            if self.state.parked.pop(query, None) is not None:
+                self.state.paused.discard(query)
+                self._effects.append(Resumed(query))
+        for p in self.state.in_state([PartitionState.PARKED]):
+            if not self.state.serves_parked_only(p):
+                self._turn(p, Cause.RESUMED)
+        self._release_paused()
+
+    def _rows_quarantined(self, event: RowsQuarantined) -> None:
+        decided = self.state.quarantined.setdefault(event.partition, {})
+        decided[event.batch] = decided.get(event.batch, Quarantined((), event.at)).plus(event.rows)
+        self._effects.append(LeaveOut(event.partition, event.batch, event.rows))
+
+    def _hold_parked(self) -> None:
+        """Hold back what serves parked queries only; all others keep for them what they would keep for lost ones."""
+        if not self.state.parked:
+            return
+        for p in self.state.in_state([*AT_WORK_STATES, PartitionState.PAUSED]):
+            if self.state.serves_parked_only(p):
+                self._turn(p, Cause.PARKED)
+        self.state.recovering = True
+        if self.state.settings.strategy is not RecoveryStrategy.SOURCE_REPLAY:
+            self._keep_everything()
 
     def _timer(self, event: Timer) -> None:
         lost = self.state.lost
@@ -192,9 +304,7 @@ class RecoveryMachine:
     def _lose(self, partitions: Sequence[PartitionId], cause: Cause, why: str) -> None:
         """Mark partitions as lost, roll back what must, and plan."""
         self._new_epoch(why)
-        for p in partitions:
-            self._turn(p, cause)
-            self._set_start(p)
+        promoted = self._promote(partitions, cause, why)
         if self.state.settings.strategy is RecoveryStrategy.SOURCE_REPLAY:
             self._roll_back(self.state.in_state(PLACED_STATES))
         else:
@@ -203,27 +313,45 @@ class RecoveryMachine:
                 {p: batch_of(self._start_of(p)) for p in self.state.lost},
                 {p: self.state.partitions[p].start.batch for p in self.state.in_state([PartitionState.RESTORING])},
                 lambda p: self.state.partitions[p].kept_from,
-                self.state.checkpoints.global_batch,
+                self.state.checkpoints.line,
                 frozenset(self.state.in_state(LIVE_STATES)),
             )
             self._roll_back([p for p in self.state.graph.order if p in back])
+            if len(promoted) == len(partitions) and not back and not self.state.recovering:
+                self._copies.drop_useless()
+                return  # copies have taken over where the lost ones stood: nothing is to be recovered
             self._keep_everything()
         self.state.recovering = True
         self._plan(why, fenced=True)
+
+    def _promote(self, partitions: Sequence[PartitionId], cause: Cause, why: str) -> set[PartitionId]:
+        """Mark partitions as lost, except those whose copies take their place; return these."""
+        marks = {p: self.state.partitions[p].first_mark for p in partitions}
+        for p in partitions:
+            self._set_start(p)
+        promoted = promotable(self.state, partitions) if self.state.settings.promotes else set()
+        for p in partitions:
+            if p in promoted:
+                self._copies.promote(p, marks[p], why)
+            else:
+                self._turn(p, cause)
+        self._copies.drop_useless()
+        return promoted
 
     def has_older(self) -> bool:
         """Whether the durable checkpoint before the last one can take its place.
 
         Not where an output is out that would not be made the same again.
         """
-        older = self.state.checkpoints.durable_before
+        older = self.state.checkpoints.line_before
         return older is not None and all(
-            self.state.graph.deterministic(p) or batch <= older for p, batch in self.state.published.items()
+            self.state.graph.deterministic(p) or batch <= older[p] for p, batch in self.state.published.items()
         )
 
     def _fall_back(self, event: RestoreFailed) -> None:
         """Too few fragments of the global checkpoint are left: everything starts again from the durable one."""
         self._new_epoch(f"checkpoint {self.state.checkpoints.global_batch} is lost ({event.why})")
+        self._copies.drop_all(self.state.graph.order, "its checkpoint is lost")
         for p, snapshots in self.state.checkpoints.go_durable().items():
             self._forget(p, snapshots)
         self._roll_back(self.state.in_state(PLACED_STATES))
@@ -237,12 +365,14 @@ class RecoveryMachine:
     def _roll_back(self, partitions: Sequence[PartitionId]) -> None:
         if not partitions:
             return
-        self._effects.append(RollBack(tuple(partitions), self.state.checkpoints.global_batch))
+        self._copies.drop_all(partitions, "its primary rolls back")
+        line = self.state.checkpoints.line
+        self._effects.append(RollBack(tuple(partitions), min(line[p] for p in partitions)))
         for p in partitions:
             if not self.state.graph.deterministic(p):
-                self._forget(p, self.state.checkpoints.forget_after(p, self.state.checkpoints.global_batch))
+                self._forget(p, self.state.checkpoints.forget_after(p, line[p]))
             self._turn(p, Cause.ROLLED_BACK)
-            self._set_start(p, at_global=True)
+            self._set_start(p, at_line=True)
 
     def _keep_everything(self) -> None:
         if not self.state.buffering:
@@ -254,7 +384,7 @@ class RecoveryMachine:
     def _plan(self, why: str, *, fenced: bool = False) -> None:
         """Bring back what fits now."""
         lost = self.state.lost
-        if not lost or not self.state.nodes:
+        if not lost or self.state.nodes.keys() <= self.state.copies.leaving:
             return
         assignment = self._checked_assignment(lost)
         if assignment is None or not assignment.placement or (self._waits_for_all() and assignment.left):
@@ -263,8 +393,9 @@ class RecoveryMachine:
             self._new_epoch(why)
             if self.state.settings.strategy is RecoveryStrategy.SOURCE_REPLAY and self.state.recovering:
                 self._roll_back(self.state.in_state(PLACED_STATES))
-        if assignment.left:
-            # Also at a start: those that wait will need what the others send meanwhile.
+        if assignment.left or len(set(self.state.checkpoints.line.values())) > 1:
+            # Also at a start: those that wait will need what the others send meanwhile, and so will those whose
+            # checkpoint the driver before left behind.
             self.state.recovering = True
             if self.state.settings.strategy is not RecoveryStrategy.SOURCE_REPLAY:
                 self._keep_everything()
@@ -274,16 +405,18 @@ class RecoveryMachine:
             if p in placement:
                 self._set_start(p)
                 self._turn(p, Cause.PLACED, node=placement[p])
+        self._copies.tend()
 
     def _checked_assignment(self, lost: Sequence[PartitionId]) -> Assignment | None:
         """Plan, and let the oracle check it; a plan that does not pass gives way to the simplest, checked as well."""
         state = self.state
+        nodes = {node: room for node, room in state.nodes.items() if node not in state.copies.leaving}
         topology = with_costs(state.graph.topology, state.costs) if state.costs else state.graph.topology
         simplest = replace(state.settings, strategy=RecoveryStrategy.OPERATOR_CENTRIC)
         for settings, even in ((state.settings, True), (simplest, False)):
-            found = assign(state.graph, topology, lost, state.placement, state.nodes, settings, state.wanted, even=even)
+            found = assign(state.graph, topology, lost, state.placement, nodes, settings, state.wanted, even=even)
             problems = assignment_problems(
-                state.graph, topology, lost, state.placement, state.nodes, state.settings.bound, found
+                state.graph, topology, lost, state.placement, nodes, state.settings.bound, found
             )
             if not problems:
                 return found
@@ -296,89 +429,169 @@ class RecoveryMachine:
         return self.state.recovering and self.state.losses < self.state.settings.incremental_after_losses
 
     def _start_of(self, partition: PartitionId) -> SavedSnapshot | None:
-        """Return what a lost partition starts from: its own last snapshot where that is enough, else the global one."""
-        safe = self.state.checkpoints.global_batch
-        last = self.state.checkpoints.last(partition)
+        """Return what a lost partition starts from: its own last snapshot where that is enough, else its checkpoint.
+
+        Enough is one that holds what its consumers, starting from their checkpoints, and its sink would need; and what
+        it kept aside up to there is written.
+        """
+        checkpoints, mine = self.state.checkpoints, self.state.partitions[partition]
+        at, last = checkpoints.line[partition], checkpoints.last(partition)
+        needed = [checkpoints.line[one] for one in self.state.graph.consumers(partition)]
+        if partition in self.state.published:
+            needed.append(self.state.published[partition])
         if (
             last is not None
-            and last.batch > safe
+            and at < last.batch <= mine.acknowledged
             and self.state.graph.deterministic(partition)
             and last.outbox_from is not None
-            and last.outbox_from <= safe + 1
+            and last.outbox_from <= min(needed) + 1
             and self.state.settings.strategy is not RecoveryStrategy.SOURCE_REPLAY
         ):
             return last
-        return self.state.checkpoints.at(partition, safe)
+        return checkpoints.at(partition, at)
 
-    def _set_start(self, partition: PartitionId, *, at_global: bool = False) -> None:
+    def _set_start(self, partition: PartitionId, *, at_line: bool = False) -> None:
         checkpoints, mine = self.state.checkpoints, self.state.partitions[partition]
-        snapshot = checkpoints.at(partition, checkpoints.global_batch) if at_global else self._start_of(partition)
-        if snapshot is None and checkpoints.global_batch != NOTHING:
+        at = checkpoints.line[partition]
+        snapshot = checkpoints.at(partition, at) if at_line else self._start_of(partition)
+        if snapshot is None and at != NOTHING:
             raise CheckFailed(
-                f"{partition} has no snapshot at batch {checkpoints.global_batch}",
+                f"{partition} has no snapshot at batch {at}",
                 where="recovery",
                 remedy="this is a fault of ours: report it",
             )
         mine.begin(self.state.epoch, snapshot, () if snapshot is None else checkpoints.chain(partition, snapshot))
         if not self.state.graph.deterministic(partition):
+            mine.acknowledged = mine.frontier  # the batches after it may come out differently
             self._forget(partition, checkpoints.forget_after(partition, mine.start.batch))
-        mine.first_mark = max(checkpoints.marks, default=NOTHING)
+        mine.first_mark, mine.own_mark = max(checkpoints.marks, default=NOTHING), None
 
     # -- checkpoints and buffers ---------------------------------------------------------------------------------------
 
     def _advance_checkpoint(self) -> None:
-        """Let the last mark that everybody has saved be the global checkpoint, once everybody is past it."""
-        sure = [p for p in self.state.graph.outputs if self.state.graph.deterministic(p)]
-        mark = self.state.checkpoints.next_global(self.state.published, sure)
-        if mark is None or any(
-            one.frontier < mark for one in self.state.partitions.values() if one.state is not PartitionState.LOST
-        ):
-            if all(one.frontier <= self.state.checkpoints.global_batch for one in self.state.partitions.values()):
+        """Let the set that can move its checkpoint to the last mark do so: all partitions, or those that go on."""
+        checkpoints, covered = self.state.checkpoints, self.state.checkpoints.global_batch
+        found = self._next_set()
+        if found is None:
+            if all(one.frontier <= covered for one in self.state.partitions.values()):
                 self._end_recovery()  # nobody is past the checkpoint there is: no batch has come to make a new one
             return
-        gone = self.state.checkpoints.make_global(mark)
+        mark = max(found.values())
+        gone = checkpoints.move(found)
+        # A decision is needed for as long as its partition may process the batch again.
+        self.state.quarantined = without_old(self.state.quarantined, min(checkpoints.oldest_line.values()))
         for p in self.state.lost:
             self._set_start(p)
-        self._effects.append(
-            GlobalCheckpoint(mark, self.state.checkpoints.durable_batch, self.state.checkpoints.inputs_from)
-        )
+        waiting = tuple(p for p in self.state.graph.order if checkpoints.line[p] < mark)
+        self._effects.append(GlobalCheckpoint(mark, checkpoints.durable_batch, self.state.inputs_from, waiting))
         for p, snapshots in gone.items():
             self._forget(p, snapshots)
-        self._end_recovery()
+        if len(set(checkpoints.line.values())) == 1:
+            # Not before: senders whose checkpoint is ahead of a consumer's keep what that one would need, and a later
+            # snapshot of theirs has to hold it, too.
+            self._end_recovery()
+
+    def _next_set(self) -> dict[PartitionId, BatchId] | None:
+        """Return the set that can move its checkpoints, and where to; None: nobody can now.
+
+        While all is well the set is all partitions. During a recovery those that are level with the log are one,
+        whatever the others wait for, and those that catch up another; what waits may move to its own last snapshot.
+        """
+        state, checkpoints = self.state, self.state.checkpoints
+        waiting = self._own_targets() if state.recovering else {}
+        if not checkpoints.marks and not waiting:
+            return None
+        able = state.able() if state.recovering else set()
+        for mark in reversed(checkpoints.marks):
+            ready = {p for p in state.graph.order if checkpoints.has(p, mark) and self._is_safe(p, mark)}
+            behind = {p for p in state.graph.order if checkpoints.lacks(p, mark)}
+            if behind <= ready:
+                return dict.fromkeys(behind, mark)
+            if any(self._has_come(one, ready, mark) for one in self._groups(able, behind)):
+                targets = {**waiting, **dict.fromkeys(ready, mark)}
+                moving = set_that_moves(state.graph, checkpoints.line, targets, checkpoints.outbox_from)
+                if moving:
+                    return moving
+        return set_that_moves(state.graph, checkpoints.line, waiting, checkpoints.outbox_from) or None
+
+    def _is_safe(self, partition: PartitionId, batch: BatchId) -> bool:
+        """Whether what a partition has given up to a batch is out, written, or in its snapshot."""
+        mine = self.state.partitions[partition]
+        return mine.has_passed(batch) and self.state.checkpoints.is_covered(partition, batch, self.state.published)
+
+    def _own_targets(self) -> dict[PartitionId, BatchId]:
+        """Return the last snapshots of partitions that wait: lost, parked or paused ones, and what waits for those."""
+        able, found = self.state.able(), {}
+        for p in self.state.graph.order:
+            last = self.state.checkpoints.last(p)
+            if p not in able and last is not None and self._is_safe(p, last.batch):
+                found[p] = last.batch
+        return found
+
+    def _set_own_marks(self) -> None:
+        """Let live partitions that wait for others save where they stand.
+
+        Their senders have trimmed what they have processed since their checkpoint, and could not move past it.
+        """
+        waits = bool(self.state.parked or self.state.lost)
+        able = self.state.able() if waits else set(self.state.graph.order)
+        for p, mine in self.state.partitions.items():
+            if not waits or p in able or mine.state not in LIVE_STATES:
+                mine.own_mark = None
+            elif mine.own_mark is None and mine.frontier > self.state.checkpoints.line[p]:
+                mine.own_mark = mine.frontier
+
+    def _groups(self, able: set[PartitionId], behind: set[PartitionId]) -> Iterable[set[PartitionId]]:
+        """Return the partitions that checkpoint together while others wait: those level with the log, and the rest."""
+        level = {p for p in able & behind if self.state.partitions[p].state is PartitionState.RUNNING}
+        return level, (able & behind) - level
+
+    def _has_come(self, group: set[PartitionId], ready: set[PartitionId], mark: BatchId) -> bool:
+        """Whether everybody in a group that will ever have a mark has it, and somebody does."""
+        return bool(group & ready) and not any(self._may_have(p, mark) for p in group - ready)
+
+    def _may_have(self, partition: PartitionId, mark: BatchId) -> bool:
+        """Whether a partition has a mark, or will."""
+        return self.state.checkpoints.has(partition, mark) or self.state.partitions[partition].first_mark <= mark
 
     def _give_up_marks(self) -> None:
-        """Drop marks that can never be global, and snapshots that were for them alone.
+        """Drop marks that can never be of use, and snapshots that were for them alone.
 
-        A recovery may wait long for nodes; live partitions go on saving meanwhile, and only their last snapshots
-        matter.
+        A recovery may wait long for nodes, and a parked query for people; live partitions go on saving meanwhile, and
+        only their checkpoints and their last snapshots matter.
         """
-        last = (
-            self.state.checkpoints.last_batch
-        )  # no batch before it is marked again: somebody is past it, whose snapshots would go
-        for mark in [one for one in self.state.checkpoints.marks if one < last]:
-            if any(
-                mine.first_mark > mark or mine.state is PartitionState.LOST
-                for p, mine in self.state.partitions.items()
-                if not self.state.checkpoints.has(p, mark)
-            ):
-                self.state.checkpoints.give_up(mark)
-        for p, snapshots in self.state.checkpoints.sweep().items():
+        checkpoints, able = self.state.checkpoints, self.state.able()
+        # No batch before it is marked again: somebody is past it, whose snapshots would go.
+        last = checkpoints.last_batch
+        saved: list[BatchId] = []
+        for mark in [one for one in checkpoints.marks if one < last]:
+            coming = [p for p in able if checkpoints.lacks(p, mark) and self._may_have(p, mark)]
+            if not coming:
+                checkpoints.give_up(mark)
+            elif all(checkpoints.has(p, mark) for p in coming):
+                saved.append(mark)
+        for mark in saved[_WAITING_MARKS:-_WAITING_MARKS]:
+            checkpoints.give_up(mark)
+        for p, snapshots in checkpoints.sweep().items():
             self._forget(p, snapshots)
 
     def _forget(self, partition: PartitionId, snapshots: Iterable[SavedSnapshot]) -> None:
         gone = tuple((partition, snapshot) for snapshot in snapshots)
         if gone:
-            self.state.partitions[partition].forgotten += 1
+            status, last = self.state.partitions[partition], self.state.checkpoints.line[partition]
+            status.forgotten += 1
+            # It does not save at batches before its checkpoint again.
+            status.gone = {one for one in status.gone if one.batch >= last} | {one for _, one in gone}
             self._effects.append(Forget(gone))
 
     def _end_recovery(self) -> None:
-        """With nothing lost and a global checkpoint, outboxes shrink to the plan's policy."""
-        if self.state.in_state([PartitionState.LOST, PartitionState.RESTORING]):
+        """With nothing lost or parked and a global checkpoint, outboxes shrink to the plan's policy."""
+        if self.state.parked or self.state.in_state([PartitionState.LOST, PartitionState.RESTORING]):
             return
         self.state.losses = 0
         if self.state.recovering:
             self.state.recovering = False
-            self._resume()
+            self._unpause()
             if self.state.buffering:
                 self.state.buffering = False
                 self._effects.append(Keep(everything=False))
@@ -386,23 +599,35 @@ class RecoveryMachine:
 
     def _bound_buffers(self, kept_bytes: int) -> None:
         """At the bound, hold back first what serves no live query, then the least valuable live queries."""
-        waiting = self.state.in_state([PartitionState.LOST, PartitionState.RESTORING])
+        waiting = self.state.parked or self.state.in_state([PartitionState.LOST, PartitionState.RESTORING])
         if self.state.paused and (kept_bytes < self.state.settings.buffer_bytes / 2 or not waiting):
-            self._resume()
+            self._unpause()
         if kept_bytes <= self.state.settings.buffer_bytes or not waiting:
             return
+        if self.state.copies.at:
+            for p in list(self.state.copies.at):
+                self._copies.drop(p, "outboxes have reached their bound")
+            return  # copies give way first; what is kept then, the next report says
         dead = {query for query in self.state.graph.outputs if not self.state.available(query)}
         self.state.paused |= self.state.paused_next(dead)
-        for p in self.state.in_state([PartitionState.CATCHING_UP, PartitionState.RUNNING]):
+        for p in self.state.in_state(AT_WORK_STATES):
             if set(self.state.graph.queries_of(p)) <= self.state.paused:
                 self._turn(p, Cause.BUFFERS_FULL)
 
-    def _resume(self) -> None:
+    def _unpause(self) -> None:
         self.state.paused.clear()
+        self._release_paused()
+
+    def _release_paused(self) -> None:
+        """Let partitions continue that serve a query that is not paused, or not paused any more."""
         for p in self.state.in_state([PartitionState.PAUSED]):
-            self._turn(p, Cause.BUFFERS_FREE)
+            if not set(self.state.graph.queries_of(p)) <= self.state.paused:
+                self._turn(p, Cause.BUFFERS_FREE)
 
     # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
 
     def _new_epoch(self, why: str) -> None:
         self.state.epoch = self.state.epoch.next
@@ -411,11 +636,13 @@ class RecoveryMachine:
     def _turn(self, partition: PartitionId, cause: Cause, node: NodeId | None = None) -> None:
         """Change a partition's state; it gets a node when it is placed, and has none when it is lost."""
         mine = self.state.partitions[partition]
-        if cause is Cause.PLACED or cause in _LOSING:
+        if cause in (Cause.PLACED, Cause.PROMOTED) or cause in _LOSING:
             mine.node = node
         before = mine.state
         after = mine.history.apply(cause, self.state.epoch, mine.node)
         self._effects.append(Changed(partition, before, after, cause, mine.node))
 
 
+_WAITING_MARKS = 2
+"""Of the marks that all who go on have saved and whose outputs are not out, the first and the last so many stay."""
 _LOSING = frozenset({Cause.NODE_LOST, Cause.STATE_MISSING, Cause.RESTORE_FAILED})

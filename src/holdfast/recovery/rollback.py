@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.graph import PartitionGraph
+from holdfast.recovery.recovery_line import Line
 
 
 def partitions_to_roll_back(
@@ -19,13 +20,14 @@ def partitions_to_roll_back(
     lost: Mapping[PartitionId, BatchId],
     restoring: Mapping[PartitionId, BatchId],
     kept_from: Callable[[PartitionId], BatchId],
-    checkpoint: BatchId,
+    line: Line,
     live: Collection[PartitionId],
 ) -> set[PartitionId]:
     """Return the placed partitions that must roll back to a checkpoint.
 
     `lost` and `restoring` say from which batch each such partition will start (the one it completes first is the next),
-    `kept_from` the first batch that a live partition's outbox still has. A rollback is to the global checkpoint.
+    `kept_from` the first batch that a live partition's outbox still has. A rollback is to the partition's own
+    checkpoint, which the recovery line has.
     A partition that is being restored may have advanced in a cycle that was never reported: where it has received
     blocks that will be regenerated differently, it starts again as well.
     """
@@ -38,12 +40,12 @@ def partitions_to_roll_back(
         for sender in graph.senders(partition):
             if sender in live and sender not in starts and kept_from(sender) > needed:
                 back.add(sender)
-                starts[sender] = checkpoint
+                starts[sender] = line[sender]
                 waiting.append(sender)
         if not graph.deterministic(partition) and (partition in lost or partition in back):
             for consumer in graph.consumers(partition):
                 if (consumer in live or consumer in restoring) and consumer not in back:
                     back.add(consumer)
-                    starts[consumer] = checkpoint
+                    starts[consumer] = line[consumer]
                     waiting.append(consumer)
     return back

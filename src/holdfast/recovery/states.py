@@ -27,6 +27,8 @@ class PartitionState(StrEnum):
     """It runs, level with the log."""
     PAUSED = "paused"
     """It is held back: outboxes have reached their bound, and its queries are the least valuable."""
+    PARKED = "parked"
+    """It is held back: all its queries are parked, because an operator, a row or a sink of theirs fails."""
 
 
 class Cause(StrEnum):
@@ -45,6 +47,12 @@ class Cause(StrEnum):
     BEHIND = "behind"
     BUFFERS_FULL = "buffers-full"
     BUFFERS_FREE = "buffers-free"
+    PARKED = "parked"
+    """All its queries are parked."""
+    PROMOTED = "promoted"
+    """Its copy on another node has taken its place."""
+    RESUMED = "resumed"
+    """One of its queries goes on."""
 
 
 _S, _C = PartitionState, Cause
@@ -57,25 +65,38 @@ TRANSITIONS: dict[tuple[PartitionState, Cause], PartitionState] = {
     (_S.RESTORING, _C.STATE_MISSING): _S.LOST,
     (_S.RESTORING, _C.ROLLED_BACK): _S.RESTORING,
     (_S.CATCHING_UP, _C.LEVEL): _S.RUNNING,
+    (_S.CATCHING_UP, _C.PROMOTED): _S.CATCHING_UP,
     (_S.CATCHING_UP, _C.NODE_LOST): _S.LOST,
     (_S.CATCHING_UP, _C.STATE_MISSING): _S.LOST,
     (_S.CATCHING_UP, _C.ROLLED_BACK): _S.RESTORING,
     (_S.CATCHING_UP, _C.BUFFERS_FULL): _S.PAUSED,
     (_S.RUNNING, _C.BEHIND): _S.CATCHING_UP,
+    (_S.RUNNING, _C.PROMOTED): _S.CATCHING_UP,
     (_S.RUNNING, _C.NODE_LOST): _S.LOST,
     (_S.RUNNING, _C.STATE_MISSING): _S.LOST,
     (_S.RUNNING, _C.ROLLED_BACK): _S.RESTORING,
     (_S.RUNNING, _C.BUFFERS_FULL): _S.PAUSED,
     (_S.PAUSED, _C.BUFFERS_FREE): _S.CATCHING_UP,
+    (_S.PAUSED, _C.PROMOTED): _S.PAUSED,
     (_S.PAUSED, _C.NODE_LOST): _S.LOST,
     (_S.PAUSED, _C.STATE_MISSING): _S.LOST,
     (_S.PAUSED, _C.ROLLED_BACK): _S.RESTORING,
+    (_S.CATCHING_UP, _C.PARKED): _S.PARKED,
+    (_S.RUNNING, _C.PARKED): _S.PARKED,
+    (_S.PAUSED, _C.PARKED): _S.PARKED,
+    (_S.PARKED, _C.RESUMED): _S.CATCHING_UP,
+    (_S.PARKED, _C.PROMOTED): _S.PARKED,
+    (_S.PARKED, _C.NODE_LOST): _S.LOST,
+    (_S.PARKED, _C.STATE_MISSING): _S.LOST,
+    (_S.PARKED, _C.ROLLED_BACK): _S.RESTORING,
 }
 
-PLACED_STATES = frozenset({_S.RESTORING, _S.CATCHING_UP, _S.RUNNING, _S.PAUSED})
-"""It has a node."""
-LIVE_STATES = frozenset({_S.CATCHING_UP, _S.RUNNING, _S.PAUSED})
+AT_WORK_STATES = frozenset({_S.CATCHING_UP, _S.RUNNING})
+"""It processes what comes."""
+LIVE_STATES = AT_WORK_STATES | {_S.PAUSED, _S.PARKED}
 """Its state is on its node."""
+PLACED_STATES = LIVE_STATES | {_S.RESTORING}
+"""It has a node."""
 
 _KEPT = 64
 

@@ -42,8 +42,17 @@ class RecoverySettings:
     """A partition is level with the log when it is at most so many batches behind."""
     buffer_bytes: float = math.inf
     """What all outboxes may hold during a recovery before the least valuable live queries pause."""
+    replicas: tuple[PartitionId, ...] = ()
+    """Partitions that have a second live copy, the most valuable first; every outbox is kept to the checkpoint then."""
+    replica_lag: int = 16
+    """A copy may hold outboxes back by so many batches behind the checkpoint; beyond, it is dropped and built again."""
     program_seconds: float = 5.0
     """What an exact placement may take, where the simple one does not fit."""
+
+    @property
+    def promotes(self) -> bool:
+        """Whether copies can take their primaries' places: not where every failure takes everything back."""
+        return self.strategy is not RecoveryStrategy.SOURCE_REPLAY
 
     @property
     def plan_with(self) -> Planner:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from holdfast.ids import NodeId
 from holdfast.runtime.messages import DesiredState, Report
 
 
@@ -28,6 +29,10 @@ class Backend(Protocol):
 
     def reports(self, timeout: float) -> Sequence[Report]:
         """Return what was reported since the last call, in order; wait up to `timeout` seconds for the first."""
+        ...
+
+    def release_nodes(self, nodes: Sequence[NodeId]) -> None:
+        """Let nodes go that will go anyway: nothing is left on them."""
         ...
 
     def request_nodes(self, count: int) -> str | None:

@@ -34,7 +34,9 @@ _ALIGN = 8
 SINK = OperatorId("@sink")
 """What takes an output partition's rows to the outside; no operator can have this id."""
 LATE = OperatorId("@late")
-"""What takes the rows that an event-time window kept aside."""
+"""What takes the rows that an operator kept aside: late ones, and those that it cannot take."""
+DEAD_LETTERS = OperatorId("@dead-letters")
+"""Stands for the input of rows that an operator cannot take, where they are kept aside."""
 OUTSIDE = OperatorId("@outside")
 """Where a source's rows come from."""
 
@@ -85,6 +87,8 @@ class Block:
 
     header: Header
     rows: pa.Table | None = None
+    rejected: pa.Table | None = None
+    """From the batch log: records that do not parse, which the source keeps aside. It is not sent on."""
 
     def stamped(self, epoch: Epoch) -> Block:
         """Return the same block as sent in an epoch: what is kept in an outbox outlives the one it was made in."""
@@ -98,11 +102,17 @@ class Block:
 
 def encode_blocks(blocks: Sequence[Block]) -> bytes:
     """Write blocks one after the other; neighbours of one sender, edge and batch share a header and a table."""
-    parts = []
-    for group in _groups(blocks):
-        written = _encode_group(group)
-        parts += [written, bytes(-len(written) % _ALIGN)]
-    return b"".join(parts)
+    return b"".join(block_pieces(blocks))
+
+
+def block_pieces(blocks: Sequence[Block]) -> list[bytes | memoryview]:
+    """As `encode_blocks`, in pieces that belong behind each other: who writes them need not copy them."""
+    return [piece for pieces in block_groups(blocks) for piece in pieces]
+
+
+def block_groups(blocks: Sequence[Block]) -> Iterator[Sequence[bytes | memoryview]]:
+    """As `block_pieces`, one group of blocks after the other: who writes them need not have all in memory."""
+    return map(_encode_group, _groups(blocks))
 
 
 def decode_blocks(data: pa.Buffer | bytes | memoryview) -> list[Block]:
@@ -156,7 +166,7 @@ def _alike(one: Header, other: Header) -> bool:
     )
 
 
-def _encode_group(blocks: Sequence[Block]) -> bytes:
+def _encode_group(blocks: Sequence[Block]) -> Sequence[bytes | memoryview]:
     head = blocks[0].header
     fields: dict[str, Any] = {
         "edge": head.edge,
@@ -173,7 +183,8 @@ def _encode_group(blocks: Sequence[Block]) -> bytes:
     rows = memoryview(encode_rows(one_chunk(tables))) if tables else memoryview(b"")
     padding = bytes(-(_PREFIX.size + len(header)) % _ALIGN)
     check = crc32(rows, crc32(header))
-    return b"".join((_PREFIX.pack(_MAGIC, len(header), check, len(rows)), header, padding, rows))
+    front = b"".join((_PREFIX.pack(_MAGIC, len(header), check, len(rows)), header, padding))
+    return front, rows, bytes(-len(rows) % _ALIGN)
 
 
 def _read_group(fields: dict[str, Any], table: pa.Table | None) -> Iterator[Block]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,17 +28,22 @@ import pyarrow as pa
 from holdfast.application import Application
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
+from holdfast.planning.profiles.run_profile import RunProfile
+from holdfast.recovery.cluster_state import ParkedQuery
 from holdfast.recovery.events import NodesArrived, NodesLost
 from holdfast.recovery.strategy import RecoverySettings
-from holdfast.runtime.blocks import Block
+from holdfast.runtime.blocks import DEAD_LETTERS, Block
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.layout import change_layout, changes_of, check_layout, needs_new_layout
-from holdfast.runtime.coordinator.outputs import name_sinks
+from holdfast.runtime.coordinator.outputs import aside_folder, name_sinks
 from holdfast.runtime.coordinator.pacing import CycleSettings
+from holdfast.runtime.coordinator.parking import ErrorSettings, ResumeRequests
 from holdfast.runtime.coordinator.progress import Progress
 from holdfast.runtime.identity import describe
 from holdfast.runtime.io.batch_log import BatchLog
+from holdfast.runtime.io.in_place_readers import InPlaceReader, in_place_readers
+from holdfast.runtime.io.intake import Intake
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import MemorySink, Sink
 from holdfast.runtime.messages import CycleEnded, DesiredState, Measures, Report
@@ -115,6 +121,9 @@ class LoopBackend:
             busy = sorted(set(coming) & set(self.nodes))
         self._reports.append(CycleEnded(desired.number, desired.epoch))
 
+    def release_nodes(self, nodes: Sequence[NodeId]) -> None:
+        """See Backend: nobody says of nodes here that they will go."""
+
     def request_nodes(self, count: int) -> str | None:
         """See Backend: nodes come when the owner of this backend adds them."""
         return None
@@ -128,9 +137,13 @@ CHECKPOINT_EVERY = 10
 _NEVER = 2**62
 
 
+LOOK_SECONDS = 0.05
+"""How often folders are listed while files settle."""
+
+
 def run_in_process(
     app: Application,
-    batches: Iterable[Mapping[str, pa.Table]],
+    batches: Iterable[Mapping[str, pa.Table]] | None = None,
     *,
     directory: Path | None = None,
     nodes: int = 1,
@@ -138,10 +151,14 @@ def run_in_process(
 ) -> InProcess:
     """Run an application over batches (each: source -> rows), to the end; see InProcess for what comes back.
 
+    Without batches, what sources with `hf.files` and `hf.kafka` have now is read in place.
+
     With `close`, windows that are still open at the end come out; without, they wait, as they would in a stream.
     """
     running = InProcess(app, directory=directory, nodes=nodes)
-    for batch in batches:
+    if batches is None:
+        running.read()
+    for batch in batches or ():
         running.feed(batch)
     if close:
         running.close()
@@ -160,7 +177,9 @@ class InProcess:
         checkpoint_every: int | None = None,
         recovery: RecoverySettings | None = None,
         sinks: Mapping[str, object] | None = None,
+        errors: ErrorSettings | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        emit: Callable[[Observation], object] = lambda seen: None,
     ) -> None:
         """Spread an application's partitions over a number of nodes.
 
@@ -168,7 +187,13 @@ class InProcess:
         goes on where it stood; without, they are in memory. A checkpoint is taken every so many batches: not given,
         every ten with a directory, else only when `checkpoint` is called. `recovery` says how failures are dealt with,
         and whose output is kept for it. `sinks` take the place of those the application names.
+
+        An operator, a row or a sink that fails is raised as an error once all other queries have been run, and tried
+        again by the next call. With `errors`, its queries are parked in its place after so many attempts (`parked`),
+        until `resume` lets them go on. `emit` gets every event, as a run on a cluster records them.
         """
+        self._emit = emit
+        self._parks = errors is not None
         self.program = Program(app)
         self._directory = None if directory is None else Path(directory)
         storage: Storage = MemoryStorage() if self._directory is None else FileStorage(self._directory)
@@ -197,10 +222,16 @@ class InProcess:
             progress,
             recovery=recovery,
             pace=CycleSettings(checkpoint_batches=checkpoint_every, time_budget=math.inf),
+            errors=errors or ErrorSettings(retries=0),
+            requests=ResumeRequests(storage),
             emit=self._see,
         )
+        self._storage = storage
+        self._intake: Intake | None = None
+        self._readers: dict[OperatorId, InPlaceReader] = {}
         self._failed: set[PartitionId] = set()
         self._went_back: set[PartitionId] = set()
+        self._coordinator.describe(start=progress.run)
         self.run()
 
     # -- where it stands --------------------------------------------------------------------------------------------
@@ -242,14 +273,47 @@ class InProcess:
         self._batch_log.append(batch)
         self.run()
 
+    def read(self) -> None:
+        """Log and process what folders and topics of sources have now; files that are fresh settle first."""
+        if self._intake is None:
+            readers = in_place_readers(self.program.sources, self._storage, self._batch_log, fresh_seconds=0)
+            self._intake = Intake(
+                self._batch_log, self.program.sources, in_place=readers, marks_ahead=self._coordinator.reads.is_ahead
+            )
+            self._readers = readers
+        while True:
+            for reader in self._readers.values():
+                reader.look()
+            while self._intake.make_batch() is not None:
+                self.run()
+            if not any(reader.unsettled for reader in self._readers.values()) and not self._intake.pending:
+                return
+            time.sleep(LOOK_SECONDS)
+
     def close(self) -> None:
         """End all sources: windows that are still open come out."""
         self._batch_log.append({}, last=True)
         self.run()
 
     def run(self) -> None:
-        """Process everything there is; an operator that fails ends the run, and nothing is lost: it is tried again."""
-        self._coordinator.run()
+        """Process everything there is; what fails is an error at the end, and tried again by the next call."""
+        coordinator = self._coordinator
+        if not self._parks:
+            coordinator.resume_all()
+        coordinator.resume_asked()
+        coordinator.run()
+        if not self._parks and (problem := coordinator.parked_problem) is not None:
+            raise problem
+
+    @property
+    def parked(self) -> dict[PartitionId, ParkedQuery]:
+        """The queries that are parked, and why."""
+        return dict(self._coordinator.state.parked)
+
+    def resume(self, query: str) -> None:
+        """Let a parked query, or all of an output, go on."""
+        self._coordinator.parking.ask(query)
+        self.run()
 
     # -- what came of it --------------------------------------------------------------------------------------------
 
@@ -258,16 +322,26 @@ class InProcess:
         return self._coordinator.outputs.rows(self.program.output_operator(output))
 
     def late(self, operator: str, source: str | None = None) -> pa.Table | None:
-        """Return the rows an operator kept aside (of one of its inputs); None where there are none."""
+        """Return the late rows of an operator (of one of its inputs); None where there are none."""
         for (name, feed), sink in self._late_sinks().items():
-            if name == operator and source in (None, feed):
+            if name == operator and source in (None, feed) and feed != DEAD_LETTERS:
                 assert isinstance(sink, MemorySink | ParquetSink)
                 return sink.rows()
         return None
 
+    def dead_letters(self, operator: str) -> pa.Table | None:
+        """Return the rows that an operator could not take, with their errors; None where there are none."""
+        sink = self._late_sinks().get((OperatorId(operator), DEAD_LETTERS))
+        assert sink is None or isinstance(sink, MemorySink | ParquetSink)
+        return None if sink is None else sink.rows()
+
     def measures(self) -> dict[PartitionId, Measures]:
         """Return what every partition has taken since this run was begun, batches made again among it."""
         return dict(self._coordinator.measures)
+
+    def profile(self) -> RunProfile:
+        """Return what was measured of this run; rows come at no pace of their own, so there are no rates."""
+        return replace(self._coordinator.profile(), paced=False, nodes={}, placement={})
 
     # -- failing and recovering -------------------------------------------------------------------------------------
 
@@ -323,7 +397,7 @@ class InProcess:
         return DirectoryStore(self._directory / (f"{node}-layout-{generation}" if generation else node))
 
     def _late_sink(self, operator: OperatorId, feed: OperatorId) -> Sink:
-        return MemorySink() if self._directory is None else ParquetSink(self._directory / "late" / operator / feed)
+        return MemorySink() if self._directory is None else ParquetSink(self._directory / aside_folder(operator, feed))
 
     def _late_sinks(self) -> dict[tuple[OperatorId, OperatorId], Sink]:
         """The sinks of late rows, those of an earlier run of this directory among them."""
@@ -331,9 +405,12 @@ class InProcess:
         if self._directory is not None:
             for path in sorted((self._directory / "late").glob("*/*")):
                 found.setdefault((OperatorId(path.parent.name), OperatorId(path.name)), ParquetSink(path))
+            for path in sorted((self._directory / "dead-letters").glob("*")):
+                found.setdefault((OperatorId(path.name), DEAD_LETTERS), ParquetSink(path))
         return found
 
     def _see(self, seen: Observation) -> None:
+        self._emit(seen)
         if seen.kind == "rolled-back":
             self._went_back |= {PartitionId.parse(name) for name in seen.fields["partitions"]}
 

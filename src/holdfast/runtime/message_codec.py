@@ -45,14 +45,19 @@ from holdfast.runtime.message_fields import (
     read_answer,
     read_batches,
     read_chain,
+    read_checks,
     read_measured,
+    read_reads,
+    read_skips,
     read_staged,
+    reads_row,
     shapes,
+    skip_rows,
     whole_numbers,
 )
 from holdfast.runtime.messages import DesiredState, NodeReport, PartitionAssignment
 
-VERSION = 1
+VERSION = 7
 
 _MAGIC = b"HFM"
 _PREFIX = struct.Struct("<3sBc3sIIQ")
@@ -61,33 +66,39 @@ _DESIRED, _REPORT = b"D", b"R"
 
 T = TypeVar("T")
 
-_DESIRED_SHAPES = shapes(str, int, int, MAYBE_INT, NUMBER, int, bool, bool, int, list, list, list)
-_ASSIGNMENT_SHAPES = shapes(str, int, str, int, int, int, bool, int, bool, int, int, str, list, list, list, str, list)
-_REPORT_SHAPES = shapes(str, int, int, list, list, list, list, list, list)
+_DESIRED_SHAPES = shapes(str, int, int, MAYBE_INT, NUMBER, int, bool, bool, int, list, list, list, list)
+_ASSIGNMENT_SHAPES = shapes(
+    str,
+    int,
+    str,
+    int,
+    int,
+    int,
+    bool,
+    int,
+    bool,
+    bool,
+    int,
+    int,
+    int,
+    str,
+    list,
+    list,
+    list,
+    str,
+    list,
+    list,
+    list,
+    bool,
+)
+_REPORT_SHAPES = shapes(str, int, int, list, list, list, list, list, list, list)
 
 
 def encode_desired(desired: DesiredState) -> bytes:
     """Write a desired state."""
     contents = Contents()
-    assignments = [
-        [
-            *partition,
-            a.node,
-            a.frontier,
-            a.keep_from,
-            a.through,
-            a.with_outbox,
-            a.forgotten,
-            a.paused,
-            a.start.epoch,
-            a.start.batch,
-            *chain_fields(a.start.snapshots, contents),
-            a.marks,
-            sorted(a.durable),
-            *chain_fields(() if a.follows is None else (a.follows,), contents),
-        ]
-        for partition, a in desired.assignments.items()
-    ]
+    assignments = [_assignment_row(p, one, contents) for p, one in desired.assignments.items()]
+    copies = [_assignment_row(p, one, contents) for p, one in desired.copies.items()]
     fields = [
         desired.run,
         desired.number,
@@ -101,8 +112,33 @@ def encode_desired(desired: DesiredState) -> bytes:
         desired.forget,
         assignments,
         batch_rows(desired.published),
+        copies,
     ]
     return _packed(_DESIRED, fields, contents.parts)
+
+
+def _assignment_row(partition: PartitionId, a: PartitionAssignment, contents: Contents) -> Row:
+    return [
+        *partition,
+        a.node,
+        a.frontier,
+        a.keep_from,
+        a.through,
+        a.with_outbox,
+        a.forgotten,
+        a.paused,
+        a.parked,
+        a.attempt,
+        a.start.epoch,
+        a.start.batch,
+        *chain_fields(a.start.snapshots, contents),
+        a.marks,
+        sorted(a.durable),
+        *chain_fields(() if a.follows is None else (a.follows,), contents),
+        skip_rows(a.skips),
+        a.checks,
+        a.replica,
+    ]
 
 
 def decode_desired(data: pa.Buffer | bytes | bytearray | memoryview) -> DesiredState:
@@ -125,6 +161,7 @@ def encode_report(report: NodeReport) -> bytes:
         batch_rows(report.kept_from),
         [[*partition, batch, staged.place, staged.rows] for (partition, batch), staged in report.staged.items()],
         list(report.not_staged.items()),
+        [reads_row(partition, read) for partition, read in report.reads.items()],
     ]
     return _packed(_REPORT, fields, [*contents.parts, encode_blocks(report.outputs)])
 
@@ -189,9 +226,8 @@ def _unpacked(buffer: pa.Buffer, kind: bytes) -> tuple[Row, list[pa.Buffer]]:
 
 
 def _desired(row: Row, parts: Sequence[pa.Buffer]) -> DesiredState:
-    run, number, epoch, max_batches, budget, lag, sizes, trim, generation, forget, assignments, published = checked(
-        row, _DESIRED_SHAPES
-    )
+    run, number, epoch, max_batches, budget, lag, sizes, trim, generation, *rest = checked(row, _DESIRED_SHAPES)
+    forget, assignments, published, copies = rest
     if not all_of(str, forget):
         raise bad("has fields that do not fit")
     return DesiredState(
@@ -207,6 +243,7 @@ def _desired(row: Row, parts: Sequence[pa.Buffer]) -> DesiredState:
         forget=tuple(forget),
         trim_outboxes=trim,
         generation=generation,
+        copies=mapping((_assignment(each, parts) for each in copies), len(copies)),
     )
 
 
@@ -221,6 +258,8 @@ def _assignment(row: Any, parts: Sequence[pa.Buffer]) -> tuple[PartitionId, Part
         with_outbox,
         forgotten,
         paused,
+        parked,
+        attempt,
         epoch,
         batch,
         snapshots,
@@ -229,6 +268,9 @@ def _assignment(row: Any, parts: Sequence[pa.Buffer]) -> tuple[PartitionId, Part
         durable,
         follows,
         follows_contents,
+        skips,
+        checks,
+        replica,
     ) = checked(row, _ASSIGNMENT_SHAPES)
     last = read_chain(follows, follows_contents, parts)
     if len(last) > 1:
@@ -245,11 +287,16 @@ def _assignment(row: Any, parts: Sequence[pa.Buffer]) -> tuple[PartitionId, Part
         with_outbox=with_outbox,
         forgotten=forgotten,
         paused=paused,
+        parked=parked,
+        attempt=attempt,
+        skips=read_skips(skips),
+        checks=read_checks(checks),
+        replica=replica,
     )
 
 
 def _report(row: Row, parts: Sequence[pa.Buffer]) -> NodeReport:
-    node, epoch, outbox_bytes, answers, frontiers, measures, kept_from, staged, not_staged = checked(
+    node, epoch, outbox_bytes, answers, frontiers, measures, kept_from, staged, not_staged, reads = checked(
         row, _REPORT_SHAPES
     )
     *contents, blocks = parts
@@ -265,4 +312,5 @@ def _report(row: Row, parts: Sequence[pa.Buffer]) -> NodeReport:
         kept_from=read_batches(kept_from),
         staged=mapping(map(read_staged, staged), len(staged)),
         not_staged=mapping(((OperatorId(name), why) for name, why in reasons), len(not_staged)),
+        reads=mapping(map(read_reads, reads), len(reads)),
     )

@@ -17,6 +17,9 @@ import pyarrow as pa
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import SavedSnapshot
+from holdfast.recovery.quarantine import Quarantined
+from holdfast.runtime.fetches import Fetched, Restored
+from holdfast.runtime.io.file_ranges import RangesRead
 from holdfast.runtime.io.sinks import StagedRows
 from holdfast.runtime.messages import (
     Answer,
@@ -29,6 +32,7 @@ from holdfast.runtime.messages import (
     SnapshotLost,
     SnapshotNotStored,
     SnapshotStored,
+    SourceRead,
 )
 
 _REMEMBERED = 4096
@@ -65,10 +69,14 @@ NUMBER = (float, int)
 _SNAPSHOT_SHAPES = shapes(int, int, (list, type(None)), MAYBE_INT, bool, int, int, bool)
 _BATCH_SHAPES = shapes(str, int, int)
 _PAIR_SHAPES = shapes(int, int)
-_MEASURES_SHAPES = shapes(int, int, int, NUMBER, int, int, NUMBER)
-_MEASURED_SHAPES = shapes(str, int, int, int, int, NUMBER, int, int, NUMBER)
+_SKIP_SHAPES = shapes(int, list)
+_MEASURES_SHAPES = shapes(int, int, int, NUMBER, int, int, NUMBER, int)
+_MEASURED_SHAPES = shapes(str, int, int, int, int, NUMBER, int, int, NUMBER, int)
 _STAGED_SHAPES = shapes(str, int, int, str, int)
 NOT_STAGED_SHAPES = shapes(str, str)
+_CHECKS_SHAPES = shapes(int, list)
+_READS_SHAPES = shapes(str, int, MAYBE_INT, list)
+_RANGES_SHAPES = shapes(int, int, list) | shapes(int, int, list, int)
 
 
 def checked(row: Any, shapes: Shapes) -> Row:
@@ -112,6 +120,49 @@ def whole_numbers(values: Any) -> list[BatchId]:
     if not all_of(int, values):
         raise bad("has fields that do not fit")
     return list(values)
+
+
+def skip_rows(skips: Mapping[BatchId, Quarantined]) -> Row:
+    """Write the rows that a partition leaves out."""
+    return [[batch, one.fields()] for batch, one in skips.items()]
+
+
+def read_skips(rows: Row) -> dict[BatchId, Quarantined]:
+    """Read them."""
+    fields = (checked(row, _SKIP_SHAPES) for row in rows)
+    return mapping(((BatchId(batch), Quarantined.read(one)) for batch, one in fields), len(rows))
+
+
+# -- ranges that are read in place -------------------------------------------------------------------------------------
+
+
+def read_checks(rows: Row) -> tuple[tuple[BatchId, tuple[int, ...]], ...]:
+    """Read the checksums of a source partition's ranges, by batch."""
+    fields = (checked(row, _CHECKS_SHAPES) for row in rows)
+    return tuple((BatchId(batch), tuple(whole_numbers(checks))) for batch, checks in fields)
+
+
+def reads_row(partition: PartitionId, read: SourceRead) -> Row:
+    """Write what a source partition has read."""
+    batches = [[batch, found.rows, found.checks, *_ahead(found)] for batch, found in read.batches]
+    return [*partition, read.watermark, batches]
+
+
+def _ahead(found: RangesRead) -> Row:
+    """Rows in the future are rare: where there are none, nothing is written."""
+    return [found.ahead] if found.ahead else []
+
+
+def _ranges_read(row: Any) -> tuple[BatchId, RangesRead]:
+    batch, rows, checks, *ahead = checked(row, _RANGES_SHAPES)
+    return BatchId(batch), RangesRead(rows, tuple(whole_numbers(checks)), *ahead)
+
+
+def read_reads(row: Any) -> tuple[PartitionId, SourceRead]:
+    """Read what a source partition has read."""
+    name, index, watermark, batches = checked(row, _READS_SHAPES)
+    found = tuple(_ranges_read(each) for each in batches)
+    return partition_id(name, index), SourceRead(watermark, found)
 
 
 # -- snapshots ---------------------------------------------------------------------------------------------------------
@@ -194,7 +245,8 @@ def read_staged(row: Any) -> tuple[tuple[PartitionId, BatchId], StagedRows]:
 
 def measures_row(m: Measures) -> Row:
     """Write measures."""
-    return [m.rows_in, m.rows_out, m.late_rows, m.seconds, m.state_bytes, m.written_bytes, m.cpu_seconds]
+    state = [m.state_bytes, m.written_bytes]
+    return [m.rows_in, m.rows_out, m.late_rows, m.seconds, *state, m.cpu_seconds, m.bytes_in]
 
 
 def read_measured(row: Any) -> tuple[PartitionId, Measures]:
@@ -217,14 +269,18 @@ def answer_row(answer: Answer, contents: Contents) -> Row:
             return ["missing", *partition, batch]
         case Refused(partition, epoch, current):
             return ["refused", *partition, epoch, current]
-        case Failed(partition, batch, problem):
-            return ["failed", *partition, batch, problem]
+        case Failed(partition, batch, problem, attempt, disk_full, poison, all_rows, out_of_memory):
+            rows = Quarantined(poison, 0.0).fields() if poison else []
+            return ["failed", *partition, batch, problem, attempt, disk_full, rows, all_rows, out_of_memory]
         case SnapshotStored(partition, snapshot):
             return ["stored", *partition, *chain_fields((snapshot,), contents)]
         case SnapshotNotStored(partition, batch, problem, gone):
             return ["not stored", *partition, batch, problem, gone]
         case SnapshotLost(partition, snapshot_id, problem):
             return ["lost", *partition, snapshot_id, problem]
+        case Restored(partition, batch, one):
+            sizes = [one.peer_bytes, one.folder_bytes, one.node_bytes]
+            return ["restored", *partition, batch, *sizes, one.seconds, one.predicted_seconds]
 
 
 _ANSWER_SHAPES: Mapping[str, Shapes] = {
@@ -232,10 +288,11 @@ _ANSWER_SHAPES: Mapping[str, Shapes] = {
     "ready": shapes(str, str, int, int),
     "missing": shapes(str, str, int, int),
     "refused": shapes(str, str, int, int, int),
-    "failed": shapes(str, str, int, int, str),
+    "failed": shapes(str, str, int, int, str, int, bool, list, bool, bool),
     "stored": shapes(str, str, int, str, list),
     "not stored": shapes(str, str, int, int, str, bool),
     "lost": shapes(str, str, int, list, str),
+    "restored": shapes(str, str, int, int, int, int, int, NUMBER, (*NUMBER, type(None))),
 }
 
 
@@ -252,8 +309,9 @@ def read_answer(row: Any, parts: Sequence[pa.Buffer]) -> Answer:
             return Missing(partition, batch)
         case ["refused", epoch, current]:
             return Refused(partition, Epoch(epoch), Epoch(current))
-        case ["failed", batch, problem]:
-            return Failed(partition, batch, problem)
+        case ["failed", batch, problem, attempt, disk_full, rows, all_rows, out_of_memory]:
+            poison = Quarantined.read(rows).rows if rows else ()
+            return Failed(partition, batch, problem, attempt, disk_full, poison, all_rows, out_of_memory)
         case ["stored", text, contents]:
             (stored,) = read_chain(text, contents, parts)
             return SnapshotStored(partition, stored)
@@ -261,5 +319,7 @@ def read_answer(row: Any, parts: Sequence[pa.Buffer]) -> Answer:
             return SnapshotNotStored(partition, batch, problem, gone)
         case ["lost", snapshot, problem]:
             return SnapshotLost(partition, _snapshot_id(snapshot), problem)
+        case ["restored", batch, peers, folder, node, seconds, predicted]:
+            return Restored(partition, batch, Fetched(peers, folder, node, seconds, predicted))
         case _:
             raise bad("has an answer of no known kind")

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeAlias
 
 from holdfast.errors import HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import SavedSnapshot
 from holdfast.recovery.cluster_state import Start
-from holdfast.recovery.events import NodesArrived, NodesLost, NodesSilent, RestoreFailed, StateMissing
+from holdfast.recovery.events import NodesArrived, NodesLeaving, NodesLost, NodesSilent, RestoreFailed, StateMissing
+from holdfast.recovery.quarantine import PoisonRow, Quarantined
 from holdfast.runtime.blocks import Block
+from holdfast.runtime.detection import SelfCheck
+from holdfast.runtime.fetches import CodeChosen, Fetched, Restored
+from holdfast.runtime.io.file_ranges import RangesRead
 from holdfast.runtime.io.sinks import StagedRows
 from holdfast.runtime.times import Watermark
 
@@ -47,6 +52,18 @@ class PartitionAssignment:
     forgotten: int = 0
     """Part of the names of its snapshots: one that was forgotten is never used again."""
     paused: bool = False
+    """Whether it must not process."""
+    parked: bool = False
+    """Whether its own query is parked: what it has for its sink stays where it is. Others may still need it."""
+    attempt: int = 0
+    """Which attempt at a batch that failed this is: one that has failed is not made again before the next."""
+    skips: Mapping[BatchId, Quarantined] = field(default_factory=dict)
+    """Rows of its next batches that it leaves out, because that was decided and logged."""
+    checks: tuple[tuple[BatchId, tuple[int, ...]], ...] = ()
+    """Of a source that is read in place: checksums of its ranges in batches that it reads again."""
+    replica: bool = False
+    """Whether it is a second copy: it keeps what it makes to itself, saves nothing, and completes no batch after
+    `through`, the last one that its primary is known to have completed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +96,13 @@ class DesiredState:
     """Whether workers trim their outboxes now, and report from which batch on they hold rows: looking costs."""
     generation: int = 0
     """The layout of the run: part of the key of every output."""
+    copies: Mapping[PartitionId, PartitionAssignment] = field(default_factory=dict)
+    """Second copies of partitions, on other nodes than their primaries."""
+
+    def on(self, node: NodeId) -> dict[PartitionId, PartitionAssignment]:
+        """Return what a node has to do: primaries, and copies of others."""
+        found = {p: one for p, one in self.assignments.items() if one.node == node}
+        return found | {p: one for p, one in self.copies.items() if one.node == node and p not in found}
 
 
 # -- what a partition host answers: values, never exceptions -----------------------------------------------------------
@@ -123,6 +147,8 @@ class Measures:
     """Bytes of state that this batch added or wrote again."""
     cpu_seconds: float = 0.0
     """Its share of its task's CPU, by rows."""
+    bytes_in: int = 0
+    """Bytes of the rows it took, as Arrow has them."""
 
     def plus(self, more: Measures) -> Measures:
         """Return the sums of both, and the later size of the state."""
@@ -134,6 +160,7 @@ class Measures:
             more.state_bytes,
             self.written_bytes + more.written_bytes,
             self.cpu_seconds + more.cpu_seconds,
+            self.bytes_in + more.bytes_in,
         )
 
 
@@ -155,6 +182,16 @@ class Failed:
     partition: PartitionId
     batch: BatchId
     problem: str
+    attempt: int = 0
+    """Which attempt, as its assignment says."""
+    disk_full: bool = False
+    """Whether the node could not write it down: its disk is full, and neither operator nor rows are to blame."""
+    poison: tuple[PoisonRow, ...] = ()
+    """The rows that are to blame, where the operator lets such rows be left out and the others pass without them."""
+    all_rows: bool = False
+    """Whether these are all rows of the batch: then the cause may well be another."""
+    out_of_memory: bool = False
+    """Whether its process was ended because it took more memory than it may."""
 
     @property
     def operator(self) -> OperatorId:
@@ -166,15 +203,17 @@ class Failed:
 
 
 class OperatorFailed(HoldfastError):
-    """A partition could not process a batch, and the run stops there; nothing before it is lost."""
+    """A partition could not process a batch, and its queries stop there; nothing before it is lost."""
 
-    def __init__(self, failed: Failed) -> None:
-        """Name operator, partition and batch."""
-        self.failed = failed
+    def __init__(self, failed: Failed, parked: Sequence[str] = ()) -> None:
+        """Name operator, partition and batch, and the queries that are parked."""
+        self.failed, self.parked = failed, tuple(parked)
+        names = ", ".join(parked)
         super().__init__(
             failed.problem,
             where=f"operator {failed.operator}",
             field=f"partition {failed.partition}, batch {failed.batch}",
+            remedy=f"parked: {names}; remove the cause, then run `holdfast resume DIRECTORY QUERY`" if parked else None,
         )
 
     def placed(self, where: str) -> HoldfastError:
@@ -210,9 +249,21 @@ class SnapshotLost:
     problem: str
 
 
-Answer: TypeAlias = Ready | Missing | Refused | Done | Failed | SnapshotStored | SnapshotNotStored | SnapshotLost
+Answer: TypeAlias = (
+    Ready | Missing | Refused | Done | Failed | SnapshotStored | SnapshotNotStored | SnapshotLost | Restored
+)
 
 # -- reports -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRead:
+    """What a source partition has found in the ranges that it read in place."""
+
+    watermark: Watermark
+    """After the last batch that it has completed."""
+    batches: tuple[tuple[BatchId, RangesRead], ...] = ()
+    """By batch, of those that the coordinator does not know to be completed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,6 +287,8 @@ class NodeReport:
     """Outputs whose rows the node has staged for their sink; their blocks come without rows."""
     not_staged: Mapping[OperatorId, str] = field(default_factory=dict)
     """Outputs whose rows the node should have staged and could not, and why; their blocks have the rows."""
+    reads: Mapping[PartitionId, SourceRead] = field(default_factory=dict)
+    """What the source partitions have read in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +302,32 @@ class CycleEnded:
     """Why it was not brought to an end; what it did is found out by the next."""
 
 
-Report: TypeAlias = NodesArrived | NodesLost | NodesSilent | NodeReport | CycleEnded
+@dataclass(frozen=True, slots=True)
+class NodesAnswered:
+    """Nodes that were declared silent have answered after all: false alarms. They stay lost."""
+
+    nodes: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSuspected:
+    """Most nodes fell silent together, and the driver has looked whether it is cut off itself."""
+
+    nodes: tuple[NodeId, ...]
+    check: SelfCheck
+
+
+Report: TypeAlias = (
+    NodesArrived
+    | NodesLost
+    | NodesSilent
+    | NodesLeaving
+    | NodesAnswered
+    | DriverSuspected
+    | CodeChosen
+    | NodeReport
+    | CycleEnded
+)
 
 
 @dataclass(slots=True)
@@ -266,10 +344,20 @@ class CycleResult:
     not_stored: list[SnapshotNotStored] = field(default_factory=list)
     refused: Refused | None = None
     """The refusal with the highest epoch."""
-    failed: Failed | None = None
-    """Of the operators that failed, the first by batch."""
+    failed: dict[PartitionId, Failed] = field(default_factory=dict)
+    """What failed, the first by batch of each partition."""
+    full_disks: dict[NodeId, Failed] = field(default_factory=dict)
+    """Nodes that could not write because their disk is full, and what."""
     outbox_bytes: dict[NodeId, int] = field(default_factory=dict)
     kept_from: dict[PartitionId, BatchId] = field(default_factory=dict)
+    reads: list[tuple[PartitionId, SourceRead]] = field(default_factory=list)
+    copies: dict[PartitionId, BatchId] = field(default_factory=dict)
+    """How far the copies are that are in place."""
+    copy_measures: list[tuple[PartitionId, Measures]] = field(default_factory=list)
+    copy_problems: dict[PartitionId, str] = field(default_factory=dict)
+    """Copies that have failed, or whose state is missing, and why: nothing follows from it for their primaries."""
+    fetched: dict[PartitionId, Fetched] = field(default_factory=dict)
+    """Of the partitions that were restored from snapshots."""
     _losses: dict[PartitionId, RestoreFailed | StateMissing] = field(default_factory=dict)
 
     @property
@@ -282,30 +370,45 @@ class CycleResult:
         """What is missing, once for each partition; a lost snapshot says more than a missing state."""
         return list(self._losses.values())
 
-    def add(self, report: NodeReport, placement: Mapping[PartitionId, NodeId]) -> None:
-        """Add one report."""
+    def add(
+        self,
+        report: NodeReport,
+        placement: Mapping[PartitionId, NodeId],
+        copies: Mapping[PartitionId, NodeId] = MappingProxyType({}),
+    ) -> None:
+        """Add one report; `copies` are where second copies of partitions are."""
+        mine = {p for p, node in copies.items() if node == report.node}
         self.outbox_bytes[report.node] = report.outbox_bytes
         for partition, frontier in report.frontiers.items():
             if placement.get(partition) == report.node:
                 self.frontiers[partition] = max(frontier, self.frontiers.get(partition, frontier))
-        self.kept_from.update(report.kept_from)
-        self.measures += report.measures.items()
+        self.copies |= {p: at for p, at in report.frontiers.items() if p in mine}
+        self.kept_from |= {p: at for p, at in report.kept_from.items() if p not in mine}
+        self.reads += [(p, read) for p, read in report.reads.items() if placement.get(p) == report.node]
+        self.measures += [(p, one) for p, one in report.measures.items() if p not in mine]
+        self.copy_measures += [(p, one) for p, one in report.measures.items() if p in mine]
         self.outputs += report.outputs
         self.staged.update(report.staged)
         self.not_staged.update(report.not_staged)
         for answer in report.answers:
-            self._answer(report, answer)
+            if answer.partition not in mine or isinstance(answer, Refused) or _is_full(answer):
+                self._answer(report, answer)
+            elif isinstance(answer, Failed | Missing | SnapshotLost):
+                self.copy_problems.setdefault(answer.partition, _copy_problem(answer))
 
     def _answer(self, report: NodeReport, answer: Answer) -> None:
         match answer:
             case SnapshotStored():
                 self.stored.append(answer)
+            case Restored(partition, _, fetched):
+                self.fetched[partition] = fetched
             case SnapshotNotStored():
                 self.not_stored.append(answer)
+            case Failed(disk_full=True):
+                self.full_disks.setdefault(report.node, answer)
             case Failed():
-                earlier = self.failed
-                if earlier is None or (answer.batch, answer.partition) < (earlier.batch, earlier.partition):
-                    self.failed = answer
+                earlier = self.failed.get(answer.partition, answer)
+                self.failed[answer.partition] = min(earlier, answer, key=lambda one: (-one.attempt, one.batch))
             case SnapshotLost(partition, snapshot, problem):
                 self._losses[partition] = RestoreFailed(partition, snapshot, report.epoch, problem)
             case Missing(partition):
@@ -315,9 +418,28 @@ class CycleResult:
                     self.refused = answer
 
 
-def merge_reports(reports: Sequence[NodeReport], placement: Mapping[PartitionId, NodeId]) -> CycleResult:
+def _is_full(answer: Answer) -> bool:
+    return isinstance(answer, Failed) and answer.disk_full
+
+
+def _copy_problem(answer: Failed | Missing | SnapshotLost) -> str:
+    """Say why a copy cannot go on."""
+    match answer:
+        case Failed():
+            return str(answer)
+        case SnapshotLost(_, _, problem):
+            return f"its snapshot cannot be retrieved: {problem}"
+        case _:
+            return "its state is not on its node"
+
+
+def merge_reports(
+    reports: Sequence[NodeReport],
+    placement: Mapping[PartitionId, NodeId],
+    copies: Mapping[PartitionId, NodeId] = MappingProxyType({}),
+) -> CycleResult:
     """Merge reports; a worker may send several."""
     result = CycleResult()
     for report in reports:
-        result.add(report, placement)
+        result.add(report, placement, copies)
     return result

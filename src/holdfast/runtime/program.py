@@ -11,7 +11,8 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from holdfast.application import Application, steps
+from holdfast.application import Application, Files, KafkaTopic, OnError, steps
+from holdfast.application.steps import BeforeStep
 from holdfast.application.windows import Rows, Session, Sliding, Window
 from holdfast.errors import BadInput
 from holdfast.ids import OperatorId, PartitionId
@@ -43,7 +44,17 @@ class OperatorProgram:
     deterministic: bool
     """Whether it, and all it reads, gives the same outputs for the same inputs."""
     sets_aside: bool
-    """Whether it may find rows late and keep them aside."""
+    """Whether it may keep rows aside: late ones, and those that it cannot take."""
+    quarantines: bool = False
+    """Whether rows that it cannot take are left out; else its queries are parked."""
+    before_step: BeforeStep | None = None
+    """Called before every step of one of its partitions; what it raises is as if the operator had raised it. Drills
+    put faults there."""
+
+    @property
+    def feeds(self) -> tuple[OperatorId, ...]:
+        """The operators that its inputs come from, in their order."""
+        return tuple(route.edge.source for route in self.inputs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +67,8 @@ class SourceProgram:
     keys: tuple[str, ...]
     event_time: str | None
     lateness: float
+    reader: Files | KafkaTopic | None = None
+    """The files, or the topic, that its partitions read themselves; None: its rows are ingested."""
 
 
 class Program:
@@ -143,6 +156,7 @@ def _operators(app: Application, topology: Topology) -> dict[OperatorId, Operato
             routes_out[name].append(Route(Edge(name, SINK), Partitioning.ONE_TO_ONE, many, many, ()))
         step, kernel = app.steps[name], _kernel(app, name)
         sure = not isinstance(step, steps.Custom) or step.deterministic
+        sure = sure and all(found[feed.source].deterministic for feed in operator.inputs)
         found[name] = OperatorProgram(
             name,
             many,
@@ -150,8 +164,12 @@ def _operators(app: Application, topology: Topology) -> dict[OperatorId, Operato
             tuple(routes_in[name]),
             tuple(routes_out[name]),
             arrow_schema(app.columns[name]),
-            sure and all(found[feed.source].deterministic for feed in operator.inputs),
-            isinstance(kernel, PaneWindows | SessionWindows),
+            sure,
+            # Any of them may have rows to leave out: a decision holds after `on_error` has changed.
+            not operator.is_source or app.reads_in_place(name),
+            # Positions name the same rows in every replay only where all before it is deterministic.
+            sure and app.on_error_of(name) is OnError.QUARANTINE,
+            app.before_steps.get(name),
         )
     return found
 
@@ -165,16 +183,17 @@ def _source(app: Application, name: OperatorId, step: steps.Source) -> SourcePro
             field=f"{name}.schema",
             remedy='declare them: schema="ts timestamp, page string"; hf.start takes them from the DataFrame',
         )
+    reader = step.reader if isinstance(step.reader, Files | KafkaTopic) and app.reads_in_place(name) else None
     return SourceProgram(
-        name, app.operator(name).parallelism, schema, app.keys[name][0], step.event_time, step.lateness
+        name, app.operator(name).parallelism, schema, app.keys[name][0], step.event_time, step.lateness, reader
     )
 
 
 def _kernel(app: Application, name: OperatorId) -> Kernel:
     step = app.steps[name]
     feeds = [feed.source for feed in app.operator(name).inputs]
-    if isinstance(step, steps.Source):
-        return PassOn()
+    if isinstance(step, steps.Source | steps.Spread):
+        return PassOn("source" if isinstance(step, steps.Source) else "by-key")
     if isinstance(step, steps.Map | steps.FlatMap):
         return TableFunctionOnRows(step.function, one_for_one=isinstance(step, steps.Map))
     if isinstance(step, steps.Filter):

@@ -2,7 +2,8 @@
 
 Workers who stay have no cycles of their own. The coordinator counts them all the same: it notices by them that nothing
 moves. A cycle ends when every worker that has something to do in a desired state has reconciled with it and has
-nothing more to do before something comes.
+nothing more to do before something comes. Where a node has several operator processes, each has a worker, and the
+desired state names processes (see processes.py): the cycle waits for all of them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ class ResidentCycle:
                 self.waits_for.discard(node)
             else:
                 self.waits_for.add(node)
+
+    def left(self, node: NodeId) -> None:
+        """The connection to a worker has ended: the next one says anew what there is to do, also after a crash."""
+        if any(one.node == node for one in self.desired.assignments.values()):
+            self.waits_for.add(node)
 
     def lost(self, node: NodeId) -> None:
         """A worker is gone: nobody waits for it."""

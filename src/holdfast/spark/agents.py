@@ -19,13 +19,25 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from holdfast.errors import BadInput
 from holdfast.ids import NodeId
+from holdfast.spark.certificates import files_of
 from holdfast.spark.pinned_jobs import own_host
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.storage.storage import is_url
-from holdfast.store.agent.agent_files import AgentSettings, agent_ready, enter_ring, live_with, write_settings
+from holdfast.store.agent.agent_files import (
+    AgentSettings,
+    CodeSettings,
+    agent_codes,
+    agent_degraded,
+    agent_ready,
+    enter_ring,
+    live_with,
+    write_code,
+    write_settings,
+)
 from holdfast.store.agent.spool import SPOOL_VARIABLE, agent_address, make_folders
 from holdfast.store.wire.address import Address, is_loopback
 
@@ -44,6 +56,10 @@ class AgentReport:
     """It is part of the ring, or needs none."""
     problem: str | None = None
     """Why this node has none."""
+    degraded: str | None = None
+    """What its saves lack, although they are acknowledged."""
+    codes: tuple[dict[str, Any], ...] = ()
+    """The codes that it has chosen, one for each class of sizes (`CodeChoice`); none where the run fixes the code."""
 
 
 def node_spool(run: str, host: str | None = None) -> Path:
@@ -62,8 +78,8 @@ def node_spool(run: str, host: str | None = None) -> Path:
     return ours / name / (host or own_host())
 
 
-def agent_settings(settings: Settings, host: str) -> AgentSettings:
-    """Return how the agent of a node runs."""
+def agent_settings(settings: Settings, host: str, domain: str | None = None) -> AgentSettings:
+    """Return how the agent of a node runs; in which failure domain, as far as that is known."""
     given = bool(settings.store_peers)
     if settings.store_secret_file is None and not is_loopback(host):
         raise BadInput(
@@ -71,17 +87,22 @@ def agent_settings(settings: Settings, host: str) -> AgentSettings:
             field=f"{PREFIX}store.secretFile",
             remedy="write a secret into a file on every node (mode 600), and name it",
         )
+    files = files_of(settings) if settings.tls_mode == "files" else None
     return AgentSettings(
         host=host,
         peer=not given,
         peers=settings.store_peers,
         wait_for_ring=not given,
         secret_file=settings.store_secret_file,
+        tls=None if files is None else (files.certificate, files.key, files.authority),
+        domain=domain or dict(settings.node_domains).get(host),
         durable=None if is_url(settings.store_durable or "") else settings.store_durable,
         data_fragments=settings.store_data_fragments,
         parity_fragments=settings.store_parity_fragments,
         survive=settings.store_tolerate_node_loss,
+        reliability=settings.store_reliability,
         linger=settings.store_linger_seconds,
+        expiry=settings.store_expiry_seconds,
     )
 
 
@@ -97,6 +118,8 @@ def ensure_agent(
     make_folders(spool)
     if not embedded:
         live_with(spool, _executor() if executor is None else executor)
+    code = CodeSettings(settings.data_fragments, settings.parity_fragments, settings.survive, settings.reliability)
+    write_code(spool, code)
     if join:
         enter_ring(spool, join)
     if not _runs(spool):
@@ -106,7 +129,10 @@ def ensure_agent(
             _start(spool, own_session=not embedded)
         return AgentReport(str(spool), None, ready=False)
     address = agent_address(spool)
-    return AgentReport(str(spool), None if address is None else str(address), agent_ready(spool))
+    listens = None if address is None else str(address)
+    return AgentReport(
+        str(spool), listens, agent_ready(spool), degraded=agent_degraded(spool), codes=agent_codes(spool)
+    )
 
 
 class Roster:

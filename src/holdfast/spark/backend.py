@@ -21,10 +21,11 @@ from holdfast.ids import NodeId
 from holdfast.recovery.events import NodesArrived, NodesLost, NodesSilent
 from holdfast.runtime.messages import CycleEnded, DesiredState, Report
 from holdfast.runtime.program import Program
-from holdfast.spark.executors import WATCH_SECONDS, ExecutorWatch
+from holdfast.spark.agents import AgentReport
+from holdfast.spark.executors import WATCH_SECONDS, ExecutorWatch, FirstPlacement
 from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.levels import levels_needed
-from holdfast.spark.pinned_jobs import DRIVER, Executor, Outcome, PinnedSlots, Work
+from holdfast.spark.pinned_jobs import Executor, Outcome, PinnedSlots, Work, is_here, pinned_item
 from holdfast.spark.run_context import RunContext
 from holdfast.spark.worker_task import Job, read_job, read_report, run_level, warm_up
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 CANCEL_SECONDS = 5.0
 """How long to wait until a cancelled job has ended."""
+WARM_LOOK_SECONDS = 0.05
+"""How often to look whether nodes are warm, before the first one is used."""
 PIPELINED_LEVELS = 2
 """Under load a job has one exchange, and every level works on a batch of its own."""
 
@@ -57,12 +60,13 @@ class SparkBackend:
         keep_alive: KeepAlive | None = None,
         admits: Callable[[str], bool] = lambda host: True,
         log: Callable[[str], object] = lambda line: None,
+        ready: Callable[[int, int | None], object] = lambda count, wanted: None,
     ) -> None:
         """Each node has this capacity; at the start, wait for the expected number of executors, or for the first.
 
         An executor on a host that is not admitted (yet) is warmed up and not used: a node that stands by.
         """
-        self._admits, self._wait = admits, wait_seconds
+        self._admits, self._wait, self._ready, self._expected = admits, wait_seconds, ready, expected
         self._context, self._program, self._run_context = context, program, run_context
         self._capacity, self._request = capacity, request
         self._watch = ExecutorWatch(
@@ -124,29 +128,47 @@ class SparkBackend:
         if self._job is not None:
             return found  # placing partitions on new nodes begins an epoch, which would cost the running job
         fresh = {node: one for node, one in alive.items() if node not in watch.known and node not in watch.fenced}
-        warm = {node: one for node, one in fresh.items() if self._is_warm(node, one)}
+        warm = self._warm_ones(fresh)
         admitted = {node: one for node, one in warm.items() if self._admits(one.host)}
         if admitted:
             watch.known.update(admitted)
+            self._ready(len(watch.known), self._expected)
             found.append(NodesArrived(dict.fromkeys(admitted, self._capacity)))
         return found
 
-    def _is_warm(self, node: NodeId, executor: Executor) -> bool:
-        """Whether a node's Python has run: the first task there takes long, and no live query should wait for it."""
-        warming = self._warming.get(node)
-        if warming is None:
-            warming = self._warming[node] = threading.Thread(target=self._warm, args=(node, executor), daemon=True)
-            warming.start()
-        warming.join(0.0 if self._watch.known else self._wait)
-        return not warming.is_alive()
+    def _warm_ones(self, fresh: dict[NodeId, Executor]) -> dict[NodeId, Executor]:
+        """Return the nodes whose Python has run: the first task there takes long, and no live query should wait for it.
+
+        All warm up at once, and the first placement waits for them, though not for stragglers.
+        """
+        for node, executor in fresh.items():
+            if node not in self._warming:
+                self._warming[node] = threading.Thread(target=self._warm, args=(node, executor), daemon=True)
+                self._warming[node].start()
+        began = time.monotonic()
+        first = FirstPlacement(began)
+        while not self._watch.known and fresh:
+            warm = [node for node in fresh if not self._warming[node].is_alive()]
+            now = time.monotonic()
+            self._ready(len(warm), self._expected)
+            if not first.waits(now, len(warm), len(fresh)) or now - began > self._wait:
+                break
+            time.sleep(WARM_LOOK_SECONDS)
+        return {node: one for node, one in fresh.items() if not self._warming[node].is_alive()}
 
     def _warm(self, node: NodeId, executor: Executor) -> None:
         """Start a node's Python, and load the application there; whatever goes wrong shows in the first cycle."""
-        work = [partial(_warm_up, self._run_context)]
-        with contextlib.suppress(Exception), PinnedSlots(self._context, [executor]) as slot:
-            outcome = slot.run(work, name=f"{self._program.name}: {executor.host} warms up")
-            for _, reported in outcome.reports:
-                self._watch.take_agent_report(node, pickle.loads(reported))
+        with contextlib.suppress(Exception):
+            self._context.setJobDescription(f"{self._program.name}: {executor.host} warms up")
+            reports = pinned_item(self._context, executor).map(_warm_up(self._run_context, executor.host)).collect()
+            self._watch.take_agent_report(node, reports[0])
+
+    def domain_of(self, node: NodeId) -> str | None:
+        """See ResidentBackend: nothing here needs it."""
+        return None
+
+    def release_nodes(self, nodes: Sequence[NodeId]) -> None:
+        """See Backend: nodes that will go are not noticed here before they have gone."""
 
     def request_nodes(self, count: int) -> str | None:
         """See Backend: by the owner's means; a cluster manager brings new executors for lost ones by itself."""
@@ -197,7 +219,7 @@ class SparkBackend:
             report, agent = read_report(data)
             self._watch.take_agent_report(job.nodes[slot], agent)
             found.append(report)
-        return [*found, CycleEnded(job.desired.number, job.desired.epoch)]
+        return [*found, *self._watch.code_news(), CycleEnded(job.desired.number, job.desired.epoch)]
 
     def _cancel(self, why: str) -> None:
         """Give the running job up; its reports do not come."""
@@ -228,6 +250,11 @@ class SparkBackend:
                 nodes,
             )
         return self._slots
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Where the nodes' store agents listen; from any thread."""
+        return tuple(str(one) for one in dict(self._watch.roster.addresses()).values())
 
     def wake(self) -> None:
         """Nothing waits long here: a job has its time."""
@@ -291,8 +318,11 @@ class _Job:
             self.error = error
 
 
-def _warm_up(context: RunContext, slot: int, blocks: list[bytes]) -> list[tuple[int, bytes]]:
-    return [(DRIVER, pickle.dumps(warm_up(context)))]
+def _warm_up(context: RunContext, host: str) -> Callable[[Any], AgentReport | None]:
+    def run(marker: Any) -> AgentReport | None:
+        return warm_up(context) if is_here(host) else None
+
+    return run
 
 
 def _level(shared: Any, job: bytes, level: int, slot: int, blocks: list[bytes]) -> Any:

@@ -20,10 +20,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,36 +31,20 @@ from typing import Self
 import holdfast
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import NodeId
+from holdfast.spark.class_archive import find_archive, spark_home
+from holdfast.spark.cluster_jvm import MODULES, SMALL_JVM, scala_version
 from holdfast.spark.java import find_java_home
+from holdfast.spark.node_network import NodeNetwork
 from holdfast.spark.process_reaper import ProcessReaper, kill_session, session_of, signal_session
+from holdfast.spark.slowed_node import SlowedNode
+from holdfast.spark.small_disk import fill_up, mount_small_disk
 from holdfast.store.agent.agent_files import AgentSettings, agent_ready, enter_ring, write_settings
 from holdfast.store.agent.spool import SPOOL_VARIABLE, agent_address
 from holdfast.store.wire.address import Address
+from holdfast.wording import counted
 
 MASTER_HOST = "127.0.0.1"
 START_SECONDS = 120.0
-TURN_SECONDS = 0.1
-"""A slowed node is frozen and thawed once in this time."""
-
-_SMALL_JVM = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData", "-Xss512k"]
-# What Spark's launcher opens for its own JVMs, as far as a master or a worker needs it.
-_OPENED = [
-    "lang",
-    "lang.invoke",
-    "lang.reflect",
-    "io",
-    "net",
-    "nio",
-    "util",
-    "util.concurrent",
-    "util.concurrent.atomic",
-]
-_MODULES = [
-    *(f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in _OPENED),
-    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
-    "--add-opens=java.base/sun.security.action=ALL-UNNAMED",
-    "-Djdk.reflect.useDirectMethodHandle=false",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +62,28 @@ class EmbeddedCluster:
     """A standalone Spark cluster in processes of this machine; use it as a context."""
 
     def __init__(
-        self, nodes: int, *, cores: int = 2, memory_mb: int = 600, agents: AgentSettings | None = None
+        self,
+        nodes: int,
+        *,
+        cores: int = 2,
+        memory_mb: int = 600,
+        agents: AgentSettings | None = None,
+        wait: bool = True,
+        progress: Callable[[str], object] = lambda line: None,
+        jvm_options: Callable[[str], Sequence[str]] | None = None,
+        network: bool = False,
+        small_disks: Mapping[str, int] | None = None,
     ) -> None:
         """Start a master and so many nodes, each with so many cores and so much memory for its executor.
 
         Of two cores one is for the task that stays, the other for jobs that read sources.
 
         `agents` says how agents run: fragments, durable folder; where they listen and their secret is seen to here.
+        Without `wait`, return at once: `master_url` waits for the master, `await_ready` for all nodes, and what failed
+        meanwhile is raised there. `progress` gets a line for each step, in a thread of the cluster's own. `jvm_options`
+        gives more options of a JVM, by its process's name; default: Spark's classes from their archive, if it is there.
+        As root: with `network`, nodes have a network of their own that can be cut; the local files of the nodes in
+        `small_disks` are on a file system of so many MB, which can be filled.
         """
         if nodes < 1 or nodes > 200:
             raise BadInput(f"{nodes} nodes", field="nodes", remedy="give 1 to 200")
@@ -101,21 +100,58 @@ class EmbeddedCluster:
             wait_for_ring=True,
             secret_file=str(self.secret_file),
         )
-        self._slowed: dict[NodeId, _Slowed] = {}
+        self._slowed: dict[NodeId, SlowedNode] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._reaper = ProcessReaper()
         self._reaper.watch_folder(str(self.folder))
+        self._progress, self._jvm_options = progress, jvm_options
+        self._network: NodeNetwork | None = None
+        self._disks = dict(small_disks or {})
+        if network:
+            self._network = NodeNetwork()
+            for words in self._network.undo_commands():
+                self._reaper.undo(*words)
+        self._stopping = threading.Event()
+        self._start: Future[None] = Future()
+        self._master: Future[str] = Future()
+        self._starter = threading.Thread(target=self._bring_up, args=(nodes,), name="holdfast-cluster", daemon=True)
         try:
             _write_secret(self.secret_file)
-            self.master_url = self._start_master()
+            self._starter.start()
+            if wait:
+                self.await_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def master_url(self) -> str:
+        """The address of the master; waits until it has one."""
+        return self.await_master()
+
+    def await_master(self) -> str:
+        """Wait until the master has an address, and return it."""
+        return self._master.result()
+
+    def await_ready(self) -> None:
+        """Wait until every node has registered with the master and its agent is part of the ring."""
+        self._start.result()
+
+    def _bring_up(self, nodes: int) -> None:
+        """Start the processes, as soon as each can be started; runs in a thread of its own."""
+        try:
+            self._master.set_result(self._start_master())
             for host in [self._next_host() for _ in range(nodes)]:
                 self._start_worker(host)
             self._form_ring()
             self._await_workers(nodes)
             self.await_agents()
-        except BaseException:
-            self.stop()
-            raise
+        except BaseException as error:
+            for waited in (self._master, self._start):
+                if not waited.done():
+                    waited.set_exception(error)
+        else:
+            self._start.set_result(None)
 
     def __enter__(self) -> Self:
         """Return the running cluster."""
@@ -157,6 +193,16 @@ class EmbeddedCluster:
         process.wait()
         self._reaper.forget_group(gone.group)
 
+    def decommission_node(self, node: NodeId) -> None:
+        """Tell the executors of a node that it will go, as cluster managers do before they take a machine away.
+
+        Spark listens where `spark.decommission.enabled` is set; where it is not, the signal ends the executor.
+        """
+        for pid in session_of(self.nodes[node].group):
+            with contextlib.suppress(OSError):
+                if b"CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGPWR)
+
     def freeze_node(self, node: NodeId) -> None:
         """Stop a node without ending it, as a machine that hangs: nothing on it runs, its connections stay open."""
         self._unslow(node)
@@ -172,7 +218,40 @@ class EmbeddedCluster:
             raise BadInput(f"{share:g} of the time", field="share", remedy="give a share above 0, up to 1")
         self._unslow(node)
         if share < 1:
-            self._slowed[node] = _Slowed(self.nodes[node].group, share)
+            self._slowed[node] = SlowedNode(self.nodes[node].group, share)
+
+    def cut_off(self, node: NodeId) -> None:
+        """Cut a node off from all but those that are cut off too; its connections stay open, and carry nothing."""
+        self._need_network().cut(self.nodes[node].host)
+
+    def connect(self, node: NodeId) -> None:
+        """Connect a node again that was cut off."""
+        self._need_network().heal(self.nodes[node].host)
+
+    @property
+    def cuttable(self) -> bool:
+        """Whether its nodes have a network of their own."""
+        return self._network is not None
+
+    def _need_network(self) -> NodeNetwork:
+        if self._network is None:
+            raise CheckFailed("its nodes are on loopback, which cannot be cut", where="embedded cluster")
+        return self._network
+
+    def local_files(self, node: NodeId) -> Path:
+        """Return where a node's executors have their local files."""
+        return self.folder / node / "local"
+
+    def fill_disk(self, node: NodeId) -> int:
+        """Fill the small disk of a node; return how many bytes that took."""
+        if node not in self._disks:
+            raise CheckFailed(f"{node} has no disk of its own", where="embedded cluster")
+        return fill_up(self.local_files(node) / "filler")
+
+    @property
+    def host(self) -> str:
+        """Where the master listens, and a driver should."""
+        return MASTER_HOST if self._network is None else self._network.host
 
     @property
     def living(self) -> int:
@@ -200,6 +279,7 @@ class EmbeddedCluster:
     def _await_agent(self, node: Node, problem: str, look: Callable[[], object]) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not look():
+            self._check_going_on()
             if time.monotonic() > deadline or self._processes[node.group].poll() is not None:
                 log = (node.spool / "log").read_text(errors="replace").strip().splitlines()[-1:]
                 raise CheckFailed(
@@ -226,6 +306,9 @@ class EmbeddedCluster:
 
     def stop(self) -> None:
         """End every process and remove the cluster's folder."""
+        self._stopping.set()
+        if self._starter.is_alive():
+            self._starter.join()  # it starts no process after this
         for node in list(self._slowed):
             self._unslow(node)
         self._reaper.close()
@@ -241,11 +324,11 @@ class EmbeddedCluster:
 
     def _next_host(self) -> str:
         self._started += 1
-        return f"127.0.0.{self._started + 1}"
+        return f"127.0.0.{self._started + 1}" if self._network is None else self._network.host_of(self._started)
 
     def _start_master(self) -> str:
-        arguments = ["--host", MASTER_HOST, "--port", "0", "--webui-port", "0"]
-        log = self._spawn("master", "org.apache.spark.deploy.master.Master", arguments, MASTER_HOST, {})[1]
+        arguments = ["--host", self.host, "--port", "0", "--webui-port", "0"]
+        log = self._spawn("master", "org.apache.spark.deploy.master.Master", arguments, self.host, {})[1]
         return self._await_line(log, r"Starting Spark master at (spark://\S+)", "the master did not start")[0]
 
     def _start_worker(self, host: str) -> Node:
@@ -256,7 +339,15 @@ class EmbeddedCluster:
         write_settings(spool, replace(self._agents, host=host))
         extra = {"SPARK_LOCAL_DIRS": str(self.folder / name / "local"), SPOOL_VARIABLE: str(spool)}
         main = "org.apache.spark.deploy.worker.Worker"
-        process, _ = self._spawn(name, main, arguments, host, extra, _with_agent(spool))
+        within: list[str] = []
+        if self._network is not None:
+            within, leave = self._network.join(host)
+            self._reaper.undo(*leave)
+        if name in self._disks:
+            local = self.local_files(NodeId(name))
+            self._reaper.undo("umount", "-l", str(local))
+            mount_small_disk(local, self._disks[name])
+        process, _ = self._spawn(name, main, arguments, host, extra, [*within, *_with_agent(spool)])
         node = Node(NodeId(name), host, process.pid, spool)
         self.nodes[node.id] = node
         return node
@@ -270,10 +361,9 @@ class EmbeddedCluster:
         extra: dict[str, str],
         before: Sequence[str] = (),
     ) -> tuple[subprocess.Popen[bytes], Path]:
-        spark = find_spec("pyspark")
-        assert spark is not None
-        assert spark.origin is not None
-        home = Path(spark.origin).parent
+        home = spark_home()
+        archive = find_archive(self._java, home) if self._jvm_options is None else None
+        options = [archive.option] if archive else [] if self._jvm_options is None else self._jvm_options(name)
         place = self.folder / name
         place.mkdir(exist_ok=True)
         log = place / "log"
@@ -281,13 +371,13 @@ class EmbeddedCluster:
             **os.environ,
             "JAVA_HOME": str(self._java),
             "SPARK_HOME": str(home),
-            "SPARK_SCALA_VERSION": _scala_version(home),
+            "SPARK_SCALA_VERSION": scala_version(home),
             "SPARK_LOCAL_IP": host,
             "SPARK_NO_DAEMONIZE": "1",
             **extra,
         }
-        command = [*before, str(self._java / "bin" / "java"), "-Xmx192m", *_SMALL_JVM, *_MODULES]
-        command += ["-cp", str(home / "jars" / "*"), main, *arguments]
+        command = [*before, str(self._java / "bin" / "java"), "-Xmx192m", *SMALL_JVM, *options, *MODULES]
+        command += ["-cp", archive.class_path if archive else str(home / "jars" / "*"), main, *arguments]
         with log.open("wb") as out:
             process = subprocess.Popen(
                 command,
@@ -302,15 +392,35 @@ class EmbeddedCluster:
         self._processes[process.pid] = process
         return process, log
 
+    def _check_going_on(self) -> None:
+        if self._stopping.is_set():
+            raise CheckFailed("was stopped while it started", where="embedded cluster")
+
     def _await_workers(self, count: int) -> None:
         """Wait until the master has registered so many workers."""
-        log = self.folder / "master" / "log"
-        self._await_line(log, r"Registering worker", "the workers did not register", times=count)
+        log, seen = self.folder / "master" / "log", 0
 
-    def _await_line(self, log: Path, pattern: str, problem: str, times: int = 1) -> list[str]:
+        def count_them(found: list[str]) -> None:
+            nonlocal seen
+            if len(found) > seen:
+                seen = len(found)
+                self._progress(f"{seen} of {counted(count, 'node')} registered with the master")
+
+        self._await_line(log, r"Registering worker", "the workers did not register", times=count, look=count_them)
+
+    def _await_line(
+        self,
+        log: Path,
+        pattern: str,
+        problem: str,
+        times: int = 1,
+        look: Callable[[list[str]], object] = lambda found: None,
+    ) -> list[str]:
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
+            self._check_going_on()
             found = re.findall(pattern, log.read_text(errors="replace"))
+            look(found)
             if len(found) >= times:
                 return found
             if any(process.poll() is not None for process in self._processes.values()):
@@ -320,31 +430,6 @@ class EmbeddedCluster:
         raise CheckFailed(
             f"{problem}: {last[0]}", where="embedded cluster", remedy="see that Java 17+ and memory are there"
         )
-
-
-class _Slowed:
-    """Freezes and thaws a session in turns."""
-
-    def __init__(self, session: int, share: float) -> None:
-        self._session, self._share = session, share
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"holdfast-slow-{session}", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            while not self._end.is_set():
-                signal_session(self._session, signal.SIGSTOP)
-                self._end.wait(TURN_SECONDS * (1 - self._share))
-                signal_session(self._session, signal.SIGCONT)
-                self._end.wait(TURN_SECONDS * self._share)
-        finally:
-            signal_session(self._session, signal.SIGCONT)
-
-    def end(self) -> None:
-        """Let it run freely."""
-        self._end.set()
-        self._thread.join()
 
 
 def _with_agent(spool: Path) -> list[str]:
@@ -361,10 +446,3 @@ def _with_agent(spool: Path) -> list[str]:
 def _write_secret(path: Path) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
-
-
-def _scala_version(home: Path) -> str:
-    """Return what Spark's shell scripts would put into the environment; workers start executors only with it."""
-    for jar in (home / "jars").glob("spark-core_*.jar"):
-        return jar.name.removeprefix("spark-core_").split("-")[0]
-    raise BadInput("has no spark-core jar", where=str(home), remedy="install pyspark anew: `make clean setup`")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
@@ -12,28 +15,67 @@ MOST_BYTES = 64 << 20
 """A file that has grown beyond it becomes events.1.jsonl, in the place of the one before, and a new one is begun."""
 
 
+REPEATED = ("run", "plan", "state")
+"""Events without which the others say little: a new file begins with the last one of each, `state` by partition."""
+
+
 class EventFile:
     """Appends every event of a run, one JSON object a line."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, Lock()
+        self.path = self._path = path
+        self._lock, self._repeated = Lock(), dict[str, str]()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a")
+        self._closed = False
+        self.left_out = 0
+        """Events that could not be written since the last one that was."""
 
     def write(self, seen: Observation) -> None:
-        """Append an event."""
-        line = json.dumps({"at": round(seen.at, 3), "event": seen.kind, **seen.fields}) + "\n"
+        """Append an event; one that cannot be written (a full disk) is left out and counted: the run goes on."""
+        line = _line(seen)
         with self._lock:
-            if self._file.closed:
+            if self._closed:
                 return
-            self._file.write(line)
+            if seen.kind in REPEATED:
+                if seen.kind == "run":
+                    self._repeated.clear()
+                key = f"{seen.kind} {seen.fields.get('partition', '')}"
+                self._repeated[key] = _line(seen, repeated=True)
+            try:
+                self._append(line)
+            except OSError:
+                self.left_out += 1
+
+    def _append(self, line: str) -> None:
+        if self._file.closed:  # the last attempt to write, or to begin a file, failed
+            self._file = self._path.open("a")
+        if self.left_out:
+            left_out = {"at": round(time.time(), 3), "event": "events-left-out", "count": self.left_out}
+            line = json.dumps(left_out) + "\n" + line
+        self._put([line])
+        self.left_out = 0
+        if self._file.tell() > MOST_BYTES:
+            self._file.close()
+            self._path.replace(self._path.with_suffix(".1.jsonl"))
+            self._file = self._path.open("a")
+            self._put(self._repeated.values())
+
+    def _put(self, lines: Iterable[str]) -> None:
+        try:
+            self._file.writelines(lines)
             self._file.flush()
-            if self._file.tell() > MOST_BYTES:
-                self._file.close()
-                self._path.replace(self._path.with_suffix(".1.jsonl"))
-                self._file = self._path.open("a")
+        except OSError:
+            with suppress(OSError):
+                self._file.close()  # what it holds and cannot write would be written with the next event, in parts
+            raise
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
+        with self._lock, suppress(OSError):
+            self._closed = True
             self._file.close()
+
+
+def _line(seen: Observation, **more: object) -> str:
+    return json.dumps({"at": round(seen.at, 3), "event": seen.kind, **seen.fields, **more}) + "\n"

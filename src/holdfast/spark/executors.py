@@ -7,13 +7,16 @@ silent executor is asked to end, and never used again: when its machine thaws, i
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import NodeId
+from holdfast.runtime.fetches import CodeChosen
 from holdfast.spark.agents import AgentReport, Roster
 from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.pinned_jobs import Executor, executors_of
@@ -23,10 +26,34 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 WATCH_SECONDS = 0.1
+LEAVING_SECONDS = 0.5
+"""How often to ask which executors are decommissioned."""
 MOST_LOOKS = 10
 """After a loss, how often to look whether more are lost."""
+REPORT_SECONDS = 15.0
+"""How often it is reported that no executor has come."""
 SETTLE_SECONDS = 1.0
 """At the start, executors that come within so much of each other are taken together."""
+
+
+@dataclass(slots=True)
+class FirstPlacement:
+    """How long the first placement waits for nodes: what is placed does not move when others come. Pure.
+
+    A node that needs more than twice as long as the first one is not waited for; it is used from when it is ready.
+    """
+
+    began: float
+    first_at: float = math.inf
+    """When the first node was ready."""
+
+    def waits(self, now: float, ready: int, wanted: int) -> bool:
+        """Whether to wait, with so many nodes ready of those that are wanted."""
+        if not ready:
+            return True
+        self.first_at = min(self.first_at, now)
+        patience = max(SETTLE_SECONDS, self.first_at - self.began)
+        return ready < wanted and now - self.first_at < patience
 
 
 class ExecutorWatch:
@@ -51,6 +78,15 @@ class ExecutorWatch:
         """Nodes that were silent: their executors are not used again."""
         self.roster = Roster()
         self._logged: set[str] = set()
+        self._decommissions: bool | None = None
+        """Whether Spark decommissions executors; None: not asked yet."""
+        self._asked_at = -math.inf
+        """When Spark was last asked which executors are decommissioned."""
+        self._reported = 0.0
+        """After how many seconds without an executor a line was logged last."""
+        self._codes: dict[tuple[NodeId, float], tuple[int, int]] = {}
+        """m and k that the agents of nodes have chosen, by size of state."""
+        self._chosen: list[CodeChosen] = []
 
     def alive(self) -> dict[NodeId, Executor]:
         """Return the executors that Spark has, by the names of their nodes."""
@@ -68,21 +104,28 @@ class ExecutorWatch:
 
     def await_first(self) -> None:
         """Wait at the start until executors have come."""
-        deadline = time.monotonic() + self._wait
-        count, since = 0, time.monotonic()
+        began = since = time.monotonic()
+        count = 0
         while True:
             alive, now = len(self.alive()), time.monotonic()
             if alive != count:
                 count, since = alive, now
             if count and (count == self._expected or now - since > SETTLE_SECONDS):
                 return
-            if now > deadline:
-                raise CheckFailed(
-                    f"no executor came in {self._wait:.0f} s",
-                    where=f"application {self._application}",
-                    remedy="see that the cluster has free workers; the run goes on from here when started again",
-                )
+            self.check_wait(now - began)
             time.sleep(0.05)
+
+    def check_wait(self, seconds: float) -> None:
+        """Report now and then that no executor has come for so long; end where the run waits no longer."""
+        if seconds - self._reported > REPORT_SECONDS:
+            self._reported = seconds
+            self._log(f"no executor has come for {seconds:.0f} s: see that the cluster has free workers")
+        if seconds > self._wait:
+            raise CheckFailed(
+                f"no executor came in {self._wait:.0f} s",
+                where=f"application {self._application}",
+                remedy="see that the cluster has free workers; the run goes on from here when started again",
+            )
 
     def silent(self) -> set[NodeId]:
         """Return the nodes that have answered and do so no more; of one that never has, nothing is known.
@@ -91,6 +134,19 @@ class ExecutorWatch:
         """
         found = set() if self._keep_alive is None else self._keep_alive.silent() & self._keep_alive.answered()
         return {node for node in found if node in self.known and node not in self.fenced}
+
+    def leaving(self) -> set[NodeId]:
+        """Return the nodes whose executors are decommissioned: they will go, and still work."""
+        now = time.monotonic()
+        if self._decommissions is None:
+            self._decommissions = self._context.getConf().get("spark.decommission.enabled", "false") == "true"
+        if not self._decommissions or now < self._asked_at + LEAVING_SECONDS:
+            return set()
+        self._asked_at = now
+        try:
+            return {node for node, one in self.known.items() if decommissioned(self._context, one.id)}
+        except Exception:  # asked again; a node that goes unannounced is lost as any other
+            return set()
 
     def forget(self, nodes: Iterable[NodeId]) -> None:
         """Nodes are gone."""
@@ -118,6 +174,41 @@ class ExecutorWatch:
                 self._logged.add(report.problem)
                 self._log(f"nodes have no store agents, so snapshots go to the run's directory only: {report.problem}")
             return
+        if report.degraded is not None and report.degraded not in self._logged:
+            self._logged.add(report.degraded)
+            self._log(f"degraded: {report.degraded}")
+        self._take_codes(node, report)
         self.roster.add({node: report})
         if report.address is not None and self._keep_alive is not None:
             self._keep_alive.watch(node, Address.parse(report.address))
+
+    def _take_codes(self, node: NodeId, report: AgentReport) -> None:
+        for choice in report.codes:
+            try:
+                key, code = (node, float(choice["state_bytes"])), (int(choice["data"]), int(choice["parity"]))
+            except (KeyError, TypeError, ValueError):
+                continue  # of an agent that another release has started
+            if self._codes.get(key) != code:
+                before, self._codes[key] = self._codes.get(key), code
+                self._chosen.append(CodeChosen(node, dict(choice), before))
+
+    def code_news(self) -> list[CodeChosen]:
+        """Return the codes that agents have chosen since the last call."""
+        news, self._chosen = self._chosen, []
+        return news
+
+
+def decommissioned(context: SparkContext, executor: str) -> bool:
+    """Whether Spark has been told that an executor will go.
+
+    The scheduler is asked by the interface that it implements: Py4J would look at all methods of its class, whose types
+    need jars that a driver may not have.
+    """
+    jvm, gateway = context._jvm, context._gateway
+    assert jvm is not None
+    assert gateway is not None
+    types, given = gateway.new_array(jvm.java.lang.Class, 1), gateway.new_array(jvm.java.lang.Object, 1)
+    types[0], given[0] = jvm.java.lang.Class.forName("java.lang.String"), executor
+    interface = jvm.java.lang.Class.forName("org.apache.spark.scheduler.TaskScheduler")
+    found = interface.getMethod("getExecutorDecommissionState", types).invoke(context._jsc.sc().taskScheduler(), given)
+    return bool(found.isDefined())

@@ -11,7 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from holdfast.errors import BadInput
-from holdfast.runtime.coordinator.status import has_room
+from holdfast.runtime.coordinator.feeding import Feeding, log_batches
 from holdfast.spark.ingest import Ingestion
 from holdfast.spark.run import SparkRun
 
@@ -19,25 +19,16 @@ LOOK_SECONDS = 0.2
 """How often sources are asked whether they are still being read."""
 
 
-class Feed(Protocol):
+class Feed(Feeding, Protocol):
     """Brings batches into the source logs of a run; called in the run's own thread, apart from `available`."""
+
+    @property
+    def ends(self) -> bool:
+        """Whether the input has an end."""
+        ...
 
     def start(self) -> None:
         """Begin to read."""
-        ...
-
-    @property
-    def reading(self) -> bool:
-        """Whether more may come; raises what a source failed with."""
-        ...
-
-    @property
-    def pending(self) -> bool:
-        """Whether rows are there that are in no batch yet."""
-        ...
-
-    def log_batches(self) -> bool:
-        """Log batches of what has come, not too many at once; say whether there was one."""
         ...
 
     def available(self) -> Callable[[], bool]:
@@ -52,10 +43,22 @@ class Feed(Protocol):
 class SourceFeed:
     """Reads the application's sources as streams."""
 
-    def __init__(self, ingestion: Ingestion, running: SparkRun, *, available_now: bool) -> None:
-        """With `available_now`, read what there is and end."""
+    def __init__(
+        self,
+        ingestion: Ingestion,
+        running: SparkRun,
+        *,
+        available_now: bool,
+        ended: Callable[[], bool] | None = None,
+    ) -> None:
+        """With `available_now`, read what there is and end; with `ended`, read until it says that this was all."""
         self._ingestion, self._running, self._available_now = ingestion, running, available_now
-        self._looked_at, self._reading = -math.inf, True
+        self._looked_at, self._reading, self._ended = -math.inf, True, ended
+
+    @property
+    def ends(self) -> bool:
+        """See Feed."""
+        return self._available_now
 
     def start(self) -> None:
         """See Feed."""
@@ -67,6 +70,9 @@ class SourceFeed:
         now = time.monotonic()
         if now >= self._looked_at + LOOK_SECONDS:
             self._looked_at, self._reading = now, self._ingestion.reading
+            if self._ended is not None and self._reading and self._ended():
+                self._ingestion.stop()
+                self._reading = False
         return self._reading
 
     @property
@@ -76,15 +82,13 @@ class SourceFeed:
 
     def log_batches(self) -> bool:
         """See Feed."""
-        made, coordinator = False, self._running.coordinator
-        while has_room(coordinator.status, coordinator.pace.most_batches) and self._ingestion.make_batch() is not None:
-            made = True
-        return made
+        coordinator = self._running.coordinator
+        pace = coordinator.pace
+        return log_batches(coordinator.status, pace.most_ahead, self._ingestion.make_batch, pace.batches_behind)
 
     def available(self) -> Callable[[], bool]:
         """See Feed."""
-        through = self._ingestion.await_available()
-        return lambda: self._ingestion.intake.has_taken(through)
+        return self._ingestion.await_available()
 
     def stop(self) -> None:
         """See Feed."""
@@ -101,6 +105,11 @@ class GivenFeed:
         known = running.batch_log.last_given
         self._logged = int(running.logged) if known is None else known
         self._at = running.logged
+
+    @property
+    def ends(self) -> bool:
+        """See Feed."""
+        return True
 
     def start(self) -> None:
         """See Feed."""
@@ -140,11 +149,11 @@ class GivenFeed:
             self._batches.close()  # type: ignore[attr-defined]
 
 
-def finish(running: SparkRun, *, close: bool = False) -> None:
+def finish(running: SparkRun, *, close: bool = False, gives_up: Callable[[], bool] = lambda: False) -> None:
     """Process what is logged, also in partitions that wait for nodes; with `close`, close every window."""
     if close and not running.closed:
         running.log({}, last=True)
-    running.run()
+    running.run(gives_up=gives_up)
 
 
 def drain(running: SparkRun) -> None:

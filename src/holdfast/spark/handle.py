@@ -6,17 +6,23 @@ Runs on the driver, in the user's threads.
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from holdfast.spark.feed import Feed
+from holdfast.spark.listeners import Listeners
+from holdfast.spark.planned import RunPlan
 from holdfast.spark.run import SparkRun
 from holdfast.spark.run_loop import RunLoop
 from holdfast.spark.run_view import NodeStatus, QueryStatus, RecoveryStatus, RunView
 from holdfast.spark.stop_signals import StopSignals
 from holdfast.wording import counted
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryListener
 
 
 class Run:
@@ -29,8 +35,22 @@ class Run:
         run.stop()
     """
 
-    def __init__(self, running: SparkRun, feed: Feed, view: RunView, loop: RunLoop, directory: Path | str) -> None:
+    def __init__(
+        self,
+        running: SparkRun,
+        feed: Feed,
+        view: RunView,
+        loop: RunLoop,
+        directory: Path | str,
+        planned: RunPlan | None = None,
+        page: str | None = None,
+        listeners: Listeners | None = None,
+    ) -> None:
         """Made by `hf.start`."""
+        self._listeners = listeners or Listeners(running.id, running.start_id, running.program.name, loop.log)
+        self._planned = planned
+        self.page = page
+        """The address of the live page, as long as the run goes on; None: there is none."""
         self._running, self._feed, self._view, self._loop = running, feed, view, loop
         self._signals = StopSignals(loop.log)
         self._signals.stop(self)
@@ -69,6 +89,8 @@ class Run:
             message = (
                 f"Recovering: {counted(len(recovery.lost), 'partition')} lost, {len(recovery.restoring)} being restored"
             )
+        if active and (parked := [query.id for query in self._view.queries() if query.state == "parked"]):
+            message = f"{message}; parked: {', '.join(parked)}"
         behind = self._running.live_frontier < self._running.logged
         return {
             "message": message,
@@ -93,6 +115,27 @@ class Run:
         """The last hundred progress reports, oldest first."""
         return list(self._loop.reports)
 
+    def addListener(self, listener: StreamingQueryListener) -> None:  # noqa: N802
+        """Call a PySpark listener for this run: its start at once, then every progress report, and its end.
+
+        `listener` is what `spark.streams.addListener` takes, and gets the same events; that one does not reach runs of
+        Holdfast, because Spark's own bus carries Structured Streaming's queries only. It is called in a thread of its
+        own. `event.progress.json` has the fields of `lastProgress` too; its `id` is a UUID made of the run's.
+
+        Example:
+            class Rows(StreamingQueryListener):
+                def onQueryProgress(self, event):
+                    print(event.progress.batchId, event.progress.numInputRows)
+                ...
+            run.addListener(Rows())
+        """
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._listeners.add(listener, now)
+
+    def removeListener(self, listener: StreamingQueryListener) -> None:  # noqa: N802
+        """Call a listener no more."""
+        self._listeners.remove(listener)
+
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
         """Wait until the run ends, and raise what it failed with.
 
@@ -108,11 +151,14 @@ class Run:
     def processAllAvailable(self) -> None:  # noqa: N802
         """Wait until everything that the sources have now is processed and in the sinks; for tests, mostly.
 
-        Windows that later rows may still belong to stay open. Raises what the run failed with.
+        Windows that later rows may still belong to stay open. Raises what the run failed with, and where queries are
+        parked what parked them: all others are processed then, and the run goes on.
         """
         self._loop.process_all_available()
         if self._loop.problem is not None:
             raise self._loop.problem
+        if (parked := self._running.parked_problem) is not None:
+            raise parked
 
     def stop(self) -> None:
         """Stop reading, process what is logged, take a checkpoint, release the executors; wait until this is done.
@@ -139,8 +185,25 @@ class Run:
 
     @property
     def queries(self) -> list[QueryStatus]:
-        """Every query: `id`, `output`, `priority`, `state`, `published` (the last batch in its sink), `lag`."""
+        """Every query: `id`, `output`, `priority`, `state`, `published` (the last batch in its sink), `lag`, `error`.
+
+        A query whose state is `parked` waits for `resume`; `error` says what parked it.
+        """
         return self._view.queries()
+
+    def resume(self, query: str) -> None:
+        """Let a parked query go on with the batch that failed, once the cause is removed; does not wait for it.
+
+        `query` is its `id`, like `jams[0]`, or the name of an output: all its parked queries. One that fails again is
+        parked again.
+
+        Example:
+            for query in run.queries:
+                if query.state == "parked":
+                    print(query.id, query.error)
+                    run.resume(query.id)
+        """
+        self._running.resume(query)
 
     @property
     def nodes(self) -> list[NodeStatus]:
@@ -151,6 +214,16 @@ class Run:
     def recovery(self) -> RecoveryStatus | None:
         """What is `lost`, `restoring` and since when; None where every partition is live."""
         return self._view.recovery()
+
+    @property
+    def plan(self) -> dict[str, Any] | None:
+        """The joint plan of this start; None: there is none.
+
+        The fields of `holdfast plan auto --json`, and `predicted`: the promises of what this run executes of it.
+        """
+        if self._planned is None:
+            return None
+        return {**self._planned.document, "predicted": [dict(one) for one in self._planned.predicted]}
 
     def rows(self, output: str) -> pa.Table:
         """Return all rows of an output, by batch and then by partition; its sink must be Parquet or memory."""

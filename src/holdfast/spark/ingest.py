@@ -5,16 +5,20 @@ source's partitions and writes them as pieces, each task under names that no oth
 waits in the intake (`runtime.io.intake`) until a batch of the log names it, with its offsets and all that a reader
 needs to go on after it (`reader_checkpoint`). Rows are written once, and do not pass through the driver.
 
+Sources that are read in place have no query: their folders and topics are looked at (`file_listing`), and batches take
+ranges of them.
+
 A second loop makes batches of what has arrived, so that ingestion never waits for processing. Back-pressure: when more
 than `most_behind` micro-batches of a source are waiting, `foreachBatch` waits too, so the lag is bounded and the
-source's own limits decide what it holds meanwhile.
+source's own limits decide what it holds meanwhile. A source that drops what Spark has committed (`source_commits`)
+waits until a batch names its micro-batch.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,13 +28,18 @@ from holdfast.application import Application, steps
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId, OperatorId
 from holdfast.runtime.io.batch_log import piece_name
+from holdfast.runtime.io.batch_size import BatchSize
+from holdfast.runtime.io.in_place_readers import in_place_readers
 from holdfast.runtime.io.intake import MOST_ARRIVALS, Intake, MicroBatch
 from holdfast.runtime.io.source_pieces import piece_fields, piece_of, write_piece
 from holdfast.runtime.program import SourceProgram
+from holdfast.spark.file_listing import FolderWatch
 from holdfast.spark.reader_checkpoint import ReaderCheckpoint
 from holdfast.spark.readers import open_sources
 from holdfast.spark.run import SparkRun
 from holdfast.spark.settings import Settings
+from holdfast.spark.source_commits import drops_committed, sources_of
+from holdfast.spark.start_progress import StartProgress
 from holdfast.storage.storage import Storage
 
 if TYPE_CHECKING:
@@ -61,19 +70,28 @@ class Ingestion:
         most_behind: int | None = None,
         idle_batches: int | None = None,
         frames: Mapping[OperatorId, DataFrame] | None = None,
+        progress: StartProgress | None = None,
+        settings: Settings | None = None,
+        log: Callable[[str], object] = lambda line: None,
     ) -> None:
         """Prepare a query for every source; each must have a reader.
 
         `frames`: the sources' DataFrames, where they are open already (None: they are opened by `start`).
         `most_behind`: micro-batches that may wait; then sources wait too (None: as
-        spark.holdfast.ingest.maxPendingBatches says). For the others see `Intake`.
+        spark.holdfast.ingest.maxPendingBatches says). `settings`: None: those of the session. For the others see
+        `Intake`.
         """
-        self._run, self._spark = run, spark
-        self._most_behind = Settings.read(spark).max_pending_batches if most_behind is None else most_behind
+        self._run, self._spark, self._progress = run, spark, progress or StartProgress()
+        self._readers = in_place_readers(run.batch_log.sources, run.storage, run.batch_log)
+        if settings is None:
+            settings = Settings.read(spark) if most_behind is None or self._readers else Settings()
+        self._most_behind = settings.max_pending_batches if most_behind is None else most_behind
         self._app, self._frames, self._available_now = app, frames, False
         names = []
         for name, step in app.steps.items():
             if not isinstance(step, steps.Source):
+                continue
+            if name in self._readers:
                 continue
             if step.reader is None and frames is None:
                 raise BadInput(
@@ -83,14 +101,26 @@ class Ingestion:
                     remedy="give the source one: app.source(…, lambda spark: spark.readStream…)",
                 )
             names.append(name)
+        self._size = BatchSize(settings.batch_seconds, settings.batch_bytes)
         self.intake = Intake(
-            run.batch_log, names, most_arrivals=most_arrivals, idle_batches=idle_batches, go_back=self._read_again
+            run.batch_log,
+            [*names, *self._readers],
+            most_arrivals=most_arrivals,
+            idle_batches=idle_batches,
+            go_back=self._read_again,
+            in_place=self._readers,
+            most_bytes=lambda: self._size.limit,
+            arrived_bytes=settings.batch_bytes,
+            marks_ahead=lambda: bool(self._readers) and self._run.coordinator.reads.is_ahead(),
         )
+        self._watches = {name: FolderWatch(one, woke=run.wake, log=log) for name, one in self._readers.items()}
         self._names = names
         self._queries: dict[OperatorId, StreamingQuery] = {}
         self._checkpoints: dict[OperatorId, ReaderCheckpoint] = {}
         self._stopping = False
         self._problems: dict[OperatorId, HoldfastError] = {}
+        self.uncommitted: set[OperatorId] = set()
+        """Sources whose last micro-batch has arrived, and is committed once a batch names it."""
 
     def start(self, *, available_now: bool = False) -> None:
         """Start reading; with `available_now`, read what there is and end.
@@ -102,6 +132,11 @@ class Ingestion:
         if self._run.batch_log.closed:
             if self._run.coordinator.status.settled:
                 self._run.batch_log.check_open()
+            return
+        for name, watch in self._watches.items():
+            self._progress.reading(name)
+            watch.start(available_now=available_now)
+        if not self._names:
             return
         self._run.reads_sources()
         self._frames = open_sources(self._app, self._spark) if self._frames is None else self._frames
@@ -117,6 +152,7 @@ class Ingestion:
     def _start_query(self, name: OperatorId) -> None:
         assert self._frames is not None
         turn, state = self.intake.reader(name)
+        drops = drops_committed(sources_of(self._frames[name]))
         place = ReaderCheckpoint(self._run.storage, name, self._run.claim, state)
         self._checkpoints[name] = place
         writer = (
@@ -124,8 +160,9 @@ class Ingestion:
             .select(*self._run.program.sources[name].schema.names)
             .writeStream.queryName(f"holdfast {self._run.id}: {name}")
             .option("checkpointLocation", place.folder.as_uri())
-            .foreachBatch(partial(self._arrived, name, turn, place))
+            .foreachBatch(partial(self._arrived, name, turn, place, drops=drops))
         )
+        self._progress.reading(name)
         self._queries[name] = (writer.trigger(availableNow=True) if self._available_now else writer).start()
 
     def _read_again(self, name: OperatorId) -> None:
@@ -140,6 +177,8 @@ class Ingestion:
     def stop(self) -> None:
         """Stop reading; what has arrived and is in no batch is read again by the next start."""
         self._stopping = True
+        for watch in self._watches.values():
+            watch.stop()
         for query in self._queries.values():
             query.stop()
         for place in self._checkpoints.values():
@@ -154,62 +193,105 @@ class Ingestion:
                     raise self._problems[name]
                 first = str(problem).strip().splitlines()[0]
                 raise CheckFailed(f"stopped: {first}", where=f"source {name}", remedy="mend it, then run again")
-        return any(query.isActive for query in self._queries.values())
+        found = any(query.isActive for query in self._queries.values())
+        return found or any(watch.reading for watch in self._watches.values())
 
     @property
     def waiting(self) -> dict[OperatorId, int]:
         """Micro-batches of each source that are written down and not processed."""
-        # Those that wait for nodes have the log; live ones must not wait for them.
-        return self.intake.waiting(self._run.live_frontier)
+        # Those that wait for nodes have the log, and so have slow ones that are worth less: others must not wait.
+        return self.intake.waiting(self._run.leading_frontier)
 
-    def await_available(self) -> dict[OperatorId, int]:
-        """Wait until everything the sources have now has arrived; return the last micro-batch of each."""
+    def await_available(self) -> Callable[[], bool]:
+        """Wait until everything the sources have now has arrived; return what says whether batches have it."""
+        for watch in self._watches.values():
+            watch.look()
+        taken = [reader.taken_now() for reader in self._readers.values()]
         for query in self._queries.values():
             query.processAllAvailable()
-        return {name: self.intake.last(name) for name in self._names}
+        through = {name: self.intake.last(name) for name in self._names}
+        return lambda: self.intake.has_taken(through) and all(done() for done in taken)
 
     def make_batch(self) -> BatchId | None:
         """Make the next batch of what has arrived, and log it; None where nothing has."""
+        now = time.monotonic()
+        if self._readers:
+            self._size.completed(self._run.live_frontier, now)
         batch = self.intake.make_batch()
         if batch is not None:
+            record = self._run.batch_log.record(batch) if self._readers else None
+            if record is not None:
+                size = sum(part.bytes for one in record.sources.values() for part in one.ranges)
+                self._size.logged(batch, size, now)
             for name, place in self._checkpoints.items():
                 place.logged(self.intake.reader(name)[1])
         return batch
 
     # -- arrivals ---------------------------------------------------------------------------------------------------
 
-    def _arrived(self, name: OperatorId, turn: int, place: ReaderCheckpoint, frame: DataFrame, number: int) -> None:
-        """Write a micro-batch down: its rows on the executors, then what a reader needs to go on after it."""
+    def _arrived(
+        self,
+        name: OperatorId,
+        turn: int,
+        place: ReaderCheckpoint,
+        frame: DataFrame,
+        number: int,
+        *,
+        drops: bool = False,
+    ) -> None:
+        """Write a micro-batch down: its rows on the executors, then what a reader needs to go on after it.
+
+        Where the source drops what is committed, it is committed once a batch names it.
+        """
         try:
-            self._await_room(name, turn)
-            offsets = place.offsets(number)
-            if self.intake.knows(name, number, offsets, turn=turn):
-                return
-            source, claim, storage = self._run.program.sources[name], self._run.claim, self._run.storage
-            # A reader that begins anew may deliver the same number: what an earlier one sweeps must not be its pieces.
-            label = f"{number}-{turn}"
-            write = partial(_write_pieces, storage, source, claim, label)
-            found = frame.mapInArrow(write, _WRITTEN).toArrow().to_pylist()
-            for row in found:
-                if row["problem"] is not None:
-                    raise BadInput(row["problem"], remedy="mend the source, then run again")
-            ordered = sorted(found, key=lambda row: (row["task"], row["number"]))
-            pieces = tuple(piece_of(json.loads(row["piece"])) for row in ordered)
-            self.intake.arrived(name, MicroBatch(number, offsets, pieces, place.after(number)), turn=turn)
-            self._run.wake()
-            self._sweep(name, claim, label, {piece.file for piece in pieces})
+            self._take(name, turn, place, frame, number)
+            if drops:
+                self._await_logged(name, turn, number)
         except HoldfastError as error:
             # Spark knows it as a line of text; `reading` raises it as it is.
             self._problems.setdefault(name, error)
             raise
 
+    def _take(self, name: OperatorId, turn: int, place: ReaderCheckpoint, frame: DataFrame, number: int) -> None:
+        self._await_room(name, turn)
+        offsets = place.offsets(number)
+        if self.intake.knows(name, number, offsets, turn=turn):
+            return
+        source, claim, storage = self._run.program.sources[name], self._run.claim, self._run.storage
+        # A reader that begins anew may deliver the same number: what an earlier one sweeps must not be its pieces.
+        label = f"{number}-{turn}"
+        write = partial(_write_pieces, storage, source, claim, label, self._run.batch_log.event_bound())
+        found = frame.mapInArrow(write, _WRITTEN).toArrow().to_pylist()
+        for row in found:
+            if row["problem"] is not None:
+                raise BadInput(row["problem"], remedy="mend the source, then run again")
+        ordered = sorted(found, key=lambda row: (row["task"], row["number"]))
+        pieces = tuple(piece_of(json.loads(row["piece"])) for row in ordered)
+        self.intake.arrived(name, MicroBatch(number, offsets, pieces, place.after(number)), turn=turn)
+        self._progress.rows_came(name, sum(piece.rows for piece in pieces))
+        self._run.wake()
+        self._sweep(name, claim, label, {piece.file for piece in pieces})
+
     def _await_room(self, name: OperatorId, turn: int) -> None:
         """Wait while too much of a source is waiting for processing."""
         while self.waiting[name] >= self._most_behind:
-            if self._stopping or self.intake.reader(name)[0] != turn:
-                # Returning would tell Spark that the micro-batch was taken.
-                raise IngestionStopped("reading was stopped", where=f"source {name}")
+            self._check_reading(name, turn)
             time.sleep(_LOOK_AGAIN)
+
+    def _check_reading(self, name: OperatorId, turn: int) -> None:
+        """Refuse to go on where reading has stopped: returning would tell Spark that the micro-batch was taken."""
+        if self._stopping or self.intake.reader(name)[0] != turn:
+            raise IngestionStopped("reading was stopped", where=f"source {name}")
+
+    def _await_logged(self, name: OperatorId, turn: int, number: int) -> None:
+        """Wait until a batch names a micro-batch: what Spark's commit deletes is not needed any more then."""
+        self.uncommitted.add(name)
+        try:
+            while not self.intake.has_taken({name: number}):
+                self._check_reading(name, turn)
+                time.sleep(_LOOK_AGAIN)
+        finally:
+            self.uncommitted.discard(name)
 
     def _sweep(self, name: OperatorId, claim: int, label: str, named: set[str]) -> None:
         """Delete pieces of this micro-batch, of this driver, that do not count: attempts that never happened."""
@@ -218,7 +300,12 @@ class Ingestion:
 
 
 def _write_pieces(
-    storage: Storage, source: SourceProgram, claim: int, label: str, given: Iterable[pa.RecordBatch]
+    storage: Storage,
+    source: SourceProgram,
+    claim: int,
+    label: str,
+    bound: int | None,
+    given: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Write the rows of one task as a piece; answer with what it is, or with what is wrong. Runs on an executor."""
     from pyspark import TaskContext
@@ -229,7 +316,7 @@ def _write_pieces(
         piece = problem = None
         try:
             name = piece_name(source.id, claim, label)
-            piece = json.dumps(piece_fields(write_piece(storage, source, rows, name)))
+            piece = json.dumps(piece_fields(write_piece(storage, source, rows, name, bound)))
         except HoldfastError as error:
             problem = str(error)
         columns = [pa.array([task], pa.int32()), pa.array([number], pa.int32())]

@@ -26,8 +26,9 @@ from holdfast.ids import NodeId
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.frames import ConnectionEnded, FrameProtocol
 from holdfast.store.wire.greeting import open_frames
-from holdfast.store.wire.handshake import key_from_file
 from holdfast.store.wire.messages import Kind
+from holdfast.store.wire.secret_files import keys_from_file
+from holdfast.store.wire.tls import Tls
 
 SECONDS = 2.5
 PINGS = 5
@@ -56,11 +57,13 @@ class KeepAlive:
         agents: Mapping[NodeId, Address] | None = None,
         *,
         secret_file: Path | str | None = None,
+        tls: Tls | None = None,
         seconds: float = SECONDS,
         first_seconds: float = FIRST_SECONDS,
     ) -> None:
         """Watch these nodes; `seconds` of silence, with several pings unanswered, make a node silent."""
-        self._key = key_from_file(secret_file)
+        self._key = keys_from_file(secret_file)
+        self._tls = None if tls is None else tls.context(serving=False)
         self._seconds, self._first = seconds, first_seconds
         self._every = seconds / PINGS
         self._lock = threading.Lock()
@@ -176,7 +179,9 @@ class KeepAlive:
             try:
                 with self._lock:
                     one.pings += 1
-                protocol = await asyncio.wait_for(open_frames(one.address, self._key), max(self._seconds, 1.0))
+                protocol = await asyncio.wait_for(
+                    open_frames(one.address, self._key, self._tls), max(self._seconds, 1.0)
+                )
                 while True:
                     await protocol.send(Kind.REQUEST, {"do": "ping"})
                     await self._answer(one, protocol)

@@ -140,6 +140,29 @@ class PinnedSlots:
         return anchor
 
 
+def pinned_item(context: SparkContext, executor: Executor) -> Any:
+    """Return an RDD of one item that Spark places on an executor."""
+    from pyspark import RDD
+    from pyspark.serializers import CPickleSerializer, NoOpSerializer
+
+    jvm = context._jvm
+    assert jvm is not None
+    serializer = CPickleSerializer()
+    wish = jvm.java.util.ArrayList()
+    wish.add(f"executor_{executor.host}_{executor.id}")
+    items = jvm.java.util.ArrayList()
+    items.add(jvm.scala.Tuple2(bytearray(serializer.dumps(0)), jvm.PythonUtils.toSeq(wish)))
+    tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
+    placed = context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(items), tag)
+    raw: RDD[Any] = RDD(placed.toJavaRDD(), context, NoOpSerializer())
+    return raw.map(serializer.loads)
+
+
+def task_cpus(context: SparkContext) -> int:
+    """Return how many cores of an executor each task claims."""
+    return int(context.getConf().get("spark.task.cpus", "1") or 1)
+
+
 def own_host() -> str:
     """Return an address of the node this process runs on, at which others reach it."""
     if named := _named():

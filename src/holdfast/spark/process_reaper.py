@@ -1,15 +1,16 @@
 """Outlives its parent by a moment, to end what the parent started. Runs beside the driver, as a process of its own.
 
-The parent writes `+GROUP` for each process group it starts, `-GROUP` when one has ended, `@FOLDER` for a folder to go.
-When the pipe closes, however the parent ended (also by `kill -9`), the process reaper kills the groups, removes the
-folders and ends. A group's leader leads a session too: what has left the group (Spark's Python workers do) is still in
-the session and goes with it, frozen or not. It imports nothing but the standard library, so it starts in a few
-milliseconds.
+The parent writes `+GROUP` for each process group it starts, `-GROUP` when one has ended, `@FOLDER` for a folder to go,
+`!COMMAND` (a list of words, as JSON) for what undoes a mount or a network. When the pipe closes, however the parent
+ended (also by `kill -9`), the process reaper kills the groups, runs the commands, removes the folders and ends. A
+group's leader leads a session too: what has left the group (Spark's Python workers do) is still in the session and goes
+with it, frozen or not. It imports nothing but the standard library, so it starts in a few milliseconds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -43,6 +44,10 @@ class ProcessReaper:
         """Remove this folder when the parent ends."""
         self._write(f"@{folder}")
 
+    def undo(self, *words: str) -> None:
+        """Run this command when the parent ends, after its process groups; one that has nothing to undo may fail."""
+        self._write("!" + json.dumps(words))
+
     def close(self) -> None:
         """End everything watched now, and wait until it is done."""
         with contextlib.suppress(OSError):
@@ -60,6 +65,7 @@ def watch(lines: IO[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     groups: list[int] = []
     folders: list[str] = []
+    commands: list[list[str]] = []
     for line in lines:
         kind, rest = line[0], line[1:].rstrip("\n")
         if kind == "+":
@@ -68,21 +74,31 @@ def watch(lines: IO[str]) -> None:
             groups.remove(int(rest))
         elif kind == "@":
             folders.append(rest)
+        elif kind == "!":
+            commands.append(json.loads(rest))
     for group in groups:
         kill_session(group)
+    for words in commands:
+        with contextlib.suppress(OSError):
+            subprocess.run(words, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def session_of(leader: int) -> list[int]:
     """Return the processes of a session that run, are frozen or wait; not those that have ended."""
-    found = []
+    return list(parents_of_session(leader))
+
+
+def parents_of_session(leader: int) -> dict[int, int]:
+    """Return the processes of a session that have not ended, each with its parent."""
+    found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError, ValueError), open(f"/proc/{name}/stat", "rb") as stat:
-                state, _, _, session = stat.read().rpartition(b")")[2].split()[:4]
+                state, parent, _, session = stat.read().rpartition(b")")[2].split()[:4]
                 if int(session) == leader and state not in (b"Z", b"X"):
-                    found.append(int(name))
+                    found[int(name)] = int(parent)
     return found
 
 

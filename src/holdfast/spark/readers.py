@@ -6,11 +6,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.application import Application, Files, steps
+from holdfast.application import Application, Files, KafkaTopic, steps
 from holdfast.application.columns import Schema, read_schema, spark_ddl
 from holdfast.application.resolving import unresolved_sources, with_columns
 from holdfast.errors import BadInput, one_line
 from holdfast.ids import OperatorId
+from holdfast.runtime.io.file_columns import in_place_sources
 from holdfast.spark.user_modules import send_by_value
 
 if TYPE_CHECKING:
@@ -31,12 +32,16 @@ def check_readers(app: Application) -> None:
             )
 
 
-def open_sources(app: Application, spark: SparkSession) -> dict[OperatorId, DataFrame]:
-    """Return a streaming DataFrame for every source, each with the columns that the source declares."""
+def open_sources(app: Application, spark: SparkSession, *, in_place: bool = False) -> dict[OperatorId, DataFrame]:
+    """Return a streaming DataFrame for every source, each with the columns that the source declares.
+
+    Sources that are read in place have none, unless they are asked for.
+    """
     check_readers(app)
     found: dict[OperatorId, DataFrame] = {}
+    left_out = {} if in_place else in_place_sources(app)
     for name, step in app.steps.items():
-        if isinstance(step, steps.Source):
+        if isinstance(step, steps.Source) and name not in left_out:
             try:
                 found[name] = _open(name, step, app.columns[name], spark)
             except BadInput as error:
@@ -60,6 +65,12 @@ def absolute(path: str) -> str:
 
 def _open(name: OperatorId, step: steps.Source, columns: Schema | None, spark: SparkSession) -> DataFrame:
     reader = step.reader
+    if isinstance(reader, KafkaTopic):
+        raise BadInput(
+            "reads Kafka in place, and has no DataFrame to record",
+            field=f"{name}.reader",
+            remedy="give its rows with --input DIR",
+        )
     frame: Any = (
         _stream_of_files(name, reader, columns, spark) if isinstance(reader, Files) else _called(name, step, spark)
     )
@@ -90,13 +101,15 @@ def _called(name: OperatorId, step: steps.Source, spark: SparkSession) -> Any:
 
 
 def _stream_of_files(name: OperatorId, reader: Files, columns: Schema | None, spark: SparkSession) -> DataFrame:
-    path = absolute(reader.path)
+    path, options = absolute(reader.path), dict(reader.options)
+    if reader.in_place:  # these are none of Spark's
+        options = {name: text for name, text in options.items() if name not in ("start", "settle")}
     if not _SCHEME.match(path) and not Path(path).exists():
         raise BadInput(f"there is no folder {path}", field=f"{name}.files", remedy="make it, or name another")
     try:
         if columns is None:
-            schema = spark.read.format(reader.format).options(**dict(reader.options)).load(path).schema
-        stream = spark.readStream.format(reader.format).options(**dict(reader.options))
+            schema = spark.read.format(reader.format).options(**options).load(path).schema
+        stream = spark.readStream.format(reader.format).options(**options)
         return stream.schema(schema if columns is None else spark_ddl(columns)).load(path)
     except Exception as error:
         raise BadInput(

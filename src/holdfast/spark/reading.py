@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import json
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
-from holdfast.errors import BadInput, one_line
+from holdfast.errors import BadInput, missing_extra, one_line
 from holdfast.spark.readers import absolute
+from holdfast.storage.storage import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 def read(spark: SparkSession, path: str | Path) -> DataFrame:
-    """Return the rows of a Parquet output (`hf.parquet(path)`, or DIRECTORY/out/NAME) as a DataFrame.
+    """Return the rows of an output as a DataFrame: of `hf.parquet(path)`, DIRECTORY/out/NAME or `hf.delta(path)`.
 
-    Every row of every published batch is there once, also while the run goes on. Any session will do.
+    Every row of every published batch is there once, also while the run goes on. Any session will do; of a Delta table
+    the session needs no jar.
 
     Example: `hf.read(spark, "out/pages").orderBy("window_end").show()`.
     """
     place = absolute(str(path))
     try:
-        return spark.read.parquet(place)
+        return _read_delta(spark, place) if _is_delta(str(path)) else spark.read.parquet(place)
+    except BadInput:
+        raise
     except Exception as error:
         line = one_line(str(error), 200)
         empty = "UNABLE_TO_INFER_SCHEMA" in line or "PATH_NOT_FOUND" in line
@@ -30,3 +37,38 @@ def read(spark: SparkSession, path: str | Path) -> DataFrame:
             where=place,
             remedy="name the folder of an output; windows come out once later rows have passed their end",
         ) from None
+
+
+def _is_delta(path: str) -> bool:
+    """Whether there is a Delta table: its folder also has files that are in no commit."""
+    try:
+        return bool(open_storage(path).list("_delta_log/"))
+    except (BadInput, OSError):
+        return False  # a scheme that only Spark knows
+
+
+def _read_delta(spark: SparkSession, place: str) -> DataFrame:
+    """Read the files that the table's last commit names, by what they are partitioned by."""
+    import pyarrow as pa
+    from pyspark.sql import functions
+    from pyspark.sql.types import StructType
+
+    try:
+        from deltalake import DeltaTable
+    except ModuleNotFoundError as error:
+        raise missing_extra(error) or error from None
+    table = DeltaTable(place)
+    schema = StructType.fromJson(json.loads(table.schema().to_json()))
+    columns = table.metadata().partition_columns
+    stored = StructType([one for one in schema if one.name not in columns])
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for one in pa.table(table.get_add_actions()).to_pylist():
+        values = one.get("partition") or {}
+        groups.setdefault(tuple(values.get(name) for name in columns), []).append(f"{place}/{unquote(one['path'])}")
+    parts = []
+    for values, files in groups.items():
+        part = spark.read.schema(stored).parquet(*files)
+        for name, value in zip(columns, values, strict=True):
+            part = part.withColumn(name, functions.lit(value).cast(schema[name].dataType))
+        parts.append(part.select(*schema.names))
+    return reduce(lambda left, right: left.union(right), parts) if parts else spark.createDataFrame([], schema)

@@ -31,7 +31,7 @@ _LOOK_AGAIN = 0.2
 def record_sources(app: Application, spark: SparkSession, folder: Path, limit: int) -> dict[str, pa.Table]:
     """Return the first rows that every source delivers, at most so many of each; checkpoints go into the folder."""
     found = {}
-    for name, frame in open_sources(app, spark).items():
+    for name, frame in open_sources(app, spark, in_place=True).items():
         rows = _read(name, frame, folder / name / "now", limit, available_now=True, seconds=MOST_SECONDS)
         if not sum(table.num_rows for table in rows):
             rows = _read(name, frame, folder / name / "on", limit, available_now=False, seconds=IDLE_SECONDS)

@@ -63,6 +63,9 @@ NEEDS = (
     ),
 )
 
+MOST_FAILURES, VALIDITY = "spark.executor.maxNumFailures", "spark.executor.failuresValidityInterval"
+"""After how many failed executors a cluster manager ends an application, and for how long each of them counts."""
+
 HELPFUL = {
     "spark.python.daemon.module": "holdfast.spark.python_daemon",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -105,7 +108,35 @@ def check_settings(conf: Mapping[str, str]) -> list[str]:
             right = False
         if not right:
             raise BadInput(f"{text} does not do: {need.because}", field=need.key, remedy=f"set it to {need.set_to}")
-    return [f"{key}: {value} would be faster" for key, value in HELPFUL.items() if conf.get(key, "false") != value]
+    limit = executor_limit_hint(conf)
+    hints = [] if limit is None else [limit]
+    return hints + [
+        f"{key}: {value} would be faster" for key, value in HELPFUL.items() if conf.get(key, "false") != value
+    ]
+
+
+def executor_limit_hint(conf: Mapping[str, str]) -> str | None:
+    """Return what to set where the cluster manager ends the application after a few lost executors; None: it does not.
+
+    YARN and Kubernetes count executors that failed, by default for as long as the application lives; a stream that
+    survives losses is ended by them all the same. (Spark's own master counts executors that fail in a row, by its own
+    `spark.deploy.maxExecutorRetries`.)
+    """
+    master = conf.get("spark.master", "")
+    if master != "yarn" and not master.startswith("k8s://"):
+        return None
+    interval = conf.get(VALIDITY, conf.get("spark.yarn.executor.failuresValidityInterval", ""))
+    most = conf.get(MOST_FAILURES, conf.get("spark.yarn.max.executor.failures", ""))
+    executors = int(conf.get("spark.executor.instances", "2"))
+    limit = int(most) if most else max(3, 2 * executors)
+    lasts = bool(interval) and seconds_of(interval) > 0
+    if lasts and limit > 2 * executors:
+        return None
+    when = f"within {interval}" if lasts else "in all its life"
+    return (
+        f"{'YARN' if master == 'yarn' else 'Kubernetes'} ends this application after {limit} lost executors {when}: "
+        f"set {VALIDITY}=10min and {MOST_FAILURES}={max(16, 4 * executors)}"
+    )
 
 
 def check_version(version: str) -> str | None:

@@ -1,9 +1,12 @@
 """Executors as nodes whose tasks stay: the coordinator's backend on a cluster. Runs on the driver.
 
 Each node has one Spark job with one task, pinned to its executor; the task stays and supervises the node's operator
-process, which dials the driver. Desired states and reports travel over that connection, blocks between the nodes
-themselves. Losing a node ends its own job and disturbs no other. A connection that ends while the executor lives is no
-lost node yet: the operator process is started again and dials anew; a node that has not come back soon is lost.
+processes, each of which dials the driver. Desired states and reports travel over those connections, blocks between the
+processes themselves. The coordinator knows nodes only: what it desires of a node is divided among the node's processes
+here, and what they report becomes the node's (runtime/processes.py). Losing a node ends its own job and disturbs no
+other. A connection that ends while the executor lives is no lost node yet: the operator process is started again and
+dials anew, while the others of its node go on; a node of which one has not come back soon, and that answers pings all
+the same, is lost. A node that answers no pings is silent (runtime/detection.py).
 """
 
 from __future__ import annotations
@@ -15,75 +18,52 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from holdfast.errors import BadInput, one_line
 from holdfast.ids import NodeId
-from holdfast.recovery.events import NodesArrived, NodesLost, NodesSilent
+from holdfast.recovery.events import NodesArrived, NodesLeaving, NodesLost, NodesSilent
+from holdfast.runtime.detection import RETURN_FACTOR, SelfCheck
 from holdfast.runtime.message_codec import decode_report, encode_desired
-from holdfast.runtime.messages import DesiredState, NodeReport, Report
+from holdfast.runtime.messages import DesiredState, DriverSuspected, NodesAnswered, Report
+from holdfast.runtime.processes import ProcessSpread, declared_costs
 from holdfast.runtime.program import Program
 from holdfast.runtime.resident_cycle import ResidentCycle
 from holdfast.spark.agents import AgentReport
-from holdfast.spark.executors import SETTLE_SECONDS, WATCH_SECONDS, ExecutorWatch
-from holdfast.spark.keepalive import KeepAlive
-from holdfast.spark.pinned_jobs import Executor
+from holdfast.spark.certificates import RunTls
+from holdfast.spark.domains import Domains, domains_from_spark
+from holdfast.spark.executors import SETTLE_SECONDS, WATCH_SECONDS, ExecutorWatch, FirstPlacement
+from holdfast.spark.held_nodes import Came, HeldNode, HeldProcess
+from holdfast.spark.link_keepalive import AGAIN_SECONDS, LinkKeepAlive
+from holdfast.spark.pinned_jobs import Executor, pinned_item, task_cpus
 from holdfast.spark.resident_node import NodeIdentity
-from holdfast.spark.resident_task import ENDED, ResidentTask
+from holdfast.spark.resident_task import ResidentTask
 from holdfast.spark.run_context import RunContext
+from holdfast.spark.self_check import masters_of, self_check
 from holdfast.spark.settings import PREFIX
+from holdfast.spark.supervisor import ENDED, GIVEN_UP
 from holdfast.store.wire.failures import NotTrusted
 from holdfast.store.wire.handshake import key_from_random
 from holdfast.store.wire.link import Link, LinkListener
 from holdfast.store.wire.messages import Header
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-RETURN_FACTOR = 2
-"""A node whose connection has ended, and whose executor lives, is lost after so many times the keep-alive's time."""
 GATHER_SECONDS = 0.05
 """Nodes that are lost together are not noticed at one moment: after the first, look for others for so long."""
 END_SECONDS = 5.0
 """How long to wait for tasks that were requested to end; then their jobs are cancelled."""
+CORE_SECONDS = 30.0
+"""A task that has not started for so long may wait for a core: people are told once."""
+ENCRYPTING = ("spark.authenticate", "spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
+"""With the first and one of the others, Spark encrypts what it sends to executors."""
 TRIES = 5
 """Jobs in a row that end without holding their node, before its executor is left alone."""
-
-
-@dataclass(slots=True)
-class _Held:
-    """An executor, and the job that holds it."""
-
-    node: NodeId
-    executor: Executor
-    token: str = ""
-    link: Link | None = None
-    address: str = ""
-    """Where other nodes reach it."""
-    left_at: float = -math.inf
-    """When its connection ended."""
-    tries: int = 0
-    ending: bool = False
-    job: threading.Thread | None = None
-    outcome: str | None = None
-    """How the job ended; None: it has not."""
-
-
-@dataclass(slots=True)
-class _Came:
-    """What came from a node, by the thread of its link."""
-
-    node: NodeId
-    link: Link
-    report: NodeReport | None = None
-    applied: int = -1
-    idle: bool = False
-    agent: AgentReport | None = None
-    hello: Header | None = None
-    ended: str | None = None
 
 
 class ResidentBackend:
@@ -101,39 +81,66 @@ class ResidentBackend:
         expected: int | None = None,
         wait_seconds: float = 120.0,
         request: Callable[[int], str | None] | None = None,
-        keep_alive: KeepAlive | None = None,
         admits: Callable[[str], bool] = lambda host: True,
         log: Callable[[str], object] = lambda line: None,
+        ready: Callable[[int, int | None], object] = lambda count, wanted: None,
     ) -> None:
-        """Each node has this capacity; at the start, wait for the expected number of executors, or for the first.
+        """Each node has this capacity; the first placement waits for the expected number, though not for stragglers.
 
-        An executor on a host that is not admitted (yet) is held and not used: a node that stands by.
+        An executor on a host that is not admitted (yet) is held and not used: a node that stands by. `ready` gets how
+        many nodes can work, of how many that are expected.
         """
         self._context, self._program, self._run_context = context, program, run_context
         self._capacity, self._expected, self._request = capacity, expected, request
-        self._admits, self._log, self._wait = admits, log, wait_seconds
+        self._admits, self._log, self._ready = admits, log, ready
         self._watch = ExecutorWatch(
-            context, program.name, expected=expected, wait_seconds=wait_seconds, keep_alive=keep_alive, log=log
+            context, program.name, expected=expected, wait_seconds=wait_seconds, keep_alive=None, log=log
         )
         self._secret = secrets.token_bytes(32)
-        self._came: queue.SimpleQueue[_Came | None] = queue.SimpleQueue()
-        self._held: dict[NodeId, _Held] = {}
+        self._came: queue.SimpleQueue[Came | None] = queue.SimpleQueue()
+        self._held: dict[NodeId, HeldNode] = {}
+        self._task_cpus = task_cpus(context)
+        self._spread = ProcessSpread(run_context.settings.node_processes or self._task_cpus, declared_costs(program))
         self._cycle: ResidentCycle | None = None
         self._sent: DesiredState | None = None
-        """The desired state that nodes have; its number is that of the last full one."""
+        """The desired state that processes have; its number is that of the last full one."""
         self._reports: list[Report] = []
         self._started_at: float | None = None
         self._looked_at = -math.inf
+        self._came_at = -math.inf
+        """When the last executor came."""
+        self._first = FirstPlacement(time.monotonic())
         self._announced: Header | None = None
+        self._suspected: tuple[SelfCheck | None, float] = (None, -math.inf)
+        """What the last check of the driver itself found, and when."""
+        self._leaving: set[NodeId] = set()
+        """Nodes of which it was reported that they will go."""
         self._stopped = self._woken = False
         self.needs_free_slot = False
         """Whether jobs that read sources run beside the tasks that stay."""
         conf = context.getConf()
         host = conf.get("spark.driver.bindAddress") or conf.get("spark.driver.host") or "127.0.0.1"
-        self._listener = LinkListener(
-            host, run_context.settings.driver_port, key_from_random(self._secret), self._on_link
-        )
         reached = conf.get("spark.driver.host") or host
+        self._domains = Domains(run_context.settings, lambda: domains_from_spark(context), log)
+        masters = masters_of(context)
+        self._pings = LinkKeepAlive(
+            run_context.settings.keepalive_seconds,
+            check=lambda: self_check(run_context.storage, masters),
+            woken=lambda: self._came.put(None),
+        )
+        self._tls = RunTls(run_context.settings, (host, reached))
+        self._listener = LinkListener(
+            host,
+            run_context.settings.driver_port,
+            key_from_random(self._secret),
+            self._on_link,
+            tls=None if self._tls.driver is None else self._tls.driver.context(serving=True),
+        )
+        if self._tls.mode == "run" and not _spark_encrypts(conf):
+            log(
+                "the run's secret and keys travel to executors inside Spark, which does not encrypt: set "
+                "spark.authenticate and spark.network.crypto.enabled"
+            )
         self._driver = f"{reached}:{self._listener.address.port}"
 
     # -- the coordinator's backend -------------------------------------------------------------------------------------
@@ -154,18 +161,25 @@ class ResidentBackend:
             with contextlib.suppress(queue.Empty):
                 self._take(self._came.get(timeout=min(left, WATCH_SECONDS)))
 
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Where the nodes' store agents listen; from any thread."""
+        return tuple(str(one) for one in dict(self._watch.roster.addresses()).values())
+
     def wake(self) -> None:
         """Let a call of `reports` that waits return soon: there is something to hand out."""
         self._came.put(None)
 
     def reconcile(self, desired: DesiredState) -> None:
-        """See Backend: nodes get what is new, or only its number."""
+        """See Backend: processes get what is new, or only its number."""
+        desired = self._spread.divide(desired, self._held)
         self._cycle = cycle = ResidentCycle(desired)
-        for node in sorted(cycle.waits_for):
-            if node not in self._held:  # its loss is reported; one that is only disconnected is waited for
-                cycle.lost(node)
+        held = {process.name for one in self._held.values() for process in one.processes}
+        for name in sorted(cycle.waits_for):
+            if name not in held:  # its loss is reported; one that is only disconnected is waited for
+                cycle.lost(name)
         before, self._sent = self._sent, desired
-        links = [one.link for one in self._held.values() if one.link is not None]
+        links = [link for one in self._held.values() for link in one.links]
         if before is not None and replace(desired, number=before.number, lag=before.lag) == before:
             for link in links:
                 link.send({"do": "number", "number": desired.number, "of": before.number})
@@ -175,6 +189,17 @@ class ResidentBackend:
             link.send({"do": "desired"}, [data])
         self._sent = replace(desired, forget=())
 
+    def domain_of(self, node: NodeId) -> str | None:
+        """Return the failure domain of a node, where it is known."""
+        held = self._held.get(node)
+        return None if held is None else self._domains.of(held.executor.host)
+
+    def release_nodes(self, nodes: Sequence[NodeId]) -> None:
+        """See Backend: the tasks of these nodes end, and are not started again."""
+        for node in nodes:
+            if (held := self._held.get(node)) is not None:
+                self._end_job(held)
+
     def request_nodes(self, count: int) -> str | None:
         """See Backend: by the owner's means; a cluster manager brings new executors for lost ones by itself."""
         return None if self._request is None else self._request(count)
@@ -183,12 +208,12 @@ class ResidentBackend:
         """Return how many tasks can run beside those that stay."""
         active = self._context._jsc.sc().statusStore().executorList(True)
         cores = [active.apply(i).totalCores() for i in range(active.size()) if active.apply(i).id() != "driver"]
-        each = int(self._context.getConf().get("spark.task.cpus", "1") or 1)
-        return sum(max(0, many // each - 1) for many in cores)
+        return sum(max(0, many // self._task_cpus - 1) for many in cores)
 
     def stop(self) -> None:
         """Tell the tasks to end, and release the executors."""
         self._stopped = True
+        self._pings.stop()
         self._listener.close()
         held = list(self._held.values())
         for one in held:
@@ -201,8 +226,8 @@ class ResidentBackend:
                     with contextlib.suppress(Exception):  # the last resort; Spark may be gone
                         self._context.cancelJobGroup(self._group(one))
                         one.job.join(END_SECONDS)
-            if one.link is not None:
-                one.link.close()
+            for link in one.links:
+                link.close()
 
     def close(self) -> None:
         """See SparkBackend: tasks that stay have nothing to release between cycles."""
@@ -211,25 +236,39 @@ class ResidentBackend:
 
     def _on_link(self, link: Link) -> tuple[Callable[..., None], Callable[..., None]]:
         node, token = NodeId(str(link.hello.get("node"))), link.hello.get("token")
-        held = self._held.get(node)
+        held, index = self._held.get(node), link.hello.get("process")
         if held is None or held.token != token or self._stopped:
+            self._pings.contacted(node)  # it may have been declared silent
             raise NotTrusted("this node is not held by a task of this driver any more", where=str(node))
+        self._pings.add(node, link)
+
+        def pong(link: Link, header: Header, body: Any) -> None:
+            if header.get("do") == "pong":
+                self._pings.pong(node, link, int(header["number"]))
+
+        if link.hello.get("beacon"):
+            return pong, lambda link, why: None
+        if not isinstance(index, int) or not 0 <= index < len(held.processes):
+            raise NotTrusted(f"this node has no process {index}", where=str(node))
 
         def message(link: Link, header: Header, body: Any) -> None:
             do = header.get("do")
-            if do == "report":
+            if do == "pong":
+                pong(link, header, body)
+            elif do == "report":
                 report = decode_report(pa.py_buffer(body))
-                self._came.put(_Came(node, link, report, int(header["applied"]), bool(header["idle"])))
+                self._came.put(Came(node, index, link, report, int(header["applied"]), bool(header["idle"])))
             elif do == "standing":
-                self._came.put(_Came(node, link, None, int(header["applied"]), bool(header["idle"])))
+                self._came.put(Came(node, index, link, None, int(header["applied"]), bool(header["idle"])))
             elif do == "agent":
-                fields = {name: header.get(name) for name in ("spool", "address", "ready", "problem")}
-                self._came.put(_Came(node, link, agent=AgentReport(**fields)))  # type: ignore[arg-type]
+                fields = {name: header.get(name) for name in ("spool", "address", "ready", "problem", "degraded")}
+                fields["codes"] = tuple(header.get("codes") or ())
+                self._came.put(Came(node, index, link, agent=AgentReport(**fields)))  # type: ignore[arg-type]
 
         def end(link: Link, why: str) -> None:
-            self._came.put(_Came(node, link, ended=why))
+            self._came.put(Came(node, index, link, ended=why))
 
-        self._came.put(_Came(node, link, hello=link.hello))
+        self._came.put(Came(node, index, link, hello=link.hello))
         return message, end
 
     def _take_what_came(self) -> None:
@@ -237,39 +276,48 @@ class ResidentBackend:
             while True:
                 self._take(self._came.get_nowait())
 
-    def _take(self, came: _Came | None) -> None:
+    def _take(self, came: Came | None) -> None:
         if came is None:
             self._woken = True
             return
         held = self._held.get(came.node)
         if held is None:
             return
+        process = held.processes[came.process]
         if came.hello is not None:
-            if held.link is not None:
-                held.link.close()  # of a process before
-            held.link, held.address, held.tries = came.link, str(came.hello.get("address")), 0
-            self._looked_at = -math.inf
+            if process.link is not None:
+                process.link.close()  # of a process before
+                self._left(process)
+            process.link, process.address = came.link, str(came.hello.get("address"))
+            held.tries, self._looked_at = 0, -math.inf
             if came.node in self._watch.known:
-                self._introduce([held])
-        elif held.link is not came.link:
+                self._introduce([process])
+        elif process.link is not came.link:
             return  # of a process before
         elif came.ended is not None:
-            held.link, held.left_at = None, time.monotonic()
+            process.link, process.left_at = None, time.monotonic()
+            self._left(process)
             self._looked_at = -math.inf
         elif came.agent is not None:
             self._watch.take_agent_report(came.node, came.agent)
+            self._reports += self._watch.code_news()
         else:
             if came.report is not None:
-                self._reports.append(came.report)
+                self._reports.append(self._spread.report_of(came.node, came.process, came.report))
             if self._cycle is not None:
-                self._cycle.reported(came.node, came.applied, idle=came.idle)
+                self._cycle.reported(process.name, came.applied, idle=came.idle)
 
-    def _introduce(self, fresh: Sequence[_Held]) -> None:
-        """Let nodes know each other, and the new ones the desired state."""
-        known = [one for node, one in self._held.items() if node in self._watch.known and one.link is not None]
+    def _left(self, process: HeldProcess) -> None:
+        if self._cycle is not None:
+            self._cycle.left(process.name)
+
+    def _introduce(self, fresh: Sequence[HeldProcess]) -> None:
+        """Let processes know each other, and the new ones the desired state."""
+        nodes = [one for node, one in self._held.items() if node in self._watch.known]
+        known = [process for one in nodes for process in one.processes if process.link is not None]
         peers: Header = {
             "do": "peers",
-            "addresses": {one.node: one.address for one in known},
+            "addresses": {one.name: one.address for one in known},
             "join": self._watch.roster.join(list(self._watch.known)),
         }
         for one in known if peers != self._announced else fresh:
@@ -288,53 +336,86 @@ class ResidentBackend:
         """Look what has become of nodes; Spark is asked now and then, for asking costs."""
         watch, now = self._watch, time.monotonic()
         if self._started_at is None:
-            watch.await_first()
-            self._started_at = now
+            self._started_at = self._first.began = now
         elif now < self._looked_at + WATCH_SECONDS:
             return
         self._looked_at = now
         alive = watch.alive()
+        if not alive and not self._held and not watch.known:
+            watch.check_wait(now - self._started_at)
         lost = self._lost(alive, now)
         if lost:
             time.sleep(GATHER_SECONDS)
             self._take_what_came()
             alive = watch.alive()
             lost = self._lost(alive, time.monotonic())
-        silent = sorted(node for node in watch.silent() if node not in lost)
+        news = self._pings.take()
+        silent = sorted(node for node in news.silent if node in self._held and node not in lost)
+        if news.answered:
+            self._reports.append(NodesAnswered(tuple(news.answered)))
+        self._reports += self._new_suspicions(news.suspicions, now)
         for node in (*lost, *silent):
             one = self._held.pop(node)
+            if one.outcome == GIVEN_UP:
+                self._log(f"{node} is given up: its operator process crashes again and again; see its executor's log")
             if node in alive:
                 watch.fence(node, one.executor)
             self._end_job(one)
-            if one.link is not None:
-                one.link.close()
+            for link in one.links:
+                link.close()
+            self._spread.lose(node)
             if self._cycle is not None:
-                self._cycle.lost(node)
+                for process in one.processes:
+                    self._cycle.lost(process.name)
         lost_members = tuple(node for node in lost if node in watch.known)
         watch.forget((*lost, *silent))
         if lost_members:
             self._reports.append(NodesLost(lost_members))
         if silent:
             self._reports.append(NodesSilent(tuple(silent)))
+        self._leaving &= set(watch.known)
+        if leaving := watch.leaving() - self._leaving:
+            self._leaving |= leaving
+            self._log(f"{', '.join(sorted(leaving))} will go: decommissioned; partitions move to other nodes")
+            self._reports.append(NodesLeaving(tuple(sorted(leaving))))
         for node, executor in alive.items():
             if node not in self._held and node not in watch.fenced and not self._stopped:
-                self._held[node] = _Held(node, executor)
+                processes = [HeldProcess(name) for name in self._spread.names(node)]
+                self._held[node], self._came_at = HeldNode(node, executor, processes), now
         for one in self._held.values():
             self._see_to_job(one)
         self._admit()
+        self._pings.watch(watch.known)
         if self._watch.known and self._announced is not None:
             join = self._watch.roster.join(list(self._watch.known))
             if join != self._announced["join"]:
                 self._introduce([])
 
     def _lost(self, alive: dict[NodeId, Executor], now: float) -> list[NodeId]:
-        """Return the nodes that are gone: their executor is, or they were left and have not come back."""
+        """Return the nodes that are gone: their executor is, they were left and have not come back, or gave up.
+
+        An operator process that crashes again and again may dial before each crash: that is no coming back.
+        """
         returns = RETURN_FACTOR * self._run_context.settings.keepalive_seconds
         return sorted(
             node
             for node, one in self._held.items()
-            if node not in alive or (node in self._watch.known and one.link is None and now - one.left_at > returns)
+            if node not in alive
+            or (
+                node in self._watch.known
+                and (one.outcome == GIVEN_UP or (one.is_left(now, returns) and self._pings.is_answering(node)))
+            )
         )
+
+    def _new_suspicions(self, found: Sequence[DriverSuspected], now: float) -> list[DriverSuspected]:
+        """Return what people have not been told: a driver that is cut off checks itself again every second."""
+        news = []
+        for one in found:
+            check, at = self._suspected
+            if one.check != check or now - at > SETTLE_SECONDS + AGAIN_SECONDS:
+                news.append(one)
+            self._suspected = one.check, now
+        return news
 
     def _admit(self) -> None:
         """Let ready nodes be used; at the start all together, for what is placed once does not move."""
@@ -342,32 +423,48 @@ class ResidentBackend:
         ready = [
             one
             for node, one in self._held.items()
-            if one.link is not None and node not in watch.known and self._admits(one.executor.host)
+            if one.is_ready and node not in watch.known and self._admits(one.executor.host)
         ]
         if not ready:
             return
-        if not watch.known:
-            assert self._started_at is not None
-            wanted = self._expected or len([one for one in self._held.values() if self._admits(one.executor.host)])
-            waited = time.monotonic() - self._started_at
-            if len(ready) < wanted and waited < max(SETTLE_SECONDS, self._wait / 2):
-                return
+        if not watch.known and self._waits_for_more(len(ready)):
+            return
         if self.needs_free_slot and not self.free_slots():
             raise BadInput(
                 "every core of its executors is held by a task that stays, and none is left to read sources",
                 where=f"application {self._program.name}",
                 field="spark.executor.cores",
-                remedy=f"give executors two cores, or set {PREFIX}exchange=shuffle",
+                remedy=f"give executors {2 * self._task_cpus} cores, or set {PREFIX}exchange=shuffle",
             )
         watch.known.update({one.node: one.executor for one in ready})
-        self._introduce(ready)
+        self._ready(len(watch.known), self._expected)
+        self._introduce([process for one in ready for process in one.processes])
         self._reports.append(NodesArrived({one.node: self._capacity for one in ready}))
+
+    def _waits_for_more(self, ready: int) -> bool:
+        """Whether the first placement waits for more nodes."""
+        now = time.monotonic()
+        self._ready(ready, self._expected)
+        wanted = self._expected
+        if wanted is None:  # executors that come within so much of each other are taken together
+            wanted = len([one for one in self._held.values() if self._admits(one.executor.host)])
+            wanted += now - self._came_at < SETTLE_SECONDS
+        return self._first.waits(now, ready, wanted)
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
-    def _see_to_job(self, one: _Held) -> None:
-        """Start the job that holds a node where none does."""
+    def _see_to_job(self, one: HeldNode) -> None:
+        """Start the job that holds a node where none does; one that was released stays free."""
+        if one.ending:
+            return
         if one.job is not None and one.job.is_alive():
+            if one.waits_since is not None and not one.links and time.monotonic() - one.waits_since > CORE_SECONDS:
+                one.waits_since = None
+                self._log(
+                    f"{one.node} has not started its task for {CORE_SECONDS:.0f} s: is a core of its executor free? "
+                    f"Every run holds {counted(self._task_cpus, 'core')} of each executor; give executors more cores, "
+                    "or end other runs"
+                )
             return
         if one.outcome is not None and one.outcome != ENDED:
             one.tries += 1
@@ -375,30 +472,45 @@ class ResidentBackend:
                 self._log(f"{one.node} cannot be used: {one.outcome}")
             if one.tries >= TRIES:
                 return
-        one.token, one.outcome, one.link = secrets.token_hex(8), None, None
+        for process in one.processes:
+            if process.link is not None:
+                process.link.close()  # of a process that outlived its task: what it does counts no more
+                process.link, process.left_at = None, time.monotonic()
+                self._left(process)
+        one.token, one.outcome = secrets.token_hex(8), None
+        one.waits_since = time.monotonic()
         one.job = threading.Thread(target=self._hold, args=(one,), name=self._group(one), daemon=True)
         one.job.start()
 
-    def _group(self, one: _Held) -> str:
+    def _group(self, one: HeldNode) -> str:
         return f"holdfast-{self._run_context.start}-{one.node}"
 
-    def _hold(self, one: _Held) -> None:
+    def _hold(self, one: HeldNode) -> None:
         """Run the job of one node until it ends; in a thread of its own."""
+        port = self._run_context.settings.exchange_port
+        host = one.executor.host
         identity = NodeIdentity(
-            one.node, one.executor.host, one.token, self._driver, self._run_context.settings.exchange_port
+            one.node, host, one.token, self._driver, port, processes=len(one.processes), domain=self._domains.of(host)
         )
-        task = ResidentTask(self._run_context, identity, self._secret)
+        task = ResidentTask(self._run_context, identity, self._secret, self._tls.member((one.executor.host,)))
         context = self._context
         try:
             context.setJobGroup(self._group(one), f"holdfast {self._program.name}: {one.node}", interruptOnCancel=True)
-            one.outcome = str(_pinned(context, one.executor).map(_stay(task)).collect()[0])
+            one.outcome = str(pinned_item(context, one.executor).map(_stay(task)).collect()[0])
         except Exception as error:
             one.outcome = one_line(str(error), 300)
 
-    def _end_job(self, one: _Held) -> None:
-        if one.link is not None and not one.ending:
-            one.link.send({"do": "end"})
+    def _end_job(self, one: HeldNode) -> None:
+        if not one.ending:
+            for link in one.links:
+                link.send({"do": "end"})
         one.ending = True
+
+
+def _spark_encrypts(conf: Any) -> bool:
+    """Whether what Spark sends to executors is encrypted."""
+    on = {key for key in ENCRYPTING if str(conf.get(key, "false")).lower() == "true"}
+    return ENCRYPTING[0] in on and len(on) > 1
 
 
 def _stay(task: ResidentTask) -> Callable[[Any], str]:
@@ -409,21 +521,3 @@ def _stay(task: ResidentTask) -> Callable[[Any], str]:
         return task.run(0 if context is None else context.attemptNumber())
 
     return run
-
-
-def _pinned(context: SparkContext, executor: Executor) -> Any:
-    """Return an RDD of one item that Spark places on an executor."""
-    from pyspark import RDD
-    from pyspark.serializers import CPickleSerializer, NoOpSerializer
-
-    jvm = context._jvm
-    assert jvm is not None
-    serializer = CPickleSerializer()
-    wish = jvm.java.util.ArrayList()
-    wish.add(f"executor_{executor.host}_{executor.id}")
-    items = jvm.java.util.ArrayList()
-    items.add(jvm.scala.Tuple2(bytearray(serializer.dumps(0)), jvm.PythonUtils.toSeq(wish)))
-    tag = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))
-    placed = context._jsc.sc().makeRDD(jvm.PythonUtils.toSeq(items), tag)
-    raw: RDD[Any] = RDD(placed.toJavaRDD(), context, NoOpSerializer())
-    return raw.map(serializer.loads)

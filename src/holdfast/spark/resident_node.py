@@ -1,9 +1,11 @@
-"""A node's operator process: a resident worker, its connections, and the loop between them. Runs on a node.
+"""An operator process of a node: a resident worker, its connections, and the loop between them. Runs on a node.
 
-Started by the node's Spark task (resident_task.py) as a process of its own, which runs all user code. One thread works;
+Started by the node's Spark task (resident_task.py) as a process of its own, which runs user code; a node has one or
+several, each with its partitions, its journal and its connections, and each a node to the others. One thread works;
 threads of links put what comes into a queue. The driver hands out desired states and gets reports; consumers' nodes
 dial senders' nodes and subscribe. A node that the driver's connection has left does nothing more: it neither processes
-nor publishes, dials the driver again, and ends if nobody answers.
+nor publishes, dials the driver again, and ends if nobody answers. Nor does one whose lease (lease.py) has run out,
+because the driver's pings or its own answers do not arrive.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ import json
 import math
 import pickle
 import queue
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -26,9 +29,14 @@ from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.message_codec import decode_desired, encode_report
+from holdfast.runtime.processes import process_name
 from holdfast.runtime.program import Program
-from holdfast.runtime.state.directory_store import DirectoryStore
-from holdfast.runtime.worker.resident import ResidentWorker
+from holdfast.runtime.state.journal_store import JournalStore, Superseded
+from holdfast.runtime.state.opened_data import DEFAULT_CACHE_BYTES
+from holdfast.runtime.worker.lease import DriverLease
+from holdfast.runtime.worker.resident import INBOX_BYTES, ResidentWorker, Standing
+from holdfast.runtime.worker.saving_beside import SavesBeside
+from holdfast.runtime.worker.step_guard import StepGuard
 from holdfast.runtime.worker.subscriptions import Request
 from holdfast.runtime.worker.worker import NodeWorker
 from holdfast.spark.agents import AgentReport, agent_settings, ensure_agent, node_spool
@@ -39,11 +47,18 @@ from holdfast.store.wire.address import Address
 from holdfast.store.wire.handshake import ClusterKey
 from holdfast.store.wire.link import Link, LinkListener, dial
 from holdfast.store.wire.messages import Header
+from holdfast.store.wire.tls import Tls
 
 REDIAL_SECONDS = 0.25
 """How long to wait before a node that does not answer is dialled again."""
+LEASE_SECONDS = 0.05
+"""How long a process without a lease waits before it looks again."""
 ORPHANED_SECONDS = 30.0
 """A node whose driver does not answer for so long ends."""
+MESSAGE_BYTES = 16 << 20
+"""Rows in one message of blocks, where one block has not more: what has come is processed while the rest travels."""
+QUEUED_BYTES = 64 << 20
+"""A connection that has more than this to send gets no more blocks: who requests them again gets no second copy."""
 AGENT_SECONDS = 1.0
 """How often the node's agent is looked after, until it is part of the ring; then ten times less often."""
 
@@ -60,28 +75,46 @@ class NodeIdentity:
     driver: str
     """Where the driver listens."""
     port: int = 0
-    """Where the node listens; 0: any."""
+    """Where its first process listens, the others at the ports after it; 0: any."""
+    processes: int = 1
+    """How many operator processes it has."""
+    domain: str | None = None
+    """Its failure domain; None: it is not known."""
 
 
 class ResidentNode:
-    """The process of one node."""
+    """One process of a node."""
 
-    def __init__(self, context: RunContext, identity: NodeIdentity, key: ClusterKey) -> None:
-        self._context, self._identity, self._key = context, identity, key
+    def __init__(
+        self,
+        context: RunContext,
+        identity: NodeIdentity,
+        index: int,
+        key: ClusterKey,
+        guard: StepGuard,
+        tls: Tls | None = None,
+    ) -> None:
+        """`index`: which of the node's processes it is."""
+        self._context, self._identity, self._index, self._key = context, identity, index, key
+        self._guard, self._name = guard, process_name(identity.node, index, identity.processes)
         self._program = Program(pickle.loads(context.application))
         self._agent: AgentReport | None = None
         self._join: tuple[str, ...] = ()
         self._agent_at = 0.0
         self._look_after_agent()
+        folder, snapshots = state_folder(context.start, self._name), NodeSnapshotStore(context.durable, self._spool())
         worker = NodeWorker(
             self._program,
-            DirectoryStore(state_folder(context.start, identity.node)),
-            NodeSnapshotStore(context.durable, self._spool()),
+            JournalStore(folder, cache_bytes=DEFAULT_CACHE_BYTES // identity.processes),
+            snapshots,
             BatchLog(self._program.sources, self._program.name, context.storage, generation=context.generation),
-            name=identity.node,
+            name=self._name,
             clock=time.perf_counter,
             cpu_clock=time.process_time,
             stagers=pickle.loads(context.stagers) if context.stagers else {},
+            guard=guard,
+            quarantine_rows=context.settings.errors_quarantine_rows,
+            beside=SavesBeside(snapshots, folder.with_name(f"{folder.name}.snapshots")),
         )
         self._worker = ResidentWorker(
             worker,
@@ -89,33 +122,43 @@ class ResidentNode:
             clock=time.monotonic,
             cpu_clock=time.process_time,
             window=context.settings.exchange_window,
+            inbox_bytes=INBOX_BYTES // identity.processes,  # with the cache, a bound for the node
         )
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._driver: Link | None = None
-        self._standing: dict[str, int] = {}
-        """What was sent to the driver last: which desired state was reconciled with, and whether more is to do."""
+        self._standing = Standing()
         self._driver_left = time.monotonic()
+        self._lease, self._lease_lock = DriverLease(context.settings.keepalive_seconds), threading.Lock()
         self._ends = False
+        self._problem: str | None = None
         self._addresses: dict[NodeId, str] = {}
-        self._senders: dict[NodeId, tuple[Link, int]] = {}
-        """Connections to the nodes of senders, with their numbers."""
+        self._senders: dict[NodeId, tuple[Link, int, str]] = {}
+        """Connections to the nodes of senders, with their numbers and addresses."""
         self._dial_at: dict[NodeId, float] = {}
         """When to dial a node: not before, and not while a thread does."""
         self._subscribers: dict[int, Link] = {}
         """Connections from the nodes of consumers."""
+        self._worker.publications.is_full = self._is_full
         self._numbers = itertools.count(1)
-        self._listener = LinkListener(identity.host, identity.port, key, self._on_subscriber)
+        port = identity.port + index if identity.port else 0
+        self._tls = None if tls is None else tls.context(serving=False)
+        serving = None if tls is None else tls.context(serving=True)
+        self._listener = LinkListener(identity.host, port, key, self._on_subscriber, tls=serving)
 
     def run(self) -> None:
-        """Work until the driver says that the run is over."""
+        """Work until the driver says that the run is over, or a later process of this node has taken over."""
         try:
             wait = 0.0
             while not self._ends:
                 self._take_events(wait)
+                self._guard.turn()
                 wait = self._turn()
+        except Superseded as why:
+            # What it did last is not reported; the executor's log shows why it ends.
+            sys.stderr.write(f"holdfast: the operator process of {self._name} ends: {why}\n")
         finally:
             self._listener.close()
-            for link, _ in self._senders.values():
+            for link, _, _ in self._senders.values():
                 link.close()
             if self._driver is not None:
                 self._driver.close()
@@ -138,40 +181,61 @@ class ResidentNode:
                 self._ends = True
                 return 0.0
             return 0.0 if self._dial_driver() else REDIAL_SECONDS
+        with self._lease_lock:
+            if not self._lease.holds(now):
+                return LEASE_SECONDS  # cut off, perhaps: others may have its partitions
         if now >= self._agent_at:
             self._look_after_agent()
         self._dial_senders(now)
         done = self._worker.work()
+        if done.problem is not None and done.problem != self._problem:
+            sys.stderr.write(f"holdfast: {self._name}: {one_line(done.problem)}; it tries again\n")
+        self._problem = done.problem
         for node, requests in done.requests.items():
             if (held := self._senders.get(node)) is not None:
                 held[0].send({"do": "requests"}, [encode_requests(requests)])
         for number, blocks in done.blocks.items():
             if (link := self._subscribers.get(number)) is not None:
-                link.send({"do": "blocks"}, [_encoded(blocks)])
-        standing = {"applied": done.applied, "idle": done.idle}
+                for part in in_messages(blocks):
+                    link.send({"do": "blocks"}, [encode_blocks(part)])
+        standing, news = {"applied": done.applied, "idle": done.idle}, self._standing.is_news(done)
         if done.report is not None:
             self._driver.send({"do": "report", **standing}, [encode_report(done.report)])
-        elif standing != self._standing:
+        elif news:
             self._driver.send({"do": "standing", **standing})
-        self._standing = standing
         return min(done.wait, max(0.0, self._agent_at - now))
 
     # -- the driver ----------------------------------------------------------------------------------------------------
 
     def _dial_driver(self) -> bool:
         identity = self._identity
-        me = {"node": identity.node, "token": identity.token, "address": str(self._listener.address)}
+        me = {
+            "node": identity.node,
+            "process": self._index,
+            "token": identity.token,
+            "address": str(self._listener.address),
+        }
+        dialled_at = time.monotonic()
         try:
-            self._driver = dial(Address.parse(identity.driver), self._key, me, self._from_driver, self._left_by_driver)
+            self._driver = dial(
+                Address.parse(identity.driver), self._key, me, self._from_driver, self._left_by_driver, tls=self._tls
+            )
         except HoldfastError:
             return False
-        self._standing = {}
+        with self._lease_lock:
+            self._lease.connected(dialled_at)
+        self._standing.connected()
+        self._worker.driver_connected()
         self._report_agent()
         return True
 
     def _from_driver(self, link: Link, header: Header, body: Any) -> None:
         do = header.get("do")
-        if do == "desired":
+        if do == "ping":  # answered by the link's thread, whatever the other one is busy with
+            with self._lease_lock:
+                self._lease.pinged(int(header["number"]), int(header["received"]), time.monotonic())
+            link.send({"do": "pong", "number": header["number"]})
+        elif do == "desired":
             desired = decode_desired(pa.py_buffer(body))
             self._events.put(lambda: self._worker.hand_out(desired))
         elif do == "number":
@@ -189,9 +253,10 @@ class ResidentNode:
             self._worker.hand_out(replace(held, number=number, forget=()))
 
     def _meet(self, addresses: Mapping[NodeId, str], join: tuple[str, ...]) -> None:
-        for node in [node for node in self._senders if addresses.get(node) != self._addresses.get(node)]:
-            self._senders[node][0].close()  # of a process before: its end leads to a new connection
         self._addresses = dict(addresses)
+        for node, (link, _, address) in self._senders.items():
+            if addresses.get(node) != address:
+                link.close()  # of a process before: its end leads to a new connection
         if join != self._join:
             self._join, self._agent_at = join, 0.0
 
@@ -223,15 +288,19 @@ class ResidentNode:
             self._events.put(lambda: self._lose_sender(node, number))
 
         def made() -> None:
-            self._senders[node] = (link, number)
             self._dial_at.pop(node, None)
+            if self._addresses.get(node) != address:
+                link.close()  # another process has its place since it was dialled; this one may live on beside it
+                return
+            self._senders[node] = (link, number, address)
             self._worker.subscriptions.connected(node, number)
 
         def not_made() -> None:  # it is being replaced, or starts
             self._dial_at[node] = time.monotonic() + REDIAL_SECONDS
 
         try:
-            link = dial(Address.parse(address), self._key, {"node": self._identity.node}, self._from_sender, end)
+            me = {"node": self._name}
+            link = dial(Address.parse(address), self._key, me, self._from_sender, end, tls=self._tls)
         except HoldfastError:
             self._events.put(not_made)
         else:
@@ -274,6 +343,10 @@ class ResidentNode:
         self._events.put(lambda: self._subscribers.__setitem__(number, link))
         return message, end
 
+    def _is_full(self, number: int) -> bool:
+        link = self._subscribers.get(number)
+        return link is not None and link.queued_bytes > QUEUED_BYTES
+
     # -- the agent -----------------------------------------------------------------------------------------------------
 
     def _look_after_agent(self) -> None:
@@ -281,7 +354,9 @@ class ResidentNode:
         context = self._context
         try:
             report = ensure_agent(
-                node_spool(context.run), agent_settings(context.settings, self._identity.host), self._join
+                node_spool(context.run),
+                agent_settings(context.settings, self._identity.host, self._identity.domain),
+                self._join,
             )
         except (HoldfastError, OSError) as error:
             report = AgentReport("", None, ready=False, problem=one_line(str(error)))
@@ -294,9 +369,7 @@ class ResidentNode:
     def _report_agent(self) -> None:
         if getattr(self, "_driver", None) is not None and self._driver is not None and self._agent is not None:
             one = self._agent
-            self._driver.send(
-                {"do": "agent", "spool": one.spool, "address": one.address, "ready": one.ready, "problem": one.problem}
-            )
+            self._driver.send({"do": "agent", **asdict(one)})
 
     def _spool(self) -> Spool | None:
         report = self._agent
@@ -306,7 +379,7 @@ class ResidentNode:
 def encode_requests(requests: Sequence[Request]) -> bytes:
     """Write requests."""
     return json.dumps(
-        [[int(r.epoch), r.consumer, r.sender, r.after, r.through, r.connection] for r in requests]
+        [[int(r.epoch), r.consumer, r.sender, r.after, r.through, r.connection, r.copy] for r in requests]
     ).encode()
 
 
@@ -324,13 +397,24 @@ def decode_requests(data: Any) -> list[Request]:
                 None if after is None else BatchId(after),
                 BatchId(through),
                 int(connection),
+                None if copy is None else NodeId(str(copy)),
             )
-            for epoch, consumer, sender, after, through, connection in rows
+            for epoch, consumer, sender, after, through, connection, copy in rows
         ]
     except (ValueError, TypeError, IndexError, KeyError):
         raise CheckFailed("a list of requests cannot be read", remedy="see that all nodes run one version") from None
 
 
-def _encoded(blocks: Sequence[Block]) -> bytes:
-    """Write blocks as one piece, those of one sender and batch beside each other."""
-    return encode_blocks(sorted(blocks, key=lambda block: (block.header.sender, block.header.edge, block.header.batch)))
+def in_messages(blocks: Sequence[Block], most: int = MESSAGE_BYTES) -> Iterator[list[Block]]:
+    """Divide blocks into messages, those of one sender and batch beside each other; a link takes none without bound."""
+    part: list[Block] = []
+    size = 0
+    for block in sorted(blocks, key=lambda one: (one.header.batch, one.header.sender, one.header.edge)):
+        more = 0 if block.rows is None else block.rows.nbytes
+        if part and size + more > most:
+            yield part
+            part, size = [], 0
+        part.append(block)
+        size += more
+    if part:
+        yield part

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from copy import copy
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec
 from uuid import uuid4
@@ -27,28 +27,28 @@ from holdfast.ids import BatchId, OperatorId, PartitionId, folder_name
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
-from holdfast.runtime.coordinator.layout import (
-    change_layout,
-    changed_meanwhile,
-    changes_of,
-    check_layout,
-    keep_application,
-    needs_new_layout,
-)
-from holdfast.runtime.coordinator.liveness import DriverSigns, refuse_if_alive, this_driver
-from holdfast.runtime.coordinator.outputs import name_sinks, stagers_of
+from holdfast.runtime.coordinator.expiry import expiry_of
+from holdfast.runtime.coordinator.layout import changed_meanwhile
+from holdfast.runtime.coordinator.liveness import DriverSigns, this_driver
+from holdfast.runtime.coordinator.opening import open_run, sweep_after_start
+from holdfast.runtime.coordinator.outputs import aside_folder, name_sinks, stagers_of
 from holdfast.runtime.coordinator.pacing import CycleSettings
-from holdfast.runtime.coordinator.progress import Progress, last_driver
-from holdfast.runtime.identity import describe
+from holdfast.runtime.coordinator.parking import ErrorSettings, ResumeRequests
+from holdfast.runtime.coordinator.profile_records import ProfileRecords
+from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.parquet_sink import ParquetSink
-from holdfast.runtime.io.sinks import FunctionSink, OutputKey, Sink, StagingSink
-from holdfast.runtime.messages import Measures
+from holdfast.runtime.io.sinks import FunctionSink, OutputKey, Sink
+from holdfast.runtime.messages import Measures, OperatorFailed
 from holdfast.runtime.program import Program
-from holdfast.runtime.state.durable_snapshots import DurableSnapshotStore
 from holdfast.runtime.state.store import StaleEpoch
 from holdfast.spark.backend import SparkBackend
+from holdfast.spark.certificates import files_of
+from holdfast.spark.kafka_settings import with_settings_of, without_settings
 from holdfast.spark.keepalive import KeepAlive
+from holdfast.spark.pinned_jobs import task_cpus
+from holdfast.spark.process_memory import megabytes_of
+from holdfast.spark.replicas import replicas_of
 from holdfast.spark.requirements import check_requirements
 from holdfast.spark.resident_backend import ResidentBackend
 from holdfast.spark.run_context import RunContext
@@ -57,6 +57,8 @@ from holdfast.spark.user_modules import pickled
 from holdfast.storage.files import FileStorage
 from holdfast.storage.self_check import check_storage
 from holdfast.storage.storage import Storage, open_storage
+from holdfast.store.wire.secret_files import keys_from_file
+from holdfast.topology import require_made_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,6 +87,7 @@ class SparkRun:
 
     _held: ExitStack
     """What ends should the start fail."""
+    _keep_alive: KeepAlive | None = None
 
     @_undone_on_failure
     def __init__(
@@ -96,7 +99,7 @@ class SparkRun:
         sinks: Mapping[str, object] | None = None,
         settings: Settings | None = None,
         checkpoint_every: int | None = None,
-        wait_seconds: float = 120.0,
+        wait_seconds: float | None = None,
         log: Callable[[str], object] = lambda line: None,
         emit: Callable[[Observation], object] = lambda seen: None,
         recovery: RecoverySettings | None = None,
@@ -109,6 +112,8 @@ class SparkRun:
         take_over: bool = False,
         old_sink: Callable[[str], object] = lambda name: None,
         old_layout: bool = False,
+        ready: Callable[[int, int | None], object] = lambda count, wanted: None,
+        backups: frozenset[PartitionId] | None = None,
     ) -> None:
         """Begin, or go on where an earlier driver left off: `directory` is on storage that every node reaches.
 
@@ -119,9 +124,11 @@ class SparkRun:
 
         `settings` are those of the session (`spark.holdfast.*`) unless given; what is named here goes before them: a
         checkpoint every so many batches, how recovery goes about it, the pace, the capacity of a node in the unit of
-        the topology's costs. `nodes`: how many executors to begin with. `request_nodes` asks for replacements of lost
-        ones. The nodes' agents are pinged with the secret in `secret_file`. Executors on hosts that `admits` says no to
-        stand by until it says yes. `log` gets a line for people, `emit` every event, as values.
+        the topology's costs, how long to wait for nodes. `nodes`: how many executors to begin with. `request_nodes`
+        asks for replacements of lost ones. The nodes' agents are pinged with the secret in `secret_file`. Executors on
+        hosts that `admits` says no to stand by until it says yes. `log` gets a line for people, `emit` every event, as
+        values; `ready` how many nodes can work, of how many. `backups` are those of a plan, in the place of the
+        setting's.
         """
         for hint in check_requirements(spark):
             log(hint)
@@ -130,8 +137,14 @@ class SparkRun:
             chosen = replace(chosen, store_secret_file=str(secret_file))
         if capacity is not None:
             chosen = replace(chosen, node_capacity=capacity)
+        wait = chosen.wait_seconds if wait_seconds is None else wait_seconds
         if checkpoint_every is not None:
             chosen = replace(chosen, checkpoint_batches=checkpoint_every, checkpoint_seconds=math.inf)
+        if chosen.node_memory_mb is None:
+            many = chosen.node_processes or task_cpus(spark.sparkContext)
+            chosen = replace(chosen, node_memory_mb=megabytes_of(conf_of(spark), many))
+        self.store_secret_file = chosen.store_secret_file
+        """The secret of the nodes' agents."""
         self.program = Program(app)
         self.storage = open_storage(directory)
         """Where the run is."""
@@ -143,53 +156,57 @@ class SparkRun:
             check_storage(durable)
         start = f"{folder_name(self.program.name)}-{uuid4().hex[:12]}"
         self._sinks = name_sinks(self.program, self.program.sinks_by_operator(sinks or {}))
-        portable, planned = _portable(app), recovery or _recovery(chosen, self.program, old_layout=old_layout)
-        changes = None if old_layout else changes_of(self.storage, self.program)
-        # Taking the claim ends an earlier driver: what this one would be refused for is looked at before.
-        if not take_over:
-            refuse_if_alive(self.storage, seconds=chosen.driver_heartbeat_seconds, log=log)
-        for line in [] if changes is None else changes.lines():
-            if not line.endswith(": same"):
+        portable, planned = (
+            _portable(app),
+            recovery or _recovery(chosen, self.program, old_layout=old_layout, backups=backups),
+        )
+        if not old_layout:
+            replicas, lines = replicas_of(chosen, self.program, planned.strategy)
+            planned = replace(planned, replicas=replicas, replica_lag=chosen.replicas_lag)
+            for line in lines:
                 log(line)
-        for line in () if changes is None else (*changes.versions, *changes.cautions):
-            log(line)
-        if needs_new_layout(self.storage, self.program, changes):
+        pickled(stagers_of(self.program, self._sinks, start))  # what cannot be sent is refused before the claim
 
-            def run_old() -> None:
-                old = _old_application(self.storage)
-                _log_old(log)
-                inner = SparkRun(
-                    old,
-                    spark,
-                    directory,
-                    sinks=_old_sinks(old, self.program, self._sinks, old_sink),
-                    settings=chosen,
-                    wait_seconds=wait_seconds,
-                    log=log,
-                    pace=pace,
-                    nodes=nodes,
-                    request_nodes=request_nodes,
-                    admits=admits,
-                    take_over=True,
-                    old_layout=True,
-                )
-                try:
-                    inner.run()
-                    inner.checkpoint()
-                finally:
-                    inner.close()
-
-            change_layout(
-                self.storage, durable, self.program, run_old=run_old, driver=this_driver(), application=portable
+        def run_old() -> None:
+            old = with_settings_of(_old_application(self.storage), app)
+            _log_old(log)
+            inner = SparkRun(
+                old,
+                spark,
+                directory,
+                sinks=_old_sinks(old, self.program, self._sinks, old_sink),
+                settings=chosen,
+                wait_seconds=wait,
+                log=log,
+                pace=pace,
+                nodes=nodes,
+                request_nodes=request_nodes,
+                admits=admits,
+                take_over=True,
+                old_layout=True,
             )
+            try:
+                inner.run()
+                inner.checkpoint()
+            finally:
+                inner.close()
+
+        self._progress = progress = open_run(
+            self.storage,
+            durable,
+            self.program,
+            _portable(without_settings(app)),
+            run_old=run_old,
+            driver=this_driver(),
+            sign_seconds=chosen.driver_heartbeat_seconds,
+            take_over=take_over,
+            old_layout=old_layout,
+            log=log,
+        )
+        self._held.callback(self._give_up_claim)
+        self.id, self.start_id, self.claim = progress.run, start, progress.claim
         stagers = stagers_of(self.program, self._sinks, start)
         staging = pickled(stagers) if stagers else b""
-        self._progress = progress = Progress(self.storage, self.program.name, driver=this_driver())
-        self._held.callback(self._give_up_claim)
-        check_layout(progress, self.program, where=self.storage.url)
-        self.id, self.start_id, self.claim = progress.run, start, progress.claim
-        kept = keep_application(self.storage, portable, progress.generation, progress.claim)
-        progress.describe(describe(self.program), kept)
         self._signs = DriverSigns(self.storage, progress.claim, seconds=chosen.driver_heartbeat_seconds)
         self._held.callback(self._signs.stop)
         self.batch_log = BatchLog(
@@ -198,6 +215,7 @@ class SparkRun:
             self.storage,
             claim=progress.claim,
             generation=progress.generation,
+            ahead=chosen.max_event_ahead or None,
         )
         if self.batch_log.fenced and not old_layout:
             raise changed_meanwhile(self.storage.url)
@@ -211,20 +229,28 @@ class SparkRun:
             staging,
             progress.generation,
         )
-        self._keep_alive = KeepAlive(secret_file=chosen.store_secret_file, seconds=chosen.keepalive_seconds)
-        self._held.callback(self._keep_alive.close)
-        backend = ResidentBackend if chosen.exchange == "resident" else SparkBackend
-        self.backend = backend(
+        keys_from_file(chosen.store_secret_file)  # a file that others may read is refused here, not by agents later
+        if chosen.exchange == "resident":
+            make_backend: Callable[..., ResidentBackend | SparkBackend] = ResidentBackend
+        else:  # without connections of its own it pings store agents
+            self._keep_alive = KeepAlive(
+                secret_file=chosen.store_secret_file,
+                tls=files_of(chosen) if chosen.tls_mode == "files" else None,
+                seconds=chosen.keepalive_seconds,
+            )
+            self._held.callback(self._keep_alive.close)
+            make_backend = partial(SparkBackend, keep_alive=self._keep_alive)
+        self.backend = make_backend(
             spark.sparkContext,
             self.program,
             context,
-            capacity=_capacity(chosen, spark),
+            capacity=node_capacity(chosen, conf_of(spark).get("spark.executor.cores"), task_cpus(spark.sparkContext)),
             expected=nodes,
-            wait_seconds=wait_seconds,
+            wait_seconds=wait,
             request=request_nodes,
-            keep_alive=self._keep_alive,
             admits=admits,
             log=log,
+            ready=ready,
         )
         self._held.callback(self.backend.stop)
         self.coordinator = Coordinator(
@@ -232,19 +258,29 @@ class SparkRun:
             self.backend,
             self.batch_log,
             self._sinks,
-            lambda operator, feed: ParquetSink(self.storage.within(f"late/{operator}/{feed}")),
+            lambda operator, feed: ParquetSink(self.storage.within(aside_folder(operator, feed))),
             progress,
             recovery=planned,
-            pace=pace or _pace(chosen, wait_seconds),
+            pace=_pace(chosen, wait) if pace is None else _bounded(pace, chosen),
+            errors=ErrorSettings(chosen.errors_retries, chosen.errors_backoff),
+            requests=ResumeRequests(self.storage),
+            profiles=ProfileRecords(self.storage, progress.claim),
+            expiry=expiry_of(
+                self.storage,
+                self._sinks.values(),
+                aside=chosen.keep_aside,
+                outputs=chosen.keep_outputs,
+                log=log,
+            ),
+            settings=_planned_settings(chosen, planned),
+            host_of=lambda node: node.rpartition("-")[0] or str(node),
+            domain_of=self.backend.domain_of,
             emit=emit,
             log=log,
         )
-        # This driver has the run's claim now: an earlier one is refused, and what it left without a name is of no use.
-        names = self.coordinator.state.checkpoints.names(progress.run)
-        DurableSnapshotStore(durable).sweep(progress.run, names, progress.claim)
-        self.storage.delete([name for name in self.storage.list("applications/") if name != kept and name < kept])
+        sweep_after_start(self.storage, durable, progress, self.coordinator.state)
         for name in stagers:
-            self._staging(name).sweep_staged()
+            self._sinks[name].sweep_staged()
         self._staged = tuple(stagers)
 
     # -- feeding -----------------------------------------------------------------------------------------------------
@@ -263,6 +299,11 @@ class SparkRun:
     def live_frontier(self) -> BatchId:
         """The last batch that every live partition has completed."""
         return self.coordinator.status.live_frontier
+
+    @property
+    def leading_frontier(self) -> BatchId:
+        """The last batch that every live partition of the most valuable queries has completed."""
+        return self.coordinator.status.leading_frontier
 
     @property
     def closed(self) -> bool:
@@ -286,7 +327,17 @@ class SparkRun:
         return self.batch_log.append(batch, last=last, number=number, given=given)
 
     def logged_rows(self, batch: BatchId) -> dict[str, int]:
-        """Return how many rows each source has in a batch; 0 where it is trimmed."""
+        """Return how many rows each source has in a batch; 0 where it is trimmed, or in files that nobody has read."""
+        reads = self.coordinator.reads  # what is in files is known once it was read
+        found = self.ingested_rows(batch)
+        return {str(name): found[str(name)] + reads.rows(name, batch) for name in self.program.sources}
+
+    def marks_logged(self) -> Callable[[], bool]:
+        """Return what says whether watermarks in the log are as far as what was read in place moves them."""
+        return self.coordinator.reads.marks_logged()
+
+    def ingested_rows(self, batch: BatchId) -> dict[str, int]:
+        """Return how many rows of each source were written down for a batch; those of files are not among them."""
         record = self.batch_log.record(batch)
         known = {} if record is None else record.sources  # one that was added is not in batches before it
         return {str(name): sum(known[name].rows) if name in known else 0 for name in self.program.sources}
@@ -301,9 +352,28 @@ class SparkRun:
 
     # -- running -----------------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Process everything in the logs; an operator that fails ends the run, and nothing before it is lost."""
-        self.coordinator.run()
+    def run(self, *, gives_up: Callable[[], bool] = lambda: False) -> None:
+        """Process everything in the logs; where queries are parked then, raise what parked the first of them."""
+        self.coordinator.run(gives_up=gives_up)
+        if (problem := self.parked_problem) is not None:
+            raise problem
+
+    @property
+    def parked_problem(self) -> OperatorFailed | None:
+        """What parked the first of the parked queries, as an error that names them all; None: none is parked."""
+        problem = self.coordinator.parked_problem
+        return None if problem is None else OperatorFailed(problem.failed, [*map(str, self.coordinator.state.parked)])
+
+    @property
+    def all_parked(self) -> bool:
+        """Whether no query can go on before somebody resumes one."""
+        return len(self.coordinator.state.parked) == len(self.program.outputs)
+
+    def resume(self, query: str) -> None:
+        """Let a parked query, or all of an output, go on; from any thread."""
+        names = {name: operator for operator, name in self.program.output_names.items()}
+        self.coordinator.parking.ask(names.get(query, query))
+        self.wake()
 
     def cycle(self, timeout: float = 0.0) -> bool:
         """Read reports, and hand out the desired state if it would bring anything; say whether there was work."""
@@ -313,27 +383,23 @@ class SparkRun:
         """As `cycle`, waiting a little where nothing can be done; cycles that keep bringing nothing end the run."""
         return self.coordinator.advance()
 
-    def checkpoint(self) -> BatchId:
+    def checkpoint(self, *, gives_up: Callable[[], bool] = lambda: False) -> BatchId:
         """Save everything at the last batch now, and wait until it is safe."""
-        return self.coordinator.checkpoint()
+        return self.coordinator.checkpoint(gives_up=gives_up)
 
     def close(self) -> None:
         """Release the executors; logs, checkpoints and outputs stay."""
         self.backend.stop()
-        self._keep_alive.close()
+        if self._keep_alive is not None:
+            self._keep_alive.close()
         for name in self._staged:
-            self._staging(name).end_staging()
+            self._sinks[name].end_staging()
         self._signs.stop()
         self._give_up_claim()
 
     def _give_up_claim(self) -> None:
         with suppress(StaleEpoch, OSError):  # another driver has the run, or finds out itself that this one is gone
             self._progress.end()
-
-    def _staging(self, name: OperatorId) -> StagingSink:
-        sink = self._sinks[name]
-        assert isinstance(sink, StagingSink), "it gave a stager"
-        return sink
 
     # -- what came of it ---------------------------------------------------------------------------------------------
 
@@ -357,29 +423,65 @@ class SparkRun:
 
 
 def _pace(settings: Settings, wait_seconds: float) -> CycleSettings:
-    return CycleSettings(
+    pace = CycleSettings(
         checkpoint_batches=settings.checkpoint_batches,
         checkpoint_seconds=settings.checkpoint_seconds,
         durable_every=settings.durable_every,
         most_batches=settings.cycle_batches,
+        batches_ahead=settings.max_batches_ahead,
+        batches_behind=settings.max_batches_behind,
         time_budget=settings.cycle_time_budget,
         wait_seconds=wait_seconds,
-        measure_costs=settings.node_costs == "measured",
     )
+    return _bounded(pace, settings)
 
 
-def _capacity(settings: Settings, spark: SparkSession) -> float:
-    """Return what a node can carry: as set; its cores, where costs are measured; else there is no limit."""
+def _bounded(pace: CycleSettings, settings: Settings) -> CycleSettings:
+    """Return a pace of the caller's with the costs that nodes are bounded by: their capacity is in the same unit."""
+    bound_seconds = settings.node_bound_seconds if settings.node_costs == "auto" else math.inf
+    return replace(pace, measure_costs=settings.measures_costs, bound_seconds=bound_seconds)
+
+
+def _planned_settings(settings: Settings, recovery: RecoverySettings) -> dict[str, object]:
+    """Return what a profile says about how the run runs: `holdfast plan explain` predicts with it."""
+    return {
+        "checkpoint_seconds": None if math.isinf(settings.checkpoint_seconds) else settings.checkpoint_seconds,
+        "checkpoint_batches": settings.checkpoint_batches,
+        "backups": sorted(str(p) for p in recovery.backup_partitions),
+        "replicas": sorted(str(p) for p in recovery.replicas),
+        "data_fragments": settings.store_data_fragments,
+        "parity_fragments": settings.store_parity_fragments,
+        "tolerate_node_loss": settings.store_tolerate_node_loss,
+        "reliability": settings.store_reliability,
+        "bound": settings.node_bound,
+        "keepalive_seconds": settings.keepalive_seconds,
+    }
+
+
+def node_capacity(settings: Settings, executor_cores: str | None, task_cpus: int) -> float:
+    """Return what a node can carry: as set; the cores it can use, where costs are measured; else there is no limit.
+
+    An operator process uses one core: with fewer processes than cores, the others are no capacity.
+    """
     if settings.node_capacity is not None:
         return settings.node_capacity
-    return float(conf_of(spark).get("spark.executor.cores", 1)) if settings.node_costs == "measured" else math.inf
+    if not settings.measures_costs:
+        return math.inf
+    if settings.exchange != "resident":
+        return float(executor_cores or 1)
+    processes = settings.node_processes or task_cpus
+    return float(processes if executor_cores is None else min(processes, int(executor_cores)))
 
 
-def _recovery(settings: Settings, program: Program, *, old_layout: bool = False) -> RecoverySettings:
+def _recovery(
+    settings: Settings, program: Program, *, old_layout: bool = False, backups: frozenset[PartitionId] | None = None
+) -> RecoverySettings:
+    if backups is None:
+        backups = _backup_partitions(settings.retention, program, old_layout=old_layout)
     return RecoverySettings(
         strategy=RecoveryStrategy(settings.recovery_strategy),
         bound=settings.node_bound,
-        backup_partitions=_backup_partitions(settings.retention, program, old_layout=old_layout),
+        backup_partitions=backups,
         incremental_after_losses=settings.recovery_incremental_after_losses or 1,
         buffer_bytes=math.inf if settings.recovery_buffer_mb is None else settings.recovery_buffer_mb << 20,
     )
@@ -395,14 +497,16 @@ def _backup_partitions(retention: str, program: Program, *, old_layout: bool = F
     if retention == "all":
         return frozenset(program.partitions)
     try:
-        named = json.loads(Path(retention).read_bytes())["backups"]
-        found = frozenset(PartitionId.parse(one) for one in named)
+        document = json.loads(Path(retention).read_bytes())
+        found = frozenset(PartitionId.parse(one) for one in document["backups"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(
             f"{retention!r} is no plan of backups: {error}",
             field=f"{PREFIX}retention",
             remedy="give sources, all, or the file that `holdfast plan backups --json` printed",
         ) from None
+    if not old_layout:
+        require_made_for(document, program.topology, where=retention)
     if (strange := found - set(program.partitions)) and not old_layout:
         raise BadInput(
             f"there is no partition {min(strange)}", field=f"{PREFIX}retention", remedy="plan for this topology"
@@ -447,7 +551,9 @@ def _portable(app: Application) -> bytes:
     """Return the application as bytes for the nodes, without what only the driver needs: frames and sinks."""
     stripped = copy(app)
     stripped.steps = {
-        name: replace(step, reader=None) if isinstance(step, steps.Source) else step for name, step in app.steps.items()
+        # Files and topics are plain values, and nodes read them.
+        name: replace(step, reader=None) if isinstance(step, steps.Source) and callable(step.reader) else step
+        for name, step in app.steps.items()
     }
     stripped.sinks = {}
     try:

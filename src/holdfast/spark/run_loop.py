@@ -7,21 +7,27 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any
 
 from holdfast.errors import CheckFailed, HoldfastError, one_line
+from holdfast.ids import BatchId
+from holdfast.runtime.coordinator.feeding import feed_until_end
 from holdfast.spark.feed import Feed, drain, finish
 from holdfast.spark.run import SparkRun
 from holdfast.spark.run_view import RunView
+from holdfast.spark.start_progress import StartProgress
 
 REPORTS_KEPT = 100
 """Progress reports that `recentProgress` returns at most, as in Spark."""
 _EXIT_SECONDS = 10.0
 """How long the end of the program waits for a run that nobody has stopped."""
 _LOOK_SECONDS = 0.5
+_STOP_SECONDS = 120.0
+"""How long a stop waits for the checkpoint where nodes are lost meanwhile."""
 
 
 class RunLoop:
@@ -37,10 +43,12 @@ class RunLoop:
         close: bool = False,
         log: Callable[[str], object] = lambda line: None,
         advanced: Callable[[dict[str, Any]], object] = lambda report: None,
+        progress: StartProgress | None = None,
     ) -> None:
         """`held` is closed at the end: executors, files, and a session and a cluster of the run's own."""
         self._running, self._feed, self._view, self._held = running, feed, view, held
         self._close, self._log, self._advanced = close, log, advanced
+        self._progress, self._logged_before = progress or StartProgress(), running.logged
         self.reports: deque[dict[str, Any]] = deque(maxlen=REPORTS_KEPT)
         self.problem: BaseException | None = None
         self.phase = "Starting"
@@ -90,8 +98,20 @@ class RunLoop:
             raise
         if not self._until(in_batches):
             return
+        read = self._running.logged
+        self._until(lambda: self._view.is_published(read))
+        # What was read in place moves watermarks with the batch after it.
+        moved = self._running.marks_logged()
+        if not self._until(lambda: moved() or self._running.all_parked):
+            return
         logged = self._running.logged
-        self._until(lambda: self._view.is_published(logged))
+        # The report of the last batch comes a moment after its rows: whoever looks next finds it too.
+        self._until(
+            lambda: (
+                self._view.is_published(logged)
+                and ((self._view.reported >= logged and not self._view.has_news) or self._running.all_parked)
+            )
+        )
 
     def _until(self, reached: Callable[[], bool]) -> bool:
         """Wait until a condition holds; False where the run has ended before."""
@@ -137,22 +157,44 @@ class RunLoop:
             self._end_on_request()
             return
         self.phase = "Finishing"
-        finish(self._running, close=self._close)
-        self._running.checkpoint()
-        self._report()
+        try:
+            finish(self._running, close=self._close, gives_up=self._stop.is_set)
+        finally:
+            self._report()
+        if not self._stop.is_set():
+            try:
+                self._running.checkpoint(gives_up=self._stop.is_set)
+            except CheckFailed:
+                if not self._stop.is_set():
+                    raise
+            else:
+                self._report()
+                return
+        if not self._abandon.is_set():
+            self._end_on_request()  # it was requested while partitions waited for nodes
 
     def _read(self) -> None:
-        """Log batches and process them until the input has ended or a stop is requested."""
-        while not self._stop.is_set():
-            reading = self._feed.reading
-            made = self._feed.log_batches()
-            self.worked = self._running.advance()
-            self._report()
-            with self._turn:
-                self._turn.notify_all()
-            # Where too much waits for lost partitions, no batch is made: what has come must still go into one.
-            if not reading and not made and not self.worked and not self._feed.pending:
-                return
+        """Log batches and process them until the input has ended or a stop is requested.
+
+        With every query parked, a run whose input has an end does not wait for somebody to resume one.
+        """
+
+        def stopped() -> bool:
+            return self._stop.is_set() or (self._feed.ends and self._running.all_parked)
+
+        feed_until_end(self._feed, self._running.advance, stopped=stopped, turned=self._turned)
+
+    def _turned(self, worked: bool) -> None:
+        self.worked = worked
+        self._note_first_batch()
+        self._report()
+        with self._turn:
+            self._turn.notify_all()
+
+    def _note_first_batch(self) -> None:
+        if "logged" not in self._progress.phases and self._running.logged > self._logged_before:
+            first = BatchId(self._logged_before + 1)
+            self._progress.batch_logged(first, sum(self._running.logged_rows(first).values()))
 
     def _end_on_request(self) -> None:
         """Drain what is logged, and take a checkpoint where every partition is live.
@@ -162,8 +204,11 @@ class RunLoop:
         self.phase = "Stopping"
         try:
             drain(self._running)
-            if self._view.all_live():
-                self._running.checkpoint()
+            if (problem := self._running.parked_problem) is not None:
+                self._log(f"queries are parked, so no checkpoint was taken: {problem}")
+            elif self._view.all_live():
+                until = time.monotonic() + _STOP_SECONDS  # nodes may go now, and nobody waits for others to come
+                self._running.checkpoint(gives_up=lambda: self._abandon.is_set() or time.monotonic() > until)
             else:
                 self._log("partitions are lost, so no checkpoint was taken: the next start recovers them")
         except Exception as error:
@@ -178,6 +223,7 @@ class RunLoop:
         report = self._view.advanced()
         if report is not None:
             self.reports.append(report)
+            self._view.reported = report["batchId"]
             self._advanced(report)
 
     def _at_exit(self) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.ids import BatchId, PartitionId
+from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.recovery.copies import level
 from holdfast.recovery.states import PartitionState
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.spark.run import SparkRun
@@ -28,11 +29,16 @@ class QueryStatus:
     """The output it belongs to."""
     priority: int
     state: str
-    """`running`; `down`: a partition that it needs is lost or being restored; `catching-up` or `paused`: its own."""
+    """`running`; `parked`: an operator, a row or its sink fails; `down`: a partition that it needs is lost or being
+    restored; `catching-up` or `paused`: its own."""
     published: int
     """The last batch whose rows are in the sink; -1: none."""
     lag: int
     """Logged batches whose rows are not in the sink yet."""
+    error: str | None = None
+    """What parked it."""
+    replicated: int = 0
+    """Partitions that it needs whose replica is level: they continue at once where their node is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,10 @@ class NodeStatus:
     partitions: tuple[str, ...]
     capacity: float | None
     """What it can carry, in the unit of the partitions' costs; None: no limit."""
+    replicas: tuple[str, ...] = ()
+    """Partitions of which it has a replica."""
+    leaving: bool = False
+    """Whether it will go before long: its partitions move to other nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +77,11 @@ class RunView:
         self._running = running
         self._began = self._last_at = time.time()
         self._reported = running.live_frontier
+        self.reported: int = self._reported
+        """The last batch whose progress report was handed on."""
         self._published: Counter[str] = Counter()
+        self._read: Counter[OperatorId] = Counter()
+        """Rows of files that are in reports."""
         self._down_since: float | None = self._began
 
     # -- events ------------------------------------------------------------------------------------------------------
@@ -81,19 +95,33 @@ class RunView:
             down = self._in(PartitionState.LOST) or self._in(PartitionState.RESTORING)
             self._down_since = (self._down_since or seen.at) if down else None
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there are rows that no report has yet; from any thread."""
+        read = self._running.coordinator.reads.rows_read
+        return any(list(self._published.values())) or any(count > self._read[name] for name, count in read.items())
+
     def advanced(self) -> dict[str, Any] | None:
-        """Return a progress report if live queries have advanced since the last one."""
+        """Return a progress report if live queries have advanced since the last one.
+
+        The batch that all live partitions have completed goes back where a restored partition joins them; a report
+        then waits until it is passed again, so that a batch's rows are in one report only.
+        """
         running, now = self._running, time.time()
-        before, reached = self._reported, running.live_frontier
-        if reached == before:
-            return None
+        before, reached = self._reported, max(self._reported, running.live_frontier)
         rows: Counter[str] = Counter()
         for batch in range(before + 1, reached + 1):
-            rows.update(running.logged_rows(BatchId(batch)))
+            rows.update(running.ingested_rows(BatchId(batch)))
+        # What is in files is known once it was read.
+        for name, count in running.coordinator.reads.rows_read.items():
+            rows[str(name)] += count - self._read[name]
+            self._read[name] = count
+        if reached <= before and not rows.total() and not self._published.total():
+            return None
         seconds, taken = max(1e-3, now - self._last_at), rows.total()
         published = {name: self._published.pop(name, 0) for name in running.program.output_names.values()}
         self._reported, self._last_at = reached, now
-        cluster = running.coordinator.state
+        cluster, restored = running.coordinator.state, running.coordinator.profiler.fetched_total
         return {
             "id": running.id,
             "runId": running.start_id,
@@ -113,7 +141,14 @@ class RunView:
             "checkpointBatchId": int(cluster.checkpoints.global_batch),
             "claim": cluster.epoch.claim,
             "epoch": cluster.epoch.number,
+            "falseAlarms": running.coordinator.false_alarms,
+            "restoredBytes": {
+                "fromPeers": restored.peer_bytes,
+                "fromFolder": restored.folder_bytes,
+                "fromNode": restored.node_bytes,
+            },
             "partitions": dict(Counter(str(one.state) for one in cluster.partitions.values())),
+            "replicas": dict(Counter(str(one.state) for one in list(cluster.copies.at.values()))),
         }
 
     # -- what users ask ----------------------------------------------------------------------------------------------
@@ -121,27 +156,34 @@ class RunView:
     def queries(self) -> list[QueryStatus]:
         """Return every query, in the order of the topology."""
         running, cluster = self._running, self._running.coordinator.state
-        topology, logged = running.program.topology, running.logged
+        topology, logged, levelled = running.program.topology, running.logged, level(cluster)
         found = []
         for index in topology.outputs.tolist():
             partition = topology.partition(index)
+            why = cluster.parked.get(partition)
             state = str(cluster.partitions[partition].state) if cluster.available(partition) else "down"
+            error = None if why is None else f"{why.partition}, batch {why.batch}: {why.error}"
             out = int(cluster.published[partition])
             name = running.program.output_names[partition.operator]
             priority = int(topology.priority[index])
-            found.append(QueryStatus(str(partition), name, priority, state, out, max(0, int(logged) - out)))
+            lag = max(0, int(logged) - out)
+            ready = sum(p in levelled for p in cluster.graph.members(partition))
+            shown = "parked" if why else state
+            found.append(QueryStatus(str(partition), name, priority, shown, out, lag, error, ready))
         return found
 
     def nodes(self) -> list[NodeStatus]:
         """Return every node with the partitions on it."""
         cluster = self._running.coordinator.state
-        placement = cluster.placement
+        placement, copies = cluster.placement, cluster.copies.placement
         return [
             NodeStatus(
                 str(node),
                 node.rpartition("-")[0] or str(node),
                 tuple(str(p) for p, its in placement.items() if its == node),
                 None if math.isinf(capacity) else float(capacity),
+                tuple(str(p) for p, its in copies.items() if its == node),
+                node in cluster.copies.leaving,
             )
             for node, capacity in dict(cluster.nodes).items()
         ]
@@ -159,10 +201,15 @@ class RunView:
         return not self._in(PartitionState.LOST) and not self._in(PartitionState.RESTORING)
 
     def is_published(self, through: int) -> bool:
-        """Whether everything up to a batch is processed, and in its sink where that needs no checkpoint first."""
+        """Whether everything up to a batch is processed, and in its sink where that needs no checkpoint first.
+
+        What is parked does not count.
+        """
         running, cluster = self._running, self._running.coordinator.state
-        return running.frontier >= through and all(
-            cluster.published[p] >= through
+        return all(
+            one.frontier >= through or cluster.serves_parked_only(p) for p, one in cluster.partitions.items()
+        ) and all(
+            cluster.published[p] >= through or p in cluster.parked
             for p in running.program.outputs
             if running.program.operators[p.operator].deterministic
         )

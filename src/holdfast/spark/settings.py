@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import BadInput
+from holdfast.planning.replicas.algorithms import ReplicaAlgorithm
+from holdfast.planning.replicas.budget import ReplicaBudget
 from holdfast.recovery.strategy import RecoveryStrategy
 from holdfast.store.wire.address import Address
 
@@ -56,6 +58,13 @@ def _share(text: str) -> float:
     return number
 
 
+def _probability(text: str) -> float:
+    number = float(text)
+    if not 0 < number < 1:
+        raise ValueError("must be above 0 and below 1, like 0.999")
+    return number
+
+
 def _seconds(text: str) -> float:
     number = seconds_of(text)
     if number < 0:
@@ -70,9 +79,37 @@ def _some_seconds(text: str) -> float:
     return number
 
 
+def _byte_count(text: str) -> int:
+    units = {"k": 10, "m": 20, "g": 30}
+    low = text.strip().lower().removesuffix("b")
+    number = int(low[:-1]) << units[low[-1]] if low[-1:] in units else int(low)
+    if number < 1:
+        raise ValueError("must be 1 or more")
+    return number
+
+
 def _text(text: str) -> str:
     if not text.strip():
         raise ValueError("must not be empty")
+    return text.strip()
+
+
+def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+    found = []
+    for one in filter(None, map(str.strip, text.split(","))):
+        host, equals, domain = one.partition("=")
+        if not equals or not host.strip() or not domain.strip():
+            raise ValueError("must be HOST=DOMAIN,…")
+        found.append((host.strip(), domain.strip()))
+    return tuple(found)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, map(str.strip, text.split(","))))
+
+
+def _budget(text: str) -> str:
+    ReplicaBudget.parse(text)
     return text.strip()
 
 
@@ -111,9 +148,9 @@ class Settings:
     exchange: str = _setting(
         "exchange",
         _one_of("shuffle", "resident"),
-        "shuffle",
-        "`shuffle`: blocks travel through Spark's shuffle in short jobs. `resident`: a task per node stays, and nodes "
-        "send blocks to each other, for batches in milliseconds; new, and needs executors with two cores.",
+        "resident",
+        "`resident`: a task per node stays, and nodes send blocks to each other; executors need two cores. `shuffle`: "
+        "blocks travel through Spark's shuffle in short jobs, for clusters that allow no other connections.",
     )
     exchange_window: int = _setting(
         "exchange.window",
@@ -122,7 +159,11 @@ class Settings:
         "Batches that a sender may be ahead of each consumer; more takes memory on consumers.",
     )
     exchange_port: int = _setting(
-        "exchange.port", _whole(0, 65535), 0, "Port at which a node takes connections of other nodes; 0: any free one."
+        "exchange.port",
+        _whole(0, 65535),
+        0,
+        "Port at which a node takes connections of other nodes (its second process at the next one, and so on); "
+        "0: any free ones.",
     )
     driver_port: int = _setting(
         "driver.port", _whole(0, 65535), 0, "Port at which the driver takes connections of its nodes; 0: any free one."
@@ -137,25 +178,49 @@ class Settings:
         "store.dataFragments",
         _whole(1, 32),
         None,
-        "m: fragments that rebuild a state. None: by `store.tolerateNodeLoss`.",
+        "m: fragments that rebuild a state. None: by `store.tolerateNodeLoss`, or chosen from what is measured.",
     )
     store_parity_fragments: int | None = _setting(
         "store.parityFragments", _whole(0, 31), None, "k: fragments that may be lost. Given together with m."
     )
-    store_tolerate_node_loss: float = _setting(
+    store_tolerate_node_loss: float | None = _setting(
         "store.tolerateNodeLoss",
         _share,
-        0.5,
-        "Share of the nodes whose loss every checkpoint survives (up to 32 nodes).",
+        None,
+        "Share of the nodes whose loss every checkpoint survives (up to 32 nodes). None: agents choose m and k from "
+        "what they measure.",
+    )
+    store_reliability: float = _setting(
+        "store.reliability",
+        _probability,
+        0.999,
+        "Where agents choose m and k: the probability that a restore after the loss of a node finds enough fragments.",
     )
     store_secret_file: str | None = _setting(
         "store.secretFile", _text, None, "File with the store's secret, on every node. Needed beyond loopback."
     )
+    tls_mode: str = _setting(
+        "tls.mode",
+        _one_of("auto", "off", "run", "files"),
+        "auto",
+        "TLS between driver and nodes. `run`: certificates that the driver makes at its start. `files`: your own, for "
+        "store agents too. `auto`: `run`, on loopback `off`.",
+    )
+    tls_cert: str | None = _setting("tls.cert", _text, None, "This host's certificate (PEM), on every node and driver.")
+    tls_key: str | None = _setting("tls.key", _text, None, "Its key (PEM), mode 600.")
+    tls_ca: str | None = _setting("tls.ca", _text, None, "The authority that signed all certificates (PEM).")
     store_durable: str | None = _setting(
         "store.durable", _text, None, "Folder for durable checkpoints, which every node reaches. None: in `directory`."
     )
     store_linger_seconds: float = _setting(
         "store.linger", _seconds, 600.0, "How long agents outlive their executors: the fast way back for a new driver."
+    )
+    store_expiry_seconds: float = _setting(
+        "store.expiry",
+        _seconds,
+        7 * 86400.0,
+        "Spools that other runs left on a host, and whose agents ended so long ago, are removed by the agent that "
+        "starts next on it. 0: never.",
     )
     driver_heartbeat_seconds: float = _setting(
         "driver.heartbeat.seconds",
@@ -169,17 +234,94 @@ class Settings:
     retention: str = _setting(
         "retention", _text, "sources", "Who keeps outputs back to checkpoints: `sources`, `all`, or a plan's file."
     )
+    node_processes: int | None = _setting(
+        "node.processes",
+        _whole(1, 1024),
+        None,
+        "Operator processes of a node, each with a share of its partitions. None: the cores that its task claims, "
+        "`spark.task.cpus`.",
+    )
+    stall_seconds: float = _setting(
+        "node.stall.seconds",
+        _seconds,
+        300.0,
+        "An operator process that neither ends a step nor turns its loop for so long hangs: it is killed, and started "
+        "again. 0: never.",
+    )
+    node_memory_mb: int | None = _setting(
+        "node.memoryMb",
+        _whole(0),
+        None,
+        "Memory that an operator process may take, in MB, beside files that it maps; one that takes more is killed. "
+        "0: no bound. None: its share of 80 % of `spark.executor.pyspark.memory` or `spark.executor.memoryOverhead`, "
+        "where set, else of half of the machine's or container's memory.",
+    )
     node_capacity: float | None = _setting(
-        "node.capacity", _number(0), None, "Cost a node can carry, as recovery plans it. None: no limit, or its cores."
+        "node.capacity",
+        _number(0),
+        None,
+        "Cost a node can carry, as recovery plans it. None: no limit, or the cores it uses.",
     )
     node_costs: str = _setting(
         "node.costs",
-        _one_of("declared", "measured"),
-        "declared",
-        "What partitions cost: as the topology says, or the cores they were measured to use.",
+        _one_of("auto", "declared", "measured"),
+        "auto",
+        "What partitions cost: as the topology says, or the cores they were measured to use. `auto`: as declared where "
+        "`node.capacity` is set, else as measured.",
     )
     node_bound: float = _setting(
         "node.bound", _number(0, 1), 0.8, "Share of a node's capacity that recovery plans with, at most."
+    )
+    node_bound_seconds: float = _setting(
+        "node.bound.seconds",
+        _seconds,
+        60.0,
+        "With `node.costs=auto` and no `node.capacity`: partitions that no node had room for so long are restored "
+        "above the bound.",
+    )
+    node_wait: float | None = _setting(
+        "node.wait",
+        _some_seconds,
+        None,
+        "A run that can do nothing for so long, because no node comes or a restore stands still, ends; the next start "
+        "continues it. None: it waits, and reports every 15 s what it waits for.",
+    )
+    node_domains: tuple[tuple[str, str], ...] = _setting(
+        "node.domains",
+        _pairs,
+        (),
+        "Failure domain (rack, zone) of each host: HOST=DOMAIN,…; fragments of a snapshot are kept apart by it. None: "
+        "what Spark's topology mapper knows.",
+    )
+    node_topology_script: str | None = _setting(
+        "node.topologyScript",
+        _text,
+        None,
+        "Script on the driver that prints the failure domain of the host it is called with, as Hadoop's do.",
+    )
+    replicas_budget: str | None = _setting(
+        "replicas.budget",
+        _budget,
+        None,
+        "Partitions that run a second time on another node: a count (`12`), a share (`0.5`), or `4 cores`. None: none.",
+    )
+    replicas_partitions: tuple[str, ...] = _setting(
+        "replicas.partitions",
+        _names,
+        (),
+        "Partitions with a replica, by name: `speeds[0],jams` (an operator: all of its), beside those of the budget.",
+    )
+    replicas_algorithm: str = _setting(
+        "replicas.algorithm",
+        _one_of(*ReplicaAlgorithm),
+        "structure-aware",
+        f"Who chooses within the budget: {', '.join(ReplicaAlgorithm)}.",
+    )
+    replicas_lag: int = _setting(
+        "replicas.lag",
+        _whole(0),
+        16,
+        "Batches that a slow replica may hold outboxes back behind the checkpoint; beyond, it is built again.",
     )
     recovery_strategy: str = _setting(
         "recovery.strategy", _one_of(*STRATEGIES), "incremental", f"One of {', '.join(STRATEGIES)}."
@@ -202,12 +344,102 @@ class Settings:
         None,
         "What outboxes may hold in a recovery before the least valuable queries pause. None: no limit.",
     )
+    errors_retries: int = _setting(
+        "errors.retries",
+        _whole(0),
+        3,
+        "How often a batch that an operator or a sink fails on is tried again before its queries are parked.",
+    )
+    errors_backoff: float = _setting(
+        "errors.backoff",
+        _seconds,
+        1.0,
+        "How long before a batch that failed is tried again; before each further time twice as long, up to a minute.",
+    )
+    errors_quarantine_rows: int = _setting(
+        "errors.quarantineRows",
+        _whole(1, 10_000),
+        100,
+        "Rows of one partition and batch that are quarantined at most, where `on_error` says so; with more, its "
+        "queries are parked.",
+    )
+    keep_aside: float = _setting(
+        "keep.aside",
+        _seconds,
+        30 * 86400.0,
+        "Late rows and dead letters stay for so long after durable checkpoints cover their batch. 0: for ever.",
+    )
+    keep_outputs: float | None = _setting(
+        "keep.outputs",
+        _some_seconds,
+        None,
+        "Parquet outputs stay for so long after durable checkpoints cover their batch, then they are deleted. None: "
+        "for ever.",
+    )
     cycle_batches: int = _setting("cycle.batches", _whole(1), 8, "Most batches that one cycle takes from the log.")
     max_pending_batches: int = _setting(
         "ingest.maxPendingBatches",
         _whole(1),
         100,
         "Micro-batches of a source that live queries may be behind before it is held back.",
+    )
+    batch_bytes: int = _setting(
+        "ingest.batchBytes",
+        _byte_count,
+        32 << 20,
+        "Bytes of one source that one batch takes at most (32m: 32 MiB), of files or of micro-batches, but at least "
+        "one micro-batch; more takes memory on nodes.",
+    )
+    batch_seconds: float = _setting(
+        "ingest.batchSeconds",
+        _some_seconds,
+        1.0,
+        "How long a batch of files should take: from the measured rate follows how many bytes the next one takes.",
+    )
+    max_event_ahead: float = _setting(
+        "ingest.maxEventAhead",
+        _seconds,
+        86400.0,
+        "An event that is later than the time at which its batch is logged by more than this does not move the "
+        "watermark; such rows are counted and reported (`future-rows`). 0: every event does.",
+    )
+    max_batches_ahead: int | None = _setting(
+        "ingest.maxBatchesAhead",
+        _whole(1),
+        None,
+        "Batches that are logged ahead of the slowest live partition at most. None: twice cycle.batches.",
+    )
+    max_batches_behind: int = _setting(
+        "ingest.maxBatchesBehind",
+        _whole(1),
+        1000,
+        "Batches that live queries may be behind the log where others have a higher priority: up to then a slow or "
+        "hanging query does not hold those back.",
+    )
+    page_enabled: str = _setting(
+        "page.enabled",
+        _one_of("auto", "true", "false"),
+        "auto",
+        "Whether the driver serves the live page. auto: with an embedded cluster, not with a session that is given.",
+    )
+    page_host: str = _setting(
+        "page.host",
+        _text,
+        "127.0.0.1",
+        "Address that the live page listens at. Other than loopback, everyone who reaches it can read what it shows.",
+    )
+    page_port: int = _setting(
+        "page.port",
+        _whole(0, 65535),
+        4050,
+        "Port of the live page; where it is taken, one of the next is. 0: any free one.",
+    )
+    tracing_enabled: str = _setting(
+        "tracing.enabled",
+        _one_of("true", "false"),
+        "false",
+        "Whether recoveries become OpenTelemetry spans, by the tracer provider of the driver's process. Needs the "
+        "extra otel.",
     )
 
     def __post_init__(self) -> None:
@@ -222,6 +454,22 @@ class Settings:
             raise BadInput(
                 "a state has at most 32 fragments", field=f"{PREFIX}store.dataFragments", remedy="lower one of the two"
             )
+        if self.exchange_port and self.exchange_port + (self.node_processes or 1) > 65536:
+            raise BadInput(
+                f"leaves no ports for {self.node_processes} processes",
+                field=f"{PREFIX}exchange.port",
+                remedy="each process has the port after the one before it: choose a lower first one",
+            )
+
+    @property
+    def measures_costs(self) -> bool:
+        """Whether recovery plans with the cores that partitions were measured to use."""
+        return self.node_costs == "measured" or (self.node_costs == "auto" and self.node_capacity is None)
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long a run waits that can do nothing."""
+        return math.inf if self.node_wait is None else self.node_wait
 
     @classmethod
     def read(cls, spark: SparkSession) -> Settings:

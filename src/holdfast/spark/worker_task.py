@@ -106,6 +106,7 @@ def _worker(context: RunContext, name: NodeId) -> NodeWorker:
             clock=time.perf_counter,
             cpu_clock=time.process_time,
             stagers=pickle.loads(context.stagers) if context.stagers else {},
+            quarantine_rows=context.settings.errors_quarantine_rows,
         )
         _workers.clear()  # what another run left
         _workers[key] = worker

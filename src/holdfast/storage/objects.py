@@ -33,11 +33,9 @@ class ObjectStorage:
     """The objects of a bucket, or of a folder in it."""
 
     def __init__(self, url: str) -> None:
-        place = _place(url)
-        self._folder = f"{place.path.strip('/')}/" if place.path.strip("/") else ""
-        bucket = f"{place.scheme}://{place.netloc}"
+        bucket, self._folder = bucket_and_folder(url)
         self.url = f"{bucket}/{self._folder}".rstrip("/")
-        self._store = _open(bucket)
+        self._store = open_bucket(bucket)
 
     def create(self, name: str, data: bytes | memoryview | pa.Buffer) -> bool:
         """Store an object under a name that is free; False: the name is taken."""
@@ -70,7 +68,7 @@ class ObjectStorage:
             try:
                 return pa.py_buffer(obstore.get(self._store, key).bytes())
             except FileNotFoundError as error:
-                if _is_absent(error):
+                if is_absent(error):
                     return None
                 raise
 
@@ -102,7 +100,7 @@ class ObjectStorage:
                     try:
                         obstore.delete(self._store, key)
                     except FileNotFoundError as error:
-                        if not _is_absent(error):
+                        if not is_absent(error):
                             raise
 
     def within(self, folder: str) -> ObjectStorage:
@@ -121,17 +119,35 @@ class ObjectStorage:
 
     @contextmanager
     def _calling(self, name: str) -> Iterator[None]:
-        """Turn every error of the library into an `OSError` of one line."""
-        from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
-
-        place = f"{self.url}/{name}"
-        _refuse_forks(place)
-        try:
+        with calling(f"{self.url}/{name}"):
             yield
-        except (PermissionDeniedError, UnauthenticatedError) as error:
-            raise PermissionError(f"{place}: {_cause(error)}") from None
-        except (BaseError, OSError, ValueError) as error:
-            raise OSError(f"{place}: {_cause(error)}") from None
+
+
+class Absent(FileNotFoundError):
+    """An object is not there, as opposed to its bucket or its server."""
+
+
+@contextmanager
+def calling(place: str) -> Iterator[None]:
+    """Turn every error of the library into an `OSError` of one line."""
+    from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+
+    _refuse_forks(place)
+    try:
+        yield
+    except Absent:
+        raise
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise PermissionError(f"{place}: {_cause(error)}") from None
+    except (BaseError, OSError, ValueError) as error:
+        raise OSError(f"{place}: {_cause(error)}") from None
+
+
+def bucket_and_folder(url: str) -> tuple[str, str]:
+    """Take a URL apart into the bucket's and the folder in it: empty, or with a slash at its end."""
+    place = _place(url)
+    folder = place.path.strip("/")
+    return f"{place.scheme}://{place.netloc}", f"{folder}/" if folder else ""
 
 
 def _place(url: str) -> SplitResult:
@@ -151,7 +167,8 @@ def _place(url: str) -> SplitResult:
     return place
 
 
-def _open(bucket: str) -> ObjectStore:
+def open_bucket(bucket: str) -> ObjectStore:
+    """Return the library's store of a bucket."""
     try:
         from obstore.exceptions import BaseError
         from obstore.store import from_url
@@ -177,7 +194,8 @@ def _refuse_forks(place: str) -> None:
         raise OSError(f"{place}: object storage was used before this process was forked; start it afresh instead")
 
 
-def _is_absent(error: FileNotFoundError) -> bool:
+def is_absent(error: FileNotFoundError) -> bool:
+    """Whether an answer says that the object is not there."""
     return _code(str(error)) in _ABSENT_CODES
 
 

@@ -78,7 +78,7 @@ def open_storage(place: str | Path) -> Storage:
     if scheme == "file":
         from holdfast.storage.files import FileStorage
 
-        return FileStorage(_path_of(text))
+        return FileStorage(path_of_url(text))
     if scheme == "memory":
         from holdfast.storage.memory import reopen_memory
 
@@ -120,7 +120,8 @@ def check_prefix(prefix: str) -> str:
 _RULE = "use segments of letters, digits, `.`, `_`, `-` and `=`, joined by `/`, none beginning with a dot"
 
 
-def _path_of(url: str) -> Path:
+def path_of_url(url: str) -> Path:
+    """Return the folder that a file URL names."""
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost") or parts.query or parts.fragment or not parts.path:
         raise BadInput("a file URL names a folder of this machine", remedy="write file:///FOLDER, or the path alone")

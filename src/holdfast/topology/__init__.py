@@ -2,6 +2,7 @@
 
 from holdfast.topology.decomposition import SubKind, SubTopology, decompose
 from holdfast.topology.file_format import from_document, parse, to_document, to_json, to_yaml
+from holdfast.topology.fingerprint import fingerprint, made_for, require_made_for
 from holdfast.topology.mc_trees import count_mc_trees, distinct_mc_trees, mc_trees, smallest_mc_tree_size
 from holdfast.topology.model import Floats, Ints, Topology, as_mask
 from holdfast.topology.operators import Input, Operator, Partitioning
@@ -25,10 +26,13 @@ __all__ = [
     "count_mc_trees",
     "decompose",
     "distinct_mc_trees",
+    "fingerprint",
     "from_document",
+    "made_for",
     "mc_trees",
     "parse",
     "rates_of",
+    "require_made_for",
     "shapes_of",
     "smallest_mc_tree_size",
     "to_document",

@@ -7,7 +7,7 @@ default, so reading and writing again gives the same text. Opening files is the 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, NoReturn
 
@@ -20,7 +20,7 @@ from holdfast.topology.operators import Input, Operator, Partitioning
 FORMAT_VERSION = 1
 LARGEST_FILE = 256 * 2**20
 
-_TOP = ("holdfast", "name", "operators")
+_TOP = ("holdfast", "name", "operators", "measured")
 _LISTS = {"weights", "priority", "cost", "reprocess_seconds", "domain"}
 _FIELDS = tuple(field.name for field in fields(Operator))
 _DEFAULTS = {field.name: field.default for field in fields(Operator) if field.name not in ("id", "inputs")}
@@ -32,7 +32,7 @@ def parse(text: str | bytes, where: str, *, yaml: bool | None = None) -> Topolog
     YAML is read when `yaml` is true, JSON when it is false; by default the name decides, and then the text itself.
     """
     try:
-        return from_document(_document(text, where, yaml))
+        return from_document(load_document(text, where, yaml))
     except HoldfastError as error:
         raise error.placed(where) from None
 
@@ -61,9 +61,22 @@ def from_document(document: object) -> Topology:
         )
     if "name" not in document:
         raise BadInput("is missing", field="name", remedy='add "name": "traffic"')
+    measured_of(document)
     shared: dict[tuple[str, str], Input] = {}
     operators = [_operator(one, f"operators[{number}]", shared) for number, one in enumerate(listed)]
     return Topology(document["name"], operators)
+
+
+def measured_of(document: dict[Any, Any]) -> dict[str, Any] | None:
+    """Return what a run measured, of a file that `holdfast profile` wrote; None: the file is a declaration."""
+    measured = document.get("measured")
+    if measured is not None and not isinstance(measured, dict):
+        raise BadInput(
+            f"must be an object, not {checks.describe(measured)}",
+            field="measured",
+            remedy="leave it out, or give what `holdfast profile` wrote",
+        )
+    return measured
 
 
 def _operator(document: object, field: str, shared: dict[tuple[str, str], Input]) -> Operator:
@@ -185,7 +198,8 @@ def _is_plain_name(name: object) -> bool:
 # -- text ---------------------------------------------------------------------------------------------------------
 
 
-def _document(text: str | bytes, where: str, yaml: bool | None) -> object:
+def load_document(text: str | bytes, where: str, yaml: bool | None = None) -> object:
+    """Read JSON or YAML as a topology file may be: what is repeated, not finite or nested too deeply is refused."""
     if len(text) > LARGEST_FILE:
         raise BadInput(
             f"has {len(text):,} bytes, which is too large",
@@ -260,13 +274,14 @@ def _load_yaml(text: str) -> object:
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
-def to_document(topology: Topology) -> dict[str, Any]:
+def to_document(topology: Topology, measured: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the document of a topology: what `from_document` reads, without what is default."""
-    return {
+    document: dict[str, Any] = {
         "holdfast": FORMAT_VERSION,
         "name": topology.name,
         "operators": [_operator_document(operator) for operator in topology.operators],
     }
+    return document if measured is None else {**document, "measured": dict(measured)}
 
 
 def _operator_document(operator: Operator) -> dict[str, Any]:
@@ -288,13 +303,14 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def to_json(topology: Topology) -> str:
+def to_json(topology: Topology, measured: Mapping[str, Any] | None = None) -> str:
     """Write a topology as JSON: one operator to a line, made to be read and compared."""
-    document = to_document(topology)
+    document = to_document(topology, measured)
     dump: Callable[[object], str] = lambda value: json.dumps(value, ensure_ascii=False, allow_nan=False)  # noqa: E731
     lines = ",\n".join(f"    {dump(operator)}" for operator in document["operators"])
     head = f'  "holdfast": {document["holdfast"]},\n  "name": {dump(document["name"])},'
-    return f'{{\n{head}\n  "operators": [\n{lines}\n  ]\n}}\n'
+    tail = "" if measured is None else f',\n  "measured": {dump(document["measured"])}'
+    return f'{{\n{head}\n  "operators": [\n{lines}\n  ]{tail}\n}}\n'
 
 
 def to_yaml(topology: Topology) -> str:

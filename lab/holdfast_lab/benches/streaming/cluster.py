@@ -38,8 +38,10 @@ def this_machine() -> Machine:
 
 
 @contextmanager
-def bench_cluster(nodes: int, *, settings: dict[str, str] | None = None) -> Iterator[tuple[EmbeddedCluster, Session]]:
-    """Start an embedded cluster of one-core nodes and a session on it; both end with the block.
+def bench_cluster(
+    nodes: int, *, cores: int = 2, settings: dict[str, str] | None = None
+) -> Iterator[tuple[EmbeddedCluster, Session]]:
+    """Start an embedded cluster and a session on it; both end with the block. Each run holds one of a node's cores.
 
     The executors' JVMs have all compilers: Structured Streaming lives in them, and would be slow with the small ones
     that the embedded cluster uses otherwise. Shuffle partitions are as many as cores. A query that has nothing to do
@@ -54,7 +56,7 @@ def bench_cluster(nodes: int, *, settings: dict[str, str] | None = None) -> Iter
         "spark.sql.streaming.noDataProgressEventInterval": "1h",
         **(settings or {}),
     }
-    with EmbeddedCluster(nodes, memory_mb=EXECUTOR_MB + 100) as cluster:
+    with EmbeddedCluster(nodes, cores=cores, memory_mb=EXECUTOR_MB + 100) as cluster:
         wanted = {"spark.holdfast.store.secretFile": str(cluster.secret_file), **wanted}
         spark = start_session("holdfast bench", cluster.master_url, executor_mb=EXECUTOR_MB, settings=wanted)
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.program import Program
 from holdfast.spark.run import SparkRun
+from holdfast.spark.settings import Settings
 from holdfast_lab.benches.streaming.cpu import cpu_seconds
 from holdfast_lab.benches.streaming.spread import Spread, median_with_interval
 from holdfast_lab.benches.streaming.workloads import Workload
@@ -85,7 +86,14 @@ class _Policy:
     """A run under one policy, fed from memory."""
 
     def __init__(
-        self, name: str, workload: Workload, spark: Session, folder: Path, every: int, secret_file: Path | None
+        self,
+        name: str,
+        workload: Workload,
+        spark: Session,
+        folder: Path,
+        every: int,
+        secret_file: Path | None,
+        exchange: str,
     ) -> None:
         self.name = name
         app = workload.application()
@@ -97,6 +105,7 @@ class _Policy:
             spark,
             folder / name / "run",
             sinks=sinks,
+            settings=replace(Settings.read(spark), exchange=exchange),
             pace=CycleSettings(checkpoint_batches=NEVER if name == "none" else every),
             recovery=RecoverySettings(backup_partitions=backup_partitions),
             emit=self._saw,
@@ -129,18 +138,22 @@ def measure_overhead(
     batches: int | None = None,
     seed: int = 1,
     secret_file: Path | None = None,
+    exchange: str = "resident",
     progress: Callable[[str], object] = lambda text: None,
 ) -> Overhead:
-    """Take turns; a turn has so many batches, or as many as fill the interval. `sessions`: the nodes' processes."""
+    """Take turns; a turn has so many batches, or as many as fill the interval. `sessions`: the nodes' processes.
+
+    Every policy is a run of its own on the same executors: with tasks that stay, each holds a core of them.
+    """
     if policies[0] != "none":
         raise CheckFailed("the first policy must be none", where="bench overhead")
     if batches is None:
         progress("how many batches are one interval")
-        plain = _Policy("none", workload, spark, folder / "calibrate", NEVER, secret_file)
+        plain = _Policy("none", workload, spark, folder / "calibrate", NEVER, secret_file, exchange)
         batches = _batches_of(interval, plain, list(workload.batches(seed, WARM_BATCHES + MEASURED_BATCHES, rows)))
     per_turn = max(2, batches + batches % 2)
     made = list(workload.batches(seed, per_turn // 2 + per_turn * alternations, rows))
-    runs = [_Policy(name, workload, spark, folder, per_turn, secret_file) for name in policies]
+    runs = [_Policy(name, workload, spark, folder, per_turn, secret_file, exchange) for name in policies]
     turns: list[Turn] = []
     try:
         progress("warm-up")

@@ -2,14 +2,15 @@
 
 A chain of operators with an exchange before each stands for an application; one size is changed at a time. Each point
 is measured twice: batches one at a time (what a batch waits for when there is no load) and many at once (what a batch
-costs under load, where levels work on batches of their own and cycles take several batches).
+costs under load, where levels work on batches of their own). Both exchanges are measured at every point, on the same
+executors; alone, they take turns batch by batch, and the ratio is within a turn.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.messages import Measures
 from holdfast.spark.run import SparkRun
+from holdfast.spark.settings import Settings
 from holdfast_lab.benches.streaming.spread import Spread, median_with_interval
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ Batch = dict[str, pa.Table]
 _COLUMNS = {"a": "int64", "b": "int64", "at": "timestamp"}
 KEYS = 1000
 KEY_BYTES = 64
+EXCHANGES = ("resident", "shuffle")
+WARM_UP = 3
+"""Batches before anything is measured."""
 FILL_ROWS = 250_000
 """Rows of a batch that fills the state."""
 
@@ -59,31 +64,34 @@ class Cost:
 
     seconds: float
     job: float
-    """Of them in Spark jobs."""
+    """Of them in cycles: Spark jobs, or what tasks that stay do between a desired state and the end of its work."""
     operators: float
     """Of those on the busiest node in operators: rows, state, outboxes, and reading the log."""
     cycles: float
-    """Spark jobs for one batch."""
+    """Cycles for one batch; through the shuffle each is a Spark job."""
 
     @property
     def around(self) -> float:
-        """In jobs, outside operators: Spark's tasks and shuffles, and Python around the operators."""
+        """In cycles, outside operators: Spark's tasks and shuffles, or connections, and Python around the operators."""
         return max(0.0, self.job - self.operators)
 
     @property
     def driver(self) -> float:
-        """Outside jobs: planning cycles, publishing outputs, writing progress."""
+        """Outside cycles: planning cycles, publishing outputs, writing progress."""
         return max(0.0, self.seconds - self.job)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One shape's figures."""
+    """One shape's figures, of one exchange."""
 
     shape: Shape
+    exchange: str
     alone: Cost
     """A batch when there is no other: medians."""
     alone_seconds: Spread
+    ratio: Spread
+    """How many times sooner than the other exchange a batch alone was, turn by turn; 1 where there is one only."""
     load: Cost
     """A batch among many: means."""
     state_bytes: int
@@ -141,41 +149,50 @@ def measure_point(
     load: int,
     seed: int = 1,
     secret_file: Path | None = None,
+    exchanges: Sequence[str] = EXCHANGES,
     progress: Callable[[str], object] = lambda text: None,
-) -> Point:
-    """Measure so many batches alone, and so many under load, after a warm-up."""
+) -> list[Point]:
+    """Measure so many batches alone, and so many under load, after a warm-up, on each exchange."""
     if shape.state_mb:
-        app, batches = held(shape.partitions), _held_batches(shape, alone + load + 2, seed)
+        app, batches = held(shape.partitions), _held_batches(shape, alone + load + WARM_UP, seed)
     else:
-        app, batches = chain(shape.levels, shape.partitions), chain_batches(seed, 0, alone + load + 2, shape.rows)
-    measured = _Measured(app, spark, folder, secret_file, shape.nodes)
+        app = chain(shape.levels, shape.partitions)
+        batches = chain_batches(seed, 0, alone + load + WARM_UP, shape.rows)
+    made = list(batches)
+    filling, made = made[: -(alone + load + WARM_UP)], made[-(alone + load + WARM_UP) :]
+    sides: list[_Measured] = []
+    found: list[tuple[Cost, int, float]] = []
     try:
-        made = list(batches)
-        filling, made = made[: -(alone + load + 2)], made[-(alone + load + 2) :]
-        for number, batch in enumerate(filling):
-            progress(f"{shape.varied} {shape.size:g}: fill {number + 1} of {len(filling)}")
-            measured.costs([batch])
-        progress(f"{shape.varied} {shape.size:g}: warm-up")
-        for batch in made[:2]:
-            measured.costs([batch])
-        filled = measured.written
+        for exchange in exchanges:
+            sides.append(_Measured(app, spark, folder / exchange, secret_file, shape.nodes, exchange))
+            for number, batch in enumerate(filling):
+                progress(f"{shape.varied} {shape.size:g}, {exchange}: fill {number + 1} of {len(filling)}")
+                sides[-1].costs([batch])
+            progress(f"{shape.varied} {shape.size:g}, {exchange}: warm-up")
+            for batch in made[:WARM_UP]:
+                sides[-1].costs([batch])
+        filled = [side.written for side in sides]
         progress(f"{shape.varied} {shape.size:g}: one at a time")
-        one_by_one = [measured.costs([batch]) for batch in made[2 : 2 + alone]]
-        progress(f"{shape.varied} {shape.size:g}: under load")
-        many = measured.costs(made[2 + alone :])
-        written = (measured.written - filled) / (alone + load)
-        state = measured.state_bytes
+        one_by_one: list[list[Cost]] = [[] for _ in sides]
+        for turn, batch in enumerate(made[WARM_UP : WARM_UP + alone]):
+            for number in range(len(sides)):
+                mine = (number + turn) % len(sides)
+                one_by_one[mine].append(sides[mine].costs([batch]))
+        for side, before in zip(sides, filled, strict=True):
+            progress(f"{shape.varied} {shape.size:g}, {side.exchange}: under load")
+            many = side.costs(made[WARM_UP + alone :])
+            found.append((many, side.state_bytes, (side.written - before) / (alone + load)))
     finally:
-        measured.close()
-    ordered = sorted(one_by_one, key=lambda one: one.seconds)
-    return Point(
-        shape,
-        ordered[len(ordered) // 2],
-        median_with_interval([one.seconds for one in one_by_one]),
-        many,
-        state,
-        written,
-    )
+        for side in sides:
+            side.close()
+    points = []
+    for number, (side, costs) in enumerate(zip(sides, one_by_one, strict=True)):
+        ordered = sorted(costs, key=lambda one: one.seconds)
+        other = one_by_one[(number + 1) % len(sides)]
+        ratio = median_with_interval([two.seconds / one.seconds for one, two in zip(costs, other, strict=True)])
+        spread = median_with_interval([one.seconds for one in costs])
+        points.append(Point(shape, side.exchange, ordered[len(ordered) // 2], spread, ratio, *found[number]))
+    return points
 
 
 def _held_batches(shape: Shape, count: int, seed: int) -> Iterator[Batch]:
@@ -190,10 +207,27 @@ def _held_batches(shape: Shape, count: int, seed: int) -> Iterator[Batch]:
 class _Measured:
     """A run that tells where its time went."""
 
-    def __init__(self, app: Application, spark: Session, folder: Path, secret_file: Path | None, nodes: int) -> None:
+    def __init__(
+        self,
+        app: Application,
+        spark: Session,
+        folder: Path,
+        secret_file: Path | None,
+        nodes: int,
+        exchange: str,
+    ) -> None:
+        self.exchange = exchange
         self._cycles: list[float] = []
-        pace = CycleSettings(checkpoint_batches=10**9)
-        self._run = SparkRun(app, spark, folder, pace=pace, emit=self._saw, secret_file=secret_file, nodes=nodes)
+        self._run = SparkRun(
+            app,
+            spark,
+            folder,
+            settings=replace(Settings.read(spark), exchange=exchange),
+            pace=CycleSettings(checkpoint_batches=10**9),
+            emit=self._saw,
+            secret_file=secret_file,
+            nodes=nodes,
+        )
 
     def _saw(self, seen: Observation) -> None:
         if seen.kind == "cycle":

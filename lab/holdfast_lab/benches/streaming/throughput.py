@@ -1,23 +1,47 @@
-"""Rows per second against Structured Streaming: the same outputs from the same files on the same cluster.
+"""Rows per second and CPU seconds against Structured Streaming: the same outputs from the same files on one cluster.
 
-Both sides stay running and take turns, so that whatever else the machine does meets both alike; the order within a
-round changes from round to round. A figure is the ratio within a round; the median over rounds is what counts, with its
-spread. At the end the rows of every output are compared.
+All sides stay running and take turns, so that whatever else the machine does meets all alike; who begins changes from
+round to round. A figure is the ratio within a round; the median over rounds is what counts, with its spread. CPU
+seconds are those of the whole cluster and the driver during a turn; writing the input does not count.
+
+Marginal CPU seconds are what a million rows more cost: the CPU of a large size less that of a small one, in chunks of a
+few batches that all sides take in turn, by kind of process. At the end the rows of every output are compared.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from holdfast_lab.benches.streaming.sides import HoldfastSide, StructuredStreamingSide, same_rows
+from holdfast_lab.benches.streaming.in_place_side import InPlaceSide
+from holdfast_lab.benches.streaming.processes import by_kind, processes
+from holdfast_lab.benches.streaming.sides import (
+    HoldfastSide,
+    LoggedSide,
+    PyArrowSide,
+    Side,
+    StructuredStreamingSide,
+    same_rows,
+)
+from holdfast_lab.benches.streaming.spread import Spread, median_with_interval
 from holdfast_lab.benches.streaming.workloads import Workload, in_our_days
 
 if TYPE_CHECKING:
     from holdfast_lab.baselines.structured_streaming import Session
+    from holdfast_lab.benches.streaming.sides import Batch
+
+IN_PLACE = {"in-place": "parquet", "in-place-csv": "csv", "in-place-json": "json"}
+"""Sides whose source partitions read files themselves, and the format of the files."""
+SIDES = ("holdfast", "logged", "shuffle", "structured-streaming", "pyarrow")
+"""Holdfast with tasks that stay, the same from rows that are logged, Holdfast through Spark's shuffle, Spark's own
+engine, and the operators alone."""
+CHUNK_ROWS = 800_000
+"""Rows of a turn where marginal CPU is measured, about."""
+AGAINST = "structured-streaming"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,49 +52,63 @@ class Round:
     number: int
     rows: int
     batches: int
-    holdfast_seconds: float
-    structured_streaming_seconds: float
-    holdfast_first: bool
+    seconds: Mapping[str, float]
+    cpu: Mapping[str, float]
+    first: str
 
-    @property
-    def ratio(self) -> float:
-        """How many times Structured Streaming's rows per second ours were."""
-        return self.structured_streaming_seconds / self.holdfast_seconds
+    def ratio(self, side: str) -> float:
+        """How many times Structured Streaming's rows per second this side's were."""
+        return self.seconds[AGAINST] / self.seconds[side]
+
+
+@dataclass(frozen=True, slots=True)
+class Marginal:
+    """What more rows cost one side, in CPU seconds per million."""
+
+    small: int
+    large: int
+    """Rows of the two sizes."""
+    seconds: float
+    """CPU of the large size less that of the small one, per million rows between them."""
+    chunks: Spread
+    """CPU per million rows of the turns that make up both sizes."""
+    kinds: Mapping[str, float]
+    """`seconds` by kind of process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of one workload."""
+    """What came of one workload with batches of one size."""
 
     workload: str
     title: str
     target: float
     queries: int
     """Structured Streaming's queries: one for each output."""
+    sides: tuple[str, ...]
     rounds: tuple[Round, ...]
     output_rows: int
     different: dict[str, str]
     """Outputs whose rows are not equal, and in what."""
+    batch_rows: int = 0
+    marginal: Mapping[str, Marginal] = field(default_factory=dict)
 
-    @property
-    def ratio(self) -> float:
+    def ratio(self, side: str = "holdfast") -> float:
         """The median ratio over the rounds."""
-        return statistics.median(one.ratio for one in self.rounds)
+        return statistics.median(one.ratio(side) for one in self.rounds)
 
-    @property
-    def ratios(self) -> tuple[float, float]:
+    def ratios(self, side: str = "holdfast") -> tuple[float, float]:
         """The least and the greatest ratio."""
-        return min(one.ratio for one in self.rounds), max(one.ratio for one in self.rounds)
+        found = [one.ratio(side) for one in self.rounds]
+        return min(found), max(found)
 
-    @property
-    def holdfast_rows_per_second(self) -> float:
-        """Our median."""
-        return statistics.median(one.rows / one.holdfast_seconds for one in self.rounds)
+    def rows_per_second(self, side: str) -> float:
+        """The median over the rounds."""
+        return statistics.median(one.rows / one.seconds[side] for one in self.rounds)
 
-    @property
-    def structured_streaming_rows_per_second(self) -> float:
-        """Structured Streaming's median."""
-        return statistics.median(one.rows / one.structured_streaming_seconds for one in self.rounds)
+    def cpu_per_million(self, side: str) -> float:
+        """CPU seconds of the cluster and the driver for a million rows more: the median over the rounds."""
+        return statistics.median(1e6 * one.cpu[side] / one.rows for one in self.rounds)
 
 
 def compare(
@@ -84,43 +122,119 @@ def compare(
     files_per_batch: int,
     state_store: str,
     seed: int,
+    sides: Collection[str] = SIDES,
+    sessions: Collection[int] = (),
     secret_file: Path | None = None,
+    marginal: tuple[int, int] | None = None,
     progress: Callable[[str], object] = lambda text: None,
 ) -> Comparison:
-    """Run both sides in turns: a warm-up, then so many rounds of so many batches of so many rows."""
-    warm = max(2, batches)
-    made = list(in_our_days(workload.batches(seed, warm + batches * rounds, rows)))
-    ours = HoldfastSide(workload, spark, folder / "holdfast", files_per_batch, secret_file)
-    theirs = StructuredStreamingSide(workload, spark, folder / "structured", files_per_batch, state_store)
+    """Run the sides in turns: a warm-up, then `rounds` rounds of `batches` batches of `rows` rows each.
+
+    `sessions`: the sessions of the nodes' processes, whose CPU seconds count beside the driver's. `marginal`: two sizes
+    in rows, the smaller first, that are processed after the rounds for what more rows cost.
+    """
+    warm = max(2, batches) if batches > 1 else 1
+    more = [] if marginal is None else [-(-size // rows) for size in marginal]
+    coming = in_our_days(workload.batches(seed, warm + batches * rounds + sum(more), rows))
+    made = list(islice(coming, warm + batches * rounds))
+    running: list[Side] = []
     found = []
     try:
-        progress(f"{workload.name}: warm-up")
-        for side in (ours, theirs):
-            side.process(made[:warm])
+        for name in sides:
+            place = folder / name
+            if name == AGAINST:
+                running.append(StructuredStreamingSide(workload, spark, place, files_per_batch, state_store))
+            elif name in IN_PLACE:
+                running.append(InPlaceSide(workload, spark, place, files_per_batch, secret_file, IN_PLACE[name]))
+            elif name == "logged":
+                running.append(LoggedSide(workload, spark, place, secret_file))
+            elif name == "pyarrow":
+                running.append(PyArrowSide(workload, place, files_per_batch))
+            else:
+                exchange = "resident" if name == "holdfast" else name
+                running.append(HoldfastSide(workload, spark, place, files_per_batch, secret_file, exchange))
+            progress(f"{workload.name}: {name} warms up")
+            running[-1].add(made[:warm])
+            running[-1].process()
         for number in range(rounds):
             progress(f"{workload.name}: round {number + 1} of {rounds}")
             part = made[warm + number * batches : warm + (number + 1) * batches]
-            order = (ours, theirs) if number % 2 == 0 else (theirs, ours)
-            seconds = {side.name: side.process(part) for side in order}
-            found.append(
-                Round(
-                    workload.name,
-                    number,
-                    sum(table.num_rows for batch in part for table in batch.values()),
-                    batches,
-                    seconds[ours.name],
-                    seconds[theirs.name],
-                    number % 2 == 0,
-                )
-            )
+            order = [*running[number % len(running) :], *running[: number % len(running)]]
+            seconds, cpu = {}, {}
+            for side in order:
+                seconds[side.name], used = _turn(side, part, sessions)
+                cpu[side.name] = sum(used.values())
+            many = sum(table.num_rows for batch in part for table in batch.values())
+            found.append(Round(workload.name, number, many, batches, seconds, cpu, order[0].name))
+        found_marginal = {} if marginal is None else _marginal(running, coming, more, rows, sessions, progress)
         progress(f"{workload.name}: compare")
         different, count = {}, 0
         for output in workload.sql:
-            given = ours.rows(output)
-            count += given.num_rows
-            if (problem := same_rows(given, theirs.rows(output))) is not None:
-                different[output] = problem
+            given = {side.name: side.rows(output) for side in running}
+            count += given[AGAINST].num_rows
+            for side in running:
+                problem = same_rows(given[side.name], given[AGAINST])
+                if problem is not None:
+                    different[output] = f"{side.name}: {problem}"
     finally:
-        ours.close()
-        theirs.close()
-    return Comparison(workload.name, workload.title, workload.target, len(workload.sql), tuple(found), count, different)
+        for side in running:
+            side.close()
+    names = tuple(side.name for side in running)
+    return Comparison(
+        workload.name,
+        workload.title,
+        workload.target,
+        len(workload.sql),
+        names,
+        tuple(found),
+        count,
+        different,
+        rows,
+        found_marginal,
+    )
+
+
+def _turn(side: Side, batches: Sequence[Batch], sessions: Collection[int]) -> tuple[float, dict[str, float]]:
+    """Process batches; return the seconds, and the CPU seconds by kind of process."""
+    side.add(batches)
+    before = by_kind(processes(sessions))
+    seconds = side.process()
+    after = by_kind(processes(sessions))
+    # Work of a process that has ended is its parent's; of one kind it may be less than before.
+    return seconds, {kind: used - before.get(kind, (0.0, 0))[0] for kind, (used, _) in after.items()}
+
+
+def _marginal(
+    running: Sequence[Side],
+    coming: Iterator[dict[str, Any]],
+    sizes: Sequence[int],
+    rows: int,
+    sessions: Collection[int],
+    progress: Callable[[str], object],
+) -> dict[str, Marginal]:
+    """Process two sizes, in batches, chunk by chunk on all sides in turn; return what more rows cost each side."""
+    per_chunk = max(1, CHUNK_ROWS // rows)
+    used: dict[str, list[dict[str, float]]] = {side.name: [{}, {}] for side in running}
+    chunks: dict[str, list[float]] = {side.name: [] for side in running}
+    counted = [0, 0]
+    turn = 0
+    for number, size in enumerate(sizes):
+        for first in range(0, size, per_chunk):
+            progress(f"marginal CPU: batch {first} of {size} of size {number + 1} of {len(sizes)}")
+            part = list(islice(coming, min(per_chunk, size - first)))
+            many = sum(table.num_rows for batch in part for table in batch.values())
+            counted[number] += many
+            for place in range(len(running)):
+                side = running[(place + turn) % len(running)]
+                _, spent = _turn(side, part, sessions)
+                chunks[side.name].append(1e6 * sum(spent.values()) / many)
+                sums = used[side.name][number]
+                for kind, seconds in spent.items():
+                    sums[kind] = sums.get(kind, 0.0) + seconds
+            turn += 1
+    between = (counted[1] - counted[0]) / 1e6
+    found = {}
+    for name, (small, large) in used.items():
+        kinds = {kind: (seconds - small.get(kind, 0.0)) / between for kind, seconds in large.items()}
+        found[name] = Marginal(counted[0], counted[1], sum(kinds.values()), median_with_interval(chunks[name]), kinds)
+    return found

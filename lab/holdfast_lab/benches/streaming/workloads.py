@@ -126,7 +126,7 @@ WORKLOADS: dict[str, Workload] = {
             windowed_count,
             tag_batches,
             _count_sql(),
-            target=1.5,
+            target=3.0,
         ),
         Workload(
             "traffic",
@@ -142,7 +142,7 @@ WORKLOADS: dict[str, Workload] = {
             EXAMPLES["hashtags"].application,
             EXAMPLES["hashtags"].batches,
             _hashtags_sql(),
-            target=5.0,
+            target=30.0,
         ),
     )
 }

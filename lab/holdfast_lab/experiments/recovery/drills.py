@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from holdfast.drill.settings import DrillSettings, DrillStrategy
+from holdfast.drill.settings import DrillFeed, DrillSettings, DrillStrategy
 from holdfast.examples.hashtags import query_name
 
 UPSTREAM = tuple(f"{query_name(number)}[0]" for number in range(4))
@@ -48,7 +48,8 @@ def planned_drills(seed: int, spacing: float = SPACING) -> list[PlannedDrill]:
 
     four = tuple(spacing * number for number in range(1, 5))
     base = DrillSettings("hashtags", seed=seed, nodes=6, kill=4, arrivals=four, rows=40, fail_at=20.0, standby=True)
-    base = replace(base, batches=batches(20.0, four[-1]))
+    # Strategies are compared on the same batches: the drill feeds them itself.
+    base = replace(base, batches=batches(20.0, four[-1]), feed=DrillFeed.BATCHES)
     found = [PlannedDrill(f"fig11-{one}", 11, str(one), replace(base, strategy=one)) for one in STRATEGIES]
     two = replace(base, kill=2, arrivals=four[:2], batches=batches(20.0, four[1]))
     for where, hosting in (("upstream", UPSTREAM), ("downstream", DOWNSTREAM)):
@@ -63,6 +64,7 @@ def planned_drills(seed: int, spacing: float = SPACING) -> list[PlannedDrill]:
             )
             found.append(PlannedDrill(f"fig14-{order}-{kill}", 14, f"{kill} nodes, {order}", asked))
     traffic = DrillSettings("traffic", seed=seed, nodes=5, rows=200, fail_at=20.0, strategy=DrillStrategy.SOURCE_REPLAY)
+    traffic = replace(traffic, feed=DrillFeed.BATCHES)
     for kill in (1, 2, 3):
         # One failure after the other; each replacement comes half an interval after its own.
         arrivals = tuple(spacing * (number + 0.5) for number in range(kill))

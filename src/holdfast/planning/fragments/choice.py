@@ -6,9 +6,13 @@ The model, with the paper's names: a state of s bytes becomes n = m + k fragment
 - recovery time (eq. 2): R_f = s / eta + s / c, with c taken per (m, k) from measured rates;
 - storage overhead: k / m;
 - fragments beat a remote file system of h bytes per second (eq. 4) when h < c eta / (c + eta), that is s / h > R_f;
+- a restore needs the state because a node is gone, and with it `gone` of the holders: then at least m of the n - gone
+  others must be alive (`gone` 0: eq. 3 as printed);
 - speed (sec. 5.4): m B / (m + k - 1). B is what one providing peer uploads, a fragment of s / m bytes; m of them are
   needed and m + k - 1 peers (the failed one is gone) share the work, so each uploads s / (n - 1) when all do their
-  part. Eq. 2 knows neither m nor k, so `speed` ranks by this time plus the recompute time at the measured rate.
+  part. Eq. 2 knows neither m nor k, so `speed` ranks by this time plus the recompute time at the measured rate;
+- peers that differ (the paper's future work): holder i uploads at w_i times the bandwidth of a peer, and no more than
+  its fragment. Holders are the n heaviest peers, and the heaviest of them is the one that failed.
 
 `choose_coding` looks at every (m, k) with n at most 32 and at most the number of peers: there are 496, and the best
 is the best. `problems_of` is the one oracle for whether a coding meets the limits.
@@ -17,6 +21,7 @@ is the best. `problems_of` is the one oracle for whether a coding meets the limi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -61,6 +66,10 @@ class FragmentRequest:
     prefer: Preference = Preference.SPEED
     max_overhead: float | None = None
     """Largest k / m. None: up to 1 for speed and reliability, beyond only where nothing else reaches `reliability`."""
+    gone: int = 0
+    """Holders that are lost with the node whose state is restored."""
+    weights: tuple[float, ...] = ()
+    """Speeds of the peers as shares of `peer_bandwidth`, the heaviest first; peers beyond the list weigh 1."""
 
     def __post_init__(self) -> None:
         for name in ("state_bytes", "bandwidth", "peer_bandwidth", "file_bandwidth"):
@@ -77,6 +86,10 @@ class FragmentRequest:
             )
         if not 0 <= self.reliability <= 1:
             raise BadInput(f"{self.reliability:g} is not a probability", field="reliability", remedy="like 0.9999")
+        if self.gone < 0:
+            raise BadInput(f"{self.gone} is not a number of holders", field="gone", remedy="give 0 or more")
+        if any(not 0 < weight < math.inf for weight in self.weights):
+            raise BadInput("a weight is a number above 0", field="weights", remedy="leave out peers that hold nothing")
         if self.max_overhead is not None and not 0 < self.max_overhead < math.inf:
             raise BadInput(
                 f"{self.max_overhead:g} is not a storage overhead", field="max_overhead", remedy="like 1 for n = 2 m"
@@ -114,9 +127,14 @@ class FragmentPlan:
     """Least size of the leaf set the fragments go to."""
 
 
-def loss_probability(coding: Coding, node_failure: float) -> float:
-    """Return the probability that more than k of n holders are down: 1 - eq. 3, summed from the small end."""
-    return _tails(coding.total, node_failure)[coding.parity + 1]
+def loss_probability(coding: Coding, node_failure: float, gone: int = 0) -> float:
+    """Return the probability that more than k of n holders are down: 1 - eq. 3, summed from the small end.
+
+    `gone` of them are down for certain: the restore is needed because of it.
+    """
+    if gone > coding.parity:
+        return 1.0
+    return _tails(coding.total - gone, node_failure)[coding.parity - gone + 1]
 
 
 @lru_cache(maxsize=1024)
@@ -129,9 +147,9 @@ def _tails(n: int, p: float) -> tuple[float, ...]:
     return tuple(reversed(tails))
 
 
-def success_probability(coding: Coding, node_failure: float) -> float:
+def success_probability(coding: Coding, node_failure: float, gone: int = 0) -> float:
     """Return the probability that at least m of n holders are alive (eq. 3)."""
-    return 1.0 - loss_probability(coding, node_failure)
+    return 1.0 - loss_probability(coding, node_failure, gone)
 
 
 def file_seconds(state_bytes: float, file_bandwidth: float) -> float:
@@ -154,6 +172,27 @@ def upload_bytes(coding: Coding, fragment_bytes: float) -> float:
     return coding.data * fragment_bytes / max(1, coding.total - 1)
 
 
+def sharing_seconds(needed: float, holders: Sequence[tuple[float, float]]) -> float:
+    """Return the time at which holders (bytes held, bytes per second) have sent the needed bytes between them."""
+    sent, rate, now = 0.0, sum(speed for _, speed in holders), 0.0
+    for end, speed in sorted((held / speed, speed) for held, speed in holders):
+        if sent + rate * (end - now) >= needed:
+            break
+        sent, now, rate = sent + rate * (end - now), end, rate - speed
+    return now + (needed - sent) / rate if rate > 0 else now
+
+
+def _uploading_seconds(request: FragmentRequest, coding: Coding) -> float:
+    """Return how long the holders that are left take between them, all at once."""
+    bandwidth = request.peer_bandwidth or request.bandwidth
+    if not request.weights:
+        return upload_bytes(coding, request.state_bytes / coding.data) / bandwidth
+    speeds = (*request.weights, *[1.0] * (coding.total - len(request.weights)))
+    left = sorted(speeds, reverse=True)[: coding.total][1:] or [speeds[0]]
+    held = request.state_bytes / coding.data
+    return sharing_seconds(min(request.state_bytes, held * len(left)), [(held, one * bandwidth) for one in left])
+
+
 def leaf_set_size(coding: Coding) -> int:
     """Return the least leaf set for n fragments: even, larger than n, at least 24."""
     return max(SMALLEST_LEAF_SET, (coding.total // 2 + 1) * 2)
@@ -163,7 +202,7 @@ def evaluate(request: FragmentRequest, coding: Coding) -> FragmentPlan:
     """Return the model's properties of one (m, k), whether or not it meets the limits."""
     size, rate = request.state_bytes, request.rates.of(coding)
     uploaded = upload_bytes(coding, size / coding.data)
-    uploading = uploaded / (request.peer_bandwidth or request.bandwidth)
+    uploading = _uploading_seconds(request, coding)
     retrieval = size / request.bandwidth
     if request.peer_bandwidth is not None:
         # Slow peers: the link into the recovering node waits for them.
@@ -171,7 +210,7 @@ def evaluate(request: FragmentRequest, coding: Coding) -> FragmentPlan:
     recompute = size / rate.decode
     recovery = retrieval + recompute
     remote = None if request.file_bandwidth is None else file_seconds(size, request.file_bandwidth)
-    loss = loss_probability(coding, request.node_failure)
+    loss = loss_probability(coding, request.node_failure, request.gone)
     return FragmentPlan(
         coding=coding,
         success=1.0 - loss,
@@ -231,7 +270,7 @@ def allowed_plans(request: FragmentRequest) -> list[FragmentPlan]:
     reliable = [
         coding
         for coding in all_codings(request.peers)
-        if loss_probability(coding, request.node_failure) <= 1.0 - request.reliability
+        if loss_probability(coding, request.node_failure, request.gone) <= 1.0 - request.reliability
     ]
     plans = [evaluate(request, coding) for coding in reliable]
     allowed = [plan for plan in plans if not problems_of(request, plan)]

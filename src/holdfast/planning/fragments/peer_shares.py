@@ -22,7 +22,7 @@ import numpy as np
 
 from holdfast.erasure.layout import Coding
 from holdfast.errors import BadInput, NoPlan
-from holdfast.planning.fragments.choice import USUAL_OVERHEAD, Preference, all_codings
+from holdfast.planning.fragments.choice import USUAL_OVERHEAD, Preference, all_codings, sharing_seconds
 from holdfast.planning.fragments.code_rates import CodeRates
 
 MOST_FRAGMENTS_PER_PEER = 8
@@ -227,20 +227,10 @@ def _shares_for(request: SharesRequest, coding: Coding) -> SharesPlan | None:
         save_seconds=max(count * fragment / bandwidth[name] for name, count in shares.items()),
         retrieval_seconds=max(
             request.state_bytes / request.bandwidth,
-            _retrieval(request.state_bytes, [(n * fragment, bandwidth[name]) for name, n in shares.items()]),
+            sharing_seconds(request.state_bytes, [(n * fragment, bandwidth[name]) for name, n in shares.items()]),
         ),
         recompute_seconds=request.state_bytes / request.rates.of(coding).decode,
     )
-
-
-def _retrieval(needed: float, holders: Sequence[tuple[float, float]]) -> float:
-    """Return the time at which holders (bytes held, bytes per second) have sent the needed bytes between them."""
-    sent, rate, now = 0.0, sum(speed for _, speed in holders), 0.0
-    for end, speed in sorted((held / speed, speed) for held, speed in holders):
-        if sent + rate * (end - now) >= needed:
-            break
-        sent, now, rate = sent + rate * (end - now), end, rate - speed
-    return now + (needed - sent) / rate if rate > 0 else now
 
 
 def _rank(prefer: Preference, plan: SharesPlan) -> tuple[float, ...]:

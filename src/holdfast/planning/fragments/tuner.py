@@ -52,6 +52,8 @@ class TunerGoals:
     max_overhead: float | None = None
     node_failure: float = 0.01
     """First guess, until losses are measured."""
+    gone: int = 0
+    """Holders that are lost with the node whose state is restored; p is then that of the others."""
     bandwidth: float = 100e6
     """First guess, until a bandwidth is measured."""
     loss_margin: float = 1.5
@@ -82,9 +84,13 @@ class FragmentMeasurement:
     """How many of them were down or had lost the fragment."""
     peers: int | None = None
     """Peers there are now, when that is known."""
+    peer_bandwidth: float | None = None
+    """Bytes per second of one peer, of the usual kind."""
+    weights: tuple[float, ...] | None = None
+    """Speeds of the peers as shares of that, the heaviest first; None: not known."""
 
     def __post_init__(self) -> None:
-        for name in ("encode_rate", "decode_rate", "bandwidth"):
+        for name in ("encode_rate", "decode_rate", "bandwidth", "peer_bandwidth"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise BadInput(f"{value} is not a rate", field=name, remedy="leave it out when nothing was measured")
@@ -126,6 +132,8 @@ class FragmentTuner:
     decode_speed: RateFilter = field(default_factory=RateFilter)
     corrections: Mapping[Coding, float] = field(default_factory=dict)
     learning: tuple[float, ...] = ()
+    peer_bandwidth: RateFilter = field(default_factory=RateFilter)
+    weights: tuple[float, ...] = ()
     better_for: int = 0
 
     @classmethod
@@ -156,6 +164,8 @@ class FragmentTuner:
             moved,
             goals=goals,
             bandwidth=_followed(self.bandwidth, measured.bandwidth),
+            peer_bandwidth=_followed(self.peer_bandwidth, measured.peer_bandwidth),
+            weights=self.weights if measured.weights is None else measured.weights,
             losses=self.losses.with_round(measured.lost, measured.holders),
         )
         return moved._decided()
@@ -177,7 +187,17 @@ class FragmentTuner:
             rates=self.rates(),
             prefer=self.goals.prefer,
             max_overhead=self.goals.max_overhead,
+            gone=self.goals.gone,
+            peer_bandwidth=self.peer_bandwidth.rate,
+            weights=self.weights,
         )
+
+    def predicted(self, coding: Coding | None = None, state_bytes: float | None = None) -> FragmentPlan:
+        """Return what the model says of a coding (default: the one in use), by today's estimates."""
+        request = self.request()
+        if state_bytes is not None:
+            request = replace(request, state_bytes=max(1.0, state_bytes))
+        return evaluate(request, coding or self.coding)
 
     # -- what was measured ----------------------------------------------------------------------------------------
 
@@ -231,7 +251,8 @@ class FragmentTuner:
         if gain < self.goals.least_gain:
             return self._stayed(0, f"{best.coding} would be better by {max(0.0, gain):.1%} only")
         streak = self.better_for + 1
-        change = self.bandwidth.changed or self.speed.changed or self.decode_speed.changed or self.losses.changed
+        filters = (self.bandwidth, self.peer_bandwidth, self.speed, self.decode_speed)
+        change = self.losses.changed or any(one.changed for one in filters)
         if change or streak >= self.goals.patience:
             why = "after a change" if change else f"for {streak} rounds"
             return self._moved_to(best.coding, f"better by {gain:.0%} {why}", True)

@@ -7,44 +7,88 @@ before anything is done about it. There is no other channel of decisions than th
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from holdfast.errors import CheckFailed
+from holdfast.errors import BadInput, CheckFailed, HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
+from holdfast.planning.profiles.run_profile import RunProfile, profiled
 from holdfast.recovery.checkpoints import Checkpoints, snapshot_name
-from holdfast.recovery.cluster_state import ClusterState
-from holdfast.recovery.effects import Effect, Fence, Forget, GlobalCheckpoint, Keep, Place, RequestNodes, RollBack
+from holdfast.recovery.cluster_state import ClusterState, ParkedQuery
+from holdfast.recovery.effects import (
+    Changed,
+    CopyDropped,
+    CopyPlaced,
+    Effect,
+    Fence,
+    Forget,
+    GlobalCheckpoint,
+    Keep,
+    LeaveOut,
+    NodesEvacuated,
+    Parked,
+    Place,
+    RequestNodes,
+    Resumed,
+    RollBack,
+)
 from holdfast.recovery.events import (
     CheckpointGivenUp,
     CheckpointMarked,
     CheckpointStored,
     CostsMeasured,
     Event,
+    NodesArrived,
+    NodesLost,
     PartitionsReported,
+    QueriesResumed,
     Timer,
 )
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.machine import RecoveryMachine
+from holdfast.recovery.quarantine import read_decisions
 from holdfast.recovery.states import PLACED_STATES, PartitionState
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime.backend import Backend
-from holdfast.runtime.coordinator.event_log import Observation, effect_fields, effect_line, event_kind
+from holdfast.runtime.coordinator.copies import assign_copies, copies_have_more
+from holdfast.runtime.coordinator.event_log import (
+    Observation,
+    capacities,
+    code_event,
+    detection_lines,
+    effect_fields,
+    effect_line,
+    event_kind,
+    run_fields,
+)
+from holdfast.runtime.coordinator.expiry import Expiry
+from holdfast.runtime.coordinator.future_rows import FutureRows
+from holdfast.runtime.coordinator.marking import BatchMarks
 from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.coordinator.pacing import CheckpointSchedule, CycleSettings, StallDetector
+from holdfast.runtime.coordinator.parking import ErrorSettings, Parking, ResumeRequests, Step
+from holdfast.runtime.coordinator.profile_records import ProfileRecords
+from holdfast.runtime.coordinator.profiling import LEAST_COST, Profiler
 from holdfast.runtime.coordinator.progress import Progress
+from holdfast.runtime.coordinator.reading import SourceReads
 from holdfast.runtime.coordinator.status import RunStatus
+from holdfast.runtime.fetches import CodeChosen, Fetched
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.sinks import Sink
 from holdfast.runtime.messages import (
     CycleEnded,
     CycleResult,
     DesiredState,
+    DriverSuspected,
+    Failed,
     Measures,
     NodeReport,
+    NodesAnswered,
     OperatorFailed,
     PartitionAssignment,
     Refused,
@@ -54,9 +98,10 @@ from holdfast.runtime.messages import (
 )
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.store import StaleEpoch
+from holdfast.topology import to_document
 
-LEAST_COST = 1e-6
-"""Of a partition, in cores."""
+COST_SECONDS = 1.0
+"""How often measured costs are passed to the recovery machine."""
 IDLE_SECONDS = 0.1
 """How long a run waits for reports where it has nothing to hand out."""
 
@@ -88,6 +133,8 @@ class _Counters:
     not_staged: set[OperatorId] = field(default_factory=set)
     """Outputs of which a line was logged that nodes cannot write their files."""
     outbox_bytes: dict[NodeId, int] = field(default_factory=dict)
+    held_changed: bool = False
+    """Whether queries were parked or resumed since the desired state was handed out."""
 
 
 class Coordinator:
@@ -104,6 +151,13 @@ class Coordinator:
         *,
         recovery: RecoverySettings | None = None,
         pace: CycleSettings | None = None,
+        errors: ErrorSettings | None = None,
+        requests: ResumeRequests | None = None,
+        profiles: ProfileRecords | None = None,
+        expiry: Expiry | None = None,
+        settings: Mapping[str, Any] | None = None,
+        host_of: Callable[[NodeId], str] = str,
+        domain_of: Callable[[NodeId], str | None] = lambda node: None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
         emit: Callable[[Observation], object] = lambda seen: None,
@@ -111,55 +165,96 @@ class Coordinator:
     ) -> None:
         """Start a run, or continue one that an earlier driver left: the progress says which.
 
-        `emit` gets every event, as values; `log` gets a line for people. Durations are by `clock`, which nobody sets;
-        events have the time that `now` says.
+        `errors` says how often what fails is tried again, `requests` is where people let parked queries go on;
+        `profiles` is where what was measured is kept, with the run's `settings`; `expiry` deletes what is kept no
+        longer; `host_of` gives a node's host: one whose disk is full gets no more work; `domain_of` gives its failure
+        domain, where it is known. `emit` gets every event, as values; `log` gets a line for people.
+        Durations are by `clock`, which nobody sets; events have the time that `now` says.
         """
         self.program, self.backend, self.batch_log = program, backend, batch_log
         self._progress, self._clock, self._now = progress, clock, now
         self.outputs = Outputs(program, sinks, late_sink, progress.generation)
         self._emit_to, self._log = emit, log
         self.pace = pace or CycleSettings()
+        if recovery is not None and recovery.replicas and not backend.takes_updates:
+            raise BadInput(
+                "replicas need tasks that stay: a cycle through Spark's shuffle carries blocks to primaries alone",
+                where=f"application {program.name}",
+                remedy="run without replicas, or with spark.holdfast.exchange=resident",
+            )
         graph = PartitionGraph(program.topology, {name: one.deterministic for name, one in program.operators.items()})
         saved = progress.machine
         checkpoints = None if saved is None else Checkpoints.read(graph.order, saved["checkpoints"])
-        self.state = ClusterState(graph, recovery, epoch=Epoch.of(progress.claim, 1), checkpoints=checkpoints)
+        parked: Mapping[str, Any] = {} if saved is None else saved.get("parked", {})
+        self.state = ClusterState(
+            graph,
+            recovery,
+            epoch=Epoch.of(progress.claim, 1),
+            checkpoints=checkpoints,
+            parked={PartitionId.parse(query): ParkedQuery.read(why) for query, why in parked.items()},
+            requests=-1 if saved is None else saved.get("requests", -1),
+            quarantined={} if saved is None else read_decisions(saved.get("quarantined", {})),
+        )
+        self.state.copies.domain_of = domain_of
         self.machine = RecoveryMachine(self.state)
-        self.status = RunStatus(program, self.state, batch_log, self.outputs)
+        self.parking = Parking(self.state, errors or ErrorSettings(), clock=clock, now=now, requests=requests)
+        self.status = RunStatus(program, self.state, batch_log, self.outputs, self.parking.waiting)
         self.measures: dict[PartitionId, Measures] = dict.fromkeys(program.partitions, Measures())
         """What every partition has taken in this run."""
         self.rollbacks = 0
         """How often partitions rolled back, or were lost, after the start."""
+        self.false_alarms = 0
+        """How many nodes that were declared silent have answered afterwards."""
         self._began = clock()
         self._counters = _Counters()
-        self._stalls, self._schedule = StallDetector(self.pace), CheckpointSchedule(self.pace, self._began)
+        self._stalls = StallDetector(self.pace)
+        self.reads = SourceReads(program, batch_log, self.state.inputs_from)
+        """What sources found that are read in place."""
+        self._future = FutureRows(batch_log, self._emit, log)
+        self._marks = BatchMarks(batch_log, self.state, CheckpointSchedule(self.pace, self._began), clock)
         self._cycle: _Cycle | None = None
         self._unread: deque[Report] = deque()
         self._not_aside: set[tuple[PartitionId, BatchId]] = set()
         """Partitions and batches whose late rows have come and could not be written."""
+        self._fetched: dict[PartitionId, Fetched] = {}
+        """Where the state of partitions that are being restored came from, as their nodes say."""
+        self._host_of, self._full_hosts = host_of, set[str]()
+        self._costs_at = self._lost_since = -math.inf
+        """When costs were last passed on; since when partitions find no room (-inf: none waits)."""
+        self._profiles, self._settings, self._expiry = profiles, dict(settings or {}), expiry
         self._counted_at = self._began
         """Up to when time without progress has been counted."""
         published: Mapping[str, int] = {} if saved is None else saved.get("published", {})
         for partition in program.outputs:
-            if not self.outputs.deterministic(partition):
-                # It waits for durable checkpoints, and may be behind the global one; snapshots hold what is not out.
-                self.state.published[partition] = BatchId(published.get(str(partition), -1))
+            # It may be behind its checkpoint, where it waits for a durable one or its sink fails: snapshots hold it.
+            known_out = BatchId(published.get(str(partition), -1))
+            if not self.outputs.deterministic(partition) or known_out < self.state.published[partition]:
+                self.state.published[partition] = known_out
+        known = {p: float(progress.measures.get(str(p), {}).get("cost", LEAST_COST)) for p in program.partitions}
+        self.profiler = Profiler(
+            program.partitions, self._began, costs=known, before=None if profiles is None else profiles.before
+        )
+        """What planners need, measured over a sliding period."""
         if self.pace.measure_costs:
             # What was never measured costs nothing yet: a start must not wait for room that nobody needs.
-            known = progress.measures
-            costs = {p: float(known.get(str(p), {}).get("cost", LEAST_COST)) for p in program.partitions}
-            self.machine.handle(CostsMeasured(costs))
+            self.machine.handle(CostsMeasured(known))
         self._write()
         self.outputs.begin(progress.run, self.state.epoch)
 
     # -- running -----------------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Process everything in the logs; an operator that fails ends the run, and nothing before it is lost."""
+    def run(self, *, gives_up: Callable[[], bool] = lambda: False) -> None:
+        """Process everything in the logs; queries that fail are parked where they stand, and nothing is lost.
+
+        Partitions that wait for nodes are waited for: as long as the settings say, or until `gives_up`.
+        """
         self._moved()
         self.read_reports()
         while not self.status.caught_up:
             if not self.advance() and self._stalls.waits_in_vain:
                 raise self._stuck(waited=True)
+            if gives_up():
+                return
 
     def advance(self) -> bool:
         """Take one step, waiting a little for reports; say whether there was anything to do.
@@ -168,8 +263,11 @@ class Coordinator:
         that keep bringing nothing end the run, and so does a time in which nothing at all is alive.
         """
         stalls, before, ended = self._stalls, self.status.standing, self._counters.ended
-        could, began = self.status.can_go_on, self._clock()
+        could, began, pausing = self.status.can_go_on, self._clock(), bool(self.parking.waiting())
         if not self.step(IDLE_SECONDS):
+            if pausing:
+                self._moved()  # the next attempt has time: that is no standstill
+                return False
             if stalls.idled(max(IDLE_SECONDS, self._clock() - began)):
                 self.handle(Timer())
             if stalls.waits_in_vain and not self.state.in_state(PLACED_STATES):
@@ -202,12 +300,14 @@ class Coordinator:
         Says whether there was anything to do. Waits up to `timeout` seconds for reports.
         """
         self.read_reports()
+        self.resume_asked()
         if not self.status.can_work:
+            if not self.busy and self._cycle is not None and copies_have_more(self.state, self._cycle.desired):
+                self._hand_out(self.desired_state())  # nobody waits for what comes of it
             if timeout:
                 self.read_reports(timeout)
             return False
         if not self.busy or self._has_update():
-            self._mark()
             self._hand_out(self.desired_state())
         self.read_reports(timeout)
         return True
@@ -215,7 +315,34 @@ class Coordinator:
     def _has_update(self) -> bool:
         """Whether workers that are busy would have more to do with a new desired state."""
         cycle = self._cycle
-        return self.backend.takes_updates and cycle is not None and self.status.logged > cycle.through
+        if not self.backend.takes_updates or cycle is None:
+            return False
+        return self.status.logged > cycle.through or self._counters.held_changed or self.parking.has_update
+
+    def resume_asked(self) -> None:
+        """Let parked queries go on that people have asked for; storage that is away is asked again."""
+        try:
+            found = self.parking.resumed()
+        except OSError as error:
+            self._log(f"requests to let parked queries go on cannot be read: {error}")
+            return
+        for event in found:
+            self.handle(event)
+        if any(event.request >= 0 for event in found):
+            with contextlib.suppress(OSError):
+                self.parking.logged()
+
+    def resume_all(self) -> None:
+        """Let all parked queries go on."""
+        if self.state.parked:
+            self.handle(self.parking.all_parked())
+
+    @property
+    def parked_problem(self) -> OperatorFailed | None:
+        """What parked the first of the parked queries, as an error; None: none is parked."""
+        for why in self.state.parked.values():
+            return OperatorFailed(Failed(why.partition, why.batch, why.error))
+        return None
 
     def probe(self, *, trim_outboxes: bool = False) -> CycleResult | None:
         """Hand out the desired state, whether or not it would bring anything, and wait for what workers report.
@@ -246,7 +373,8 @@ class Coordinator:
             return CheckFailed(
                 f"{len(lost)} partitions ({lost[0]}, …) were assigned to no node for {self.pace.wait_seconds:.0f} s",
                 where=where,
-                remedy="give the cluster free workers, then start the run again: it continues from here",
+                remedy="give the cluster free workers, then start the run again: it continues from here; without "
+                "spark.holdfast.node.wait it waits",
             )
         return CheckFailed(
             f"no partition makes progress, at batch {self.status.frontier} ({problem})",
@@ -254,10 +382,21 @@ class Coordinator:
             remedy="read the executors' logs, then start the run again: it continues from here",
         )
 
+    def _given_up(self) -> CheckFailed:
+        return CheckFailed(
+            f"no checkpoint of everything was taken, at batch {self.status.frontier}: the wait for it was ended",
+            where=f"application {self.program.name}",
+            remedy="start the run again: it continues from the checkpoint before",
+        )
+
     # -- the desired state -------------------------------------------------------------------------------------------
 
     def desired_state(self) -> DesiredState:
-        """Derive what holds for every worker now."""
+        """Derive what holds for every worker now. It lets sources read what is logged, and has the marks in it."""
+        self._future.look()
+        for mark in self._marks.take():
+            self.handle(CheckpointMarked(mark.batch, mark.durable))
+            self.profiler.marked(self._clock(), mark.batch)
         state, logged = self.state, self.status.logged
         self._counters.handed_out += 1
         keep = state.keep_from()
@@ -277,8 +416,13 @@ class Coordinator:
                 state.checkpoints.last(partition),
                 state.with_outbox(partition),
                 one.forgotten,
-                one.state is PartitionState.PAUSED,
+                one.state in (PartitionState.PAUSED, PartitionState.PARKED),
+                partition in state.parked,
+                self.parking.attempt(partition),
+                state.skips_for(partition),
+                checks=self.reads.checks(partition, one.frontier),
             )
+        copies = assign_copies(state, assignments, self.reads.checks)
         return DesiredState(
             self._progress.run,
             self._counters.handed_out,
@@ -291,10 +435,12 @@ class Coordinator:
             state.buffering,
             tuple(self._counters.forget),
             generation=self._progress.generation,
+            copies=copies,
         )
 
     def _hand_out(self, desired: DesiredState) -> None:
         self._cycle = _Cycle(desired, self._clock(), self.status.logged)
+        self._counters.held_changed = False
         self.backend.reconcile(desired)
 
     # -- reports -----------------------------------------------------------------------------------------------------
@@ -315,9 +461,32 @@ class Coordinator:
                 self._take_reports(workers)
             elif isinstance(report, CycleEnded):
                 self._cycle_ended(report)
-            else:
+            elif isinstance(report, NodesAnswered | DriverSuspected):
+                self._take_detection(report)
+            elif isinstance(report, CodeChosen):
+                self._take_code(report)
+            elif not isinstance(report, NodesArrived):
                 self._emit(event_kind(report), nodes=list(report.nodes))
                 self.handle(report)
+            elif (report := self._with_room(report)).nodes:
+                self._emit(event_kind(report), nodes=list(report.nodes), capacity=capacities(report.nodes))
+                self.handle(report)
+
+    def _take_code(self, report: CodeChosen) -> None:
+        """Say which code an agent has chosen; it changes nothing."""
+        self.profiler.chose_code(report)
+        fields, line = code_event(report)
+        self._emit("code-changed", **fields)
+        if report.before is not None:
+            self._log(line)
+
+    def _take_detection(self, report: NodesAnswered | DriverSuspected) -> None:
+        """Say how the detection of lost nodes fares; it changes nothing."""
+        if isinstance(report, NodesAnswered):
+            self.false_alarms += len(report.nodes)
+        for kind, fields, line in detection_lines(report):
+            self._emit(kind, **fields)
+            self._log(line)
 
     def _cycle_ended(self, ended: CycleEnded) -> None:
         cycle = self._cycle
@@ -345,10 +514,11 @@ class Coordinator:
         current = [one for one in reports if one.epoch == self.state.epoch]
         if not current:
             return
-        result = merge_reports(current, self.state.placement)
+        placement, copies = self.state.placement, self.state.copies.placement
+        result = merge_reports(current, placement, copies)
         if self._cycle is not None:
             for one in current:
-                self._cycle.result.add(one, self.state.placement)
+                self._cycle.result.add(one, placement, copies)
         if result.refused is not None:
             self._take_refusal(result.refused)
         self._take(result)
@@ -366,12 +536,19 @@ class Coordinator:
     def _take(self, result: CycleResult) -> None:
         """Act on merged reports: frontiers, outputs, snapshots, and what is missing."""
         state = self.state
-        for partition, measures in result.measures:
-            self.measures[partition] = self.measures[partition].plus(measures)
+        self._measure(result)
+        for source, batch, read in self.reads.take(result.reads):
+            self._future.found(source, batch, read.ahead)
+        self._fetched.update(result.fetched)
         for answer in result.not_stored:
             self._not_stored(answer)
         done = self.outputs.publish(
-            result.outputs, state.published, state.checkpoints.durable_batch, state.epoch, result.staged
+            result.outputs,
+            state.published,
+            state.checkpoints.durable_line,
+            state.epoch,
+            result.staged,
+            self.parking.held,
         )
         for output, why in result.not_staged.items():
             if output not in self._counters.not_staged:
@@ -379,19 +556,23 @@ class Coordinator:
                 self._log(f"{output}: nodes cannot write its files, so its rows pass through the driver: {why}")
                 self._emit("not-staged", output=output, problem=why)
         for query, batch, rows in done.out:
-            self._emit("published", partition=str(query), batch=batch, rows=rows)
+            self._emit("published", partition=str(query), batch=batch, rows=rows, latency=self._latency(batch))
         self._counters.outbox_bytes.update(result.outbox_bytes)
         # Where late rows are not written, a partition does not count as further: they come again, and then it does.
         self._not_aside = (self._not_aside | done.not_aside) - (done.aside - done.not_aside)
         held_back = {partition for partition, _ in self._not_aside}
+        reached = {p: batch for p, batch in result.frontiers.items() if p not in held_back}
+        self.parking.took(reached, done.reached, done.aside)
         self.handle(
             PartitionsReported(
                 state.epoch,
                 self.status.logged,
-                {p: batch for p, batch in result.frontiers.items() if p not in held_back},
+                reached,
                 frozenset(result.frontiers),
                 done.reached,
                 sum(self._counters.outbox_bytes.get(node, 0) for node in set(state.placement.values())),
+                result.copies,
+                result.copy_problems,
             )
         )
         for one in result.stored:
@@ -401,8 +582,58 @@ class Coordinator:
             self.handle(event)
         if done.problem is not None:
             raise done.problem
-        if result.failed is not None:
-            raise OperatorFailed(result.failed)
+        self._take_failures([*((Step.OPERATOR, failed) for failed in result.failed.values()), *done.failed])
+        for node, failed in result.full_disks.items():
+            if node in state.nodes:
+                self._lose_full(node, failed)
+
+    def _measure(self, result: CycleResult) -> None:
+        """Count what partitions did: level with the log, or as fast as they could."""
+        now, counted = self._clock(), set[PartitionId]()
+        for partition, measures in result.measures:
+            self.measures[partition] = self.measures[partition].plus(measures)
+            one = self.state.partitions[partition]
+            reached = max(one.frontier, result.frontiers.get(partition, one.frontier))
+            batches = 0 if partition in counted else reached - one.frontier
+            counted.add(partition)
+            steady = one.state is PartitionState.RUNNING
+            self.profiler.reported(now, partition, measures, batches, steady=steady)
+
+    def _lose_full(self, node: NodeId, failed: Failed) -> None:
+        """A node whose disk is full is lost, and its host is not asked again by this driver."""
+        self._full_hosts.add(self._host_of(node))
+        self._counters.problem = f"the disk of {node} is full: {failed}"
+        self._log(f"{node} is lost, and its host gets no more work until the next start: {failed}")
+        self._emit("node-lost", nodes=[node], why=failed.problem)
+        self.handle(NodesLost((node,)))
+
+    def _with_room(self, arrived: NodesArrived) -> NodesArrived:
+        """Leave out nodes on hosts whose disk is full."""
+        nodes = {node: size for node, size in arrived.nodes.items() if self._host_of(node) not in self._full_hosts}
+        return arrived if len(nodes) == len(arrived.nodes) else NodesArrived(nodes)
+
+    def _take_failures(self, failures: list[tuple[Step, Failed]]) -> None:
+        """Try again later, or park the queries that need it."""
+        attempts, event = self.parking.failed(failures)
+        if attempts:
+            self._moved()  # how often it is tried is decided here, and not by how long nothing moves
+        for one in attempts:
+            failed = one.failed
+            self._emit(
+                "failed",
+                partition=str(failed.partition),
+                batch=failed.batch,
+                attempt=one.attempts,
+                retry_seconds=one.wait,
+                problem=failed.problem,
+            )
+            if one.left_out is not None:
+                # It is in the progress before any desired state has it, so before the batch is tried again.
+                self.handle(one.left_out)
+            elif one.wait is not None:
+                self._log(str(one))
+        if event is not None:
+            self.handle(event)
 
     def _not_stored(self, answer: SnapshotNotStored) -> None:
         line = f"the snapshot of {answer.partition} at batch {answer.batch} is not stored yet: {answer.problem}"
@@ -410,24 +641,21 @@ class Coordinator:
         self._log(line)
         self._emit("snapshot-not-stored", partition=str(answer.partition), batch=answer.batch, problem=answer.problem)
         if answer.gone:
-            self.handle(CheckpointGivenUp(answer.batch))
+            self.handle(CheckpointGivenUp(answer.batch, answer.partition))
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
-    def _mark(self) -> None:
-        """Mark a batch that no partition has reached yet for a checkpoint, if it is time."""
-        state = self.state
-        if state.checkpoints.marks and not state.recovering:
-            return  # one at a time; during a recovery live partitions take further snapshots meanwhile
-        last = max([state.checkpoints.global_batch, *state.checkpoints.marks])
-        reached = max(one.frontier for one in state.partitions.values())
-        mark = self._schedule.next_mark(last, reached, self._clock())
-        if mark is not None:
-            self.handle(CheckpointMarked(mark.batch, mark.durable))
-
-    def checkpoint(self) -> BatchId:
-        """Take a durable checkpoint at the last batch now, and wait until it is complete."""
-        self.run()
+    def checkpoint(self, *, gives_up: Callable[[], bool] = lambda: False) -> BatchId:
+        """Take a durable checkpoint at the last batch now, and wait until it is complete, or until `gives_up`."""
+        self.run(gives_up=gives_up)
+        if not self.status.caught_up:
+            raise self._given_up()
+        if self.state.parked:
+            raise BadInput(
+                f"query {next(iter(self.state.parked))} is parked: there is no checkpoint of everything",
+                where=f"application {self.program.name}",
+                remedy="remove the cause, let it go on with `holdfast resume`, then try again",
+            )
         state, target = self.state, self.state.frontier
         tries = 0
         while state.checkpoints.durable_batch < target:
@@ -442,18 +670,24 @@ class Coordinator:
                 self.read_reports(min(0.2, 0.002 * tries))
             if tries > 50 * self.pace.most_tries:
                 raise self._stuck(waited=False)
-        self.run()
+            if gives_up():
+                raise self._given_up()
+        self.run(gives_up=gives_up)
         self._write()  # what was published after the checkpoint is part of it
+        self.write_profile(at_once=True)
         return state.checkpoints.global_batch
 
     # -- the recovery machine ----------------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> None:
         """Give an event to the recovery machine, write down what it decided, then do it."""
-        if isinstance(event, PartitionsReported) and self.pace.measure_costs:
-            self.machine.handle(CostsMeasured({p: self._cost(one) for p, one in self.measures.items()}))
+        if isinstance(event, PartitionsReported | Timer) and self.pace.measure_costs:
+            self._pass_costs()
         effects = self.machine.handle(event)
-        writes = any(isinstance(one, Fence | Place | GlobalCheckpoint | Keep) for one in effects)
+        self.profiler.took_effect(self._clock(), effects)
+        writes = isinstance(event, QueriesResumed) or any(
+            isinstance(one, Fence | Place | GlobalCheckpoint | Keep | Parked | LeaveOut) for one in effects
+        )
         if writes:
             self._write()
         for effect in effects:
@@ -462,13 +696,51 @@ class Coordinator:
             self._counters.forget += self._counters.dropped
             self._counters.dropped.clear()
 
-    def _cost(self, measures: Measures) -> float:
-        """Return the share of a core that a partition has taken since this driver began."""
-        return max(LEAST_COST, round(measures.cpu_seconds / max(1e-3, self._clock() - self._began), 6))
+    def _pass_costs(self) -> None:
+        """Let plans use measured costs; where partitions have found no room for long, put them in place all the same.
+
+        A bound that nobody has set may delay a query, until nodes have had time to come, and never leave it down.
+        """
+        now, state = self._clock(), self.state
+        if now - self._costs_at < COST_SECONDS:
+            return
+        self._costs_at = now
+        waiting = bool(state.nodes) and bool(state.lost)
+        self._lost_since = -math.inf if not waiting else now if math.isinf(self._lost_since) else self._lost_since
+        costs = self.profiler.costs(state.placement, state.nodes, state.settings.bound)
+        if waiting and now - self._lost_since >= self.pace.bound_seconds:
+            left = [str(p) for p in state.lost]
+            self._log(
+                f"no node had room for {left[0]} and {len(left) - 1} more for {self.pace.bound_seconds:g} s: "
+                "they are restored above the bound"
+            )
+            self._emit("bound-lifted", partitions=left, seconds=now - self._lost_since)
+            self._lost_since = now
+            self.handle(CostsMeasured(dict.fromkeys(costs, LEAST_COST), replan=True))
+            return
+        self.machine.handle(CostsMeasured(costs))
+
+    def profile(self) -> RunProfile:
+        """Return what was measured of this run, over a sliding period."""
+        state = self.state
+        return self.profiler.profile(self._clock(), self._now(), state.placement, state.nodes, self._settings)
+
+    def write_profile(self, *, at_once: bool = False) -> None:
+        """Keep the profile in the run's storage current; where that fails, a later checkpoint tries again."""
+        now = self._clock()
+        if self._profiles is None or not (at_once or self._profiles.due(now)):
+            return
+        try:
+            self._profiles.write(now, to_document(*profiled(self.program.topology, self.profile())))
+        except (OSError, HoldfastError) as error:
+            self._log(f"the run's profile cannot be written: {one_line(str(error))}")
 
     def _do(self, effect: Effect) -> None:
-        for kind, fields in effect_fields(self.state, effect):
+        fetched = self._fetched.pop(effect.partition, None) if isinstance(effect, Changed) else None
+        for kind, fields in effect_fields(self.state, effect, fetched):
             self._emit(kind, **fields)
+        if fetched is not None:
+            self.profiler.fetched(fetched)
         if (line := effect_line(effect)) is not None:
             self._log(line)
         match effect:
@@ -477,22 +749,57 @@ class Coordinator:
                     self._log(f"{count} nodes were requested and cannot be had: {problem}")
             case RollBack():
                 self.rollbacks += 1
+            case Parked() | Resumed() | LeaveOut() | CopyPlaced() | CopyDropped():
+                self._counters.held_changed = True
+            case NodesEvacuated(nodes):
+                self.backend.release_nodes(nodes)
             case GlobalCheckpoint():
                 self.batch_log.trim(effect.inputs_from)
-                self._emit("measures", partitions={str(p): asdict(one) for p, one in self.measures.items()})
+                self.reads.trim(effect.inputs_from)
+                if self._expiry is not None:
+                    self._expiry.covered(effect.inputs_from)
+                self.write_profile()
+                if effect.without:
+                    self._emit_kept(effect.without)
+                self._emit(
+                    "measures",
+                    partitions={
+                        str(p): {**asdict(one), "cost": self.profiler.cost(p)} for p, one in self.measures.items()
+                    },
+                )
             case Forget():
                 stored = [(p, one) for p, one in effect.snapshots if one.contents is None]
                 self._counters.dropped += [snapshot_name(self._progress.run, p, one) for p, one in stored]
+
+    def _emit_kept(self, waiting: Sequence[PartitionId]) -> None:
+        """Say what is kept for partitions that wait, while others checkpoint and trim without them."""
+        nodes = set(self.state.placement.values())
+        self._emit(
+            "kept-for-waiting",
+            partitions=[str(p) for p in waiting],
+            first_batch=self.state.kept_for(waiting),
+            outbox_bytes=sum(self._counters.outbox_bytes.get(node, 0) for node in nodes),
+            logged_after=self.state.inputs_from,
+        )
 
     def _write(self) -> None:
         self._progress.write(
             self.state.epoch,
             self.state.written(),
             {
-                str(p): {"cpu_seconds": one.cpu_seconds, "rows_in": one.rows_in, "cost": self._cost(one)}
+                str(p): {"cpu_seconds": one.cpu_seconds, "rows_in": one.rows_in, "cost": self.profiler.cost(p)}
                 for p, one in self.measures.items()
             },
         )
+
+    def describe(self, **about: Any) -> None:
+        """Emit what the run is: the first event of a driver, from which a reader of the log can begin."""
+        self._emit("run", **run_fields(self.program, self.state), run=self._progress.run, **about)
+
+    def _latency(self, batch: BatchId) -> float | None:
+        """Return the seconds since a batch was logged; None where that is not known."""
+        logged = self.batch_log.logged_at(batch)
+        return None if logged is None else round(max(0.0, self._now() - logged), 3)
 
     def _emit(self, kind: str, **fields: Any) -> None:
         self._emit_to(Observation(self._now(), kind, fields))

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.ids import NodeId
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import (
     Changed,
+    CopyDropped,
+    CopyLeftOut,
+    CopyLevel,
+    CopyPlaced,
     Effect,
     Fence,
     GlobalCheckpoint,
+    LeaveOut,
+    NodesEvacuated,
+    Parked,
     Place,
     PlanRejected,
+    Promoted,
     RecoveryEnded,
     RequestNodes,
+    Resumed,
     RollBack,
     Waiting,
 )
 from holdfast.recovery.events import Event
 from holdfast.recovery.states import LIVE_STATES, PartitionState
+from holdfast.runtime.fetches import CodeChosen, Fetched
+from holdfast.runtime.messages import DriverSuspected, NodesAnswered
+from holdfast.runtime.program import Program
+from holdfast.topology import to_document
 from holdfast.wording import counted
 
 
@@ -39,6 +54,64 @@ def event_kind(event: Event) -> str:
     return "".join(f"-{c.lower()}" if c.isupper() else c for c in words).strip("-").replace("nodes", "node")
 
 
+def run_fields(program: Program, state: ClusterState) -> dict[str, Any]:
+    """Return what a run is, for whoever begins to read its events: its topology, outputs, bound and parked queries."""
+    return {
+        "application": program.name,
+        "claim": state.epoch.claim,
+        "topology": to_document(program.topology),
+        "outputs": {str(operator): name for operator, name in program.output_names.items()},
+        "bound": state.settings.bound,
+        "parked": {str(query): why.written() for query, why in state.parked.items()},
+    }
+
+
+def capacities(nodes: Mapping[NodeId, float]) -> dict[str, float | None]:
+    """Return what nodes can carry, as JSON has it; None: no limit."""
+    return {str(node): None if math.isinf(size) else size for node, size in nodes.items()}
+
+
+def code_event(report: CodeChosen) -> tuple[dict[str, Any], str]:
+    """Return the fields of the event `code-changed`, and a line for people."""
+    choice = report.choice
+    code = f"{choice['data']}+{choice['parity']}"
+    before = None if report.before is None else f"{report.before[0]}+{report.before[1]}"
+    fields = {"node": report.node, "before": before, "code": code, **choice, "weights": list(choice["weights"])}
+    line = (
+        f"{report.node} codes snapshots of up to {choice['state_bytes']:,.0f} bytes as {code}"
+        f"{'' if before is None else f', before as {before}'}: {choice['reason']}; predicted: "
+        f"restored in {choice['recovery_seconds']:.3g} s, found with probability {choice['success']:.6f}"
+    )
+    return fields, line
+
+
+def fetched_fields(fetched: Fetched | None) -> dict[str, Any]:
+    """Return what an event says of where restored state came from; None: nothing was fetched, or nothing says so."""
+    if fetched is None:
+        return {}
+    return {
+        "bytes_from_peers": fetched.peer_bytes,
+        "bytes_from_folder": fetched.folder_bytes,
+        "bytes_from_node": fetched.node_bytes,
+        "fetch_seconds": round(fetched.seconds, 6),
+        "predicted_seconds": None if fetched.predicted_seconds is None else round(fetched.predicted_seconds, 6),
+    }
+
+
+def detection_lines(report: NodesAnswered | DriverSuspected) -> list[tuple[str, dict[str, Any], str]]:
+    """Return the events of the detection of lost nodes: kind, fields, and a line for people."""
+    nodes = list(report.nodes)
+    if isinstance(report, NodesAnswered):
+        line = f"{', '.join(nodes)} answered after it was declared silent: a false alarm; it stays lost"
+        return [("false-alarm", {"nodes": nodes}, line)]
+    check = report.check
+    fields = {"nodes": nodes, "storage": check.storage, "master": check.master, "cut_off": check.is_cut_off}
+    wording = {True: "answers", False: "does not answer", None: "is not known"}
+    found = f"the run's storage {wording[check.storage]}, Spark's master {wording[check.master]}"
+    then = "no node is declared lost meanwhile" if check.is_cut_off else "the nodes are declared lost"
+    return [("driver-suspected", fields, f"{counted(len(nodes), 'node')}, most of all, fell silent: {found}; {then}")]
+
+
 def effect_line(effect: Effect) -> str | None:
     """Return a line for people about an effect; None where they need none."""
     match effect:
@@ -48,8 +121,24 @@ def effect_line(effect: Effect) -> str | None:
             return f"a recovery plan failed its check and does not run ({problems[0]}); please report it"
         case RollBack(partitions, batch):
             return f"rolled back to batch {batch}: {counted(len(partitions), 'live partition')}"
-        case GlobalCheckpoint(batch, _, _):
-            return f"checkpoint at batch {batch} is complete"
+        case GlobalCheckpoint(batch, _, _, without):
+            waiting = f" without {counted(len(without), 'partition')} that wait" if without else ""
+            return f"checkpoint at batch {batch} is complete{waiting}"
+        case Parked(query, why):
+            return f"parked: {query}, by {why.partition} at batch {why.batch}: {why.error}"
+        case Resumed(query):
+            return f"resumed: {query}"
+        case LeaveOut(partition, batch, rows):
+            many = counted(len(rows), "row")
+            return f"quarantined: {many} of {partition}, batch {batch}, from {rows[0].input}: {rows[0].error}"
+        case CopyDropped(partition, node, why):
+            return f"the replica of {partition} on {node} is dropped: {why}"
+        case CopyLeftOut(partition, why):
+            return f"{partition} has no replica yet: {why}"
+        case Promoted(partition, before, node, batch, _):
+            return f"{partition} continues on {node} by its replica, after batch {batch}; it was on {before}"
+        case NodesEvacuated(nodes):
+            return f"{', '.join(nodes)}: nothing is left there, its task ends"
         case RecoveryEnded(batch):
             return f"recovery ended: the checkpoint at batch {batch} is complete and nothing is lost"
         case Waiting(missing, partitions):
@@ -57,8 +146,10 @@ def effect_line(effect: Effect) -> str | None:
     return None
 
 
-def effect_fields(state: ClusterState, effect: Effect) -> list[tuple[str, dict[str, Any]]]:
-    """Return the events of an effect: kinds and fields."""
+def effect_fields(
+    state: ClusterState, effect: Effect, fetched: Fetched | None = None
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return the events of an effect: kinds and fields. `fetched`: where a restored partition's state came from."""
     match effect:
         case Fence(epoch, why):
             return [("epoch", {"claim": epoch.claim, "epoch": epoch.number, "why": why})]
@@ -71,9 +162,30 @@ def effect_fields(state: ClusterState, effect: Effect) -> list[tuple[str, dict[s
         case RollBack(partitions, batch):
             return [("rolled-back", {"partitions": [str(p) for p in partitions], "to": batch})]
         case Changed():
-            return _changed_fields(state, effect)
-        case GlobalCheckpoint(batch, durable, _):
-            return [("checkpoint", {"batch": batch, "durable": durable})]
+            return _changed_fields(state, effect, fetched)
+        case GlobalCheckpoint(batch, durable, _, without):
+            fields = {"batch": batch, "durable": durable, "without": [str(p) for p in without]}
+            return [("checkpoint", fields)]
+        case Parked(query, why):
+            return [("parked", {"query": str(query), **why.written()})]
+        case Resumed(query):
+            return [("resumed", {"query": str(query)})]
+        case LeaveOut(partition, batch, rows):
+            fields = {"partition": str(partition), "batch": batch, "rows": len(rows), "error": rows[0].error}
+            return [("quarantined", fields)]
+        case CopyPlaced(partition, node, batch):
+            return [("replica-building", {"partition": str(partition), "node": node, "batch": batch})]
+        case CopyLevel(partition, node, batch):
+            return [("replica-level", {"partition": str(partition), "node": node, "batch": batch})]
+        case CopyDropped(partition, node, why):
+            return [("replica-dropped", {"partition": str(partition), "node": node, "why": why})]
+        case CopyLeftOut(partition, why):
+            return [("replica-left-out", {"partition": str(partition), "why": why})]
+        case Promoted(partition, before, node, batch, why):
+            fields = {"partition": str(partition), "before": before, "node": node, "batch": batch, "why": why}
+            return [("promoted", fields)]
+        case NodesEvacuated(nodes):
+            return [("node-evacuated", {"nodes": list(nodes)})]
         case RecoveryEnded(batch):
             return [("recovery-ended", {"batch": batch})]
     return []
@@ -90,7 +202,7 @@ def _planned_fields(effect: Place) -> dict[str, Any]:
     }
 
 
-def _changed_fields(state: ClusterState, effect: Changed) -> list[tuple[str, dict[str, Any]]]:
+def _changed_fields(state: ClusterState, effect: Changed, fetched: Fetched | None) -> list[tuple[str, dict[str, Any]]]:
     """Describe a partition that has changed its state; a restore has a beginning and an end."""
     fields: dict[str, Any] = {"partition": str(effect.partition), "node": effect.node}
     batch = state.partitions[effect.partition].start.batch
@@ -98,6 +210,6 @@ def _changed_fields(state: ClusterState, effect: Changed) -> list[tuple[str, dic
     if effect.after is PartitionState.RESTORING:
         found.append(("restoring", {**fields, "batch": batch}))
     if effect.before is PartitionState.RESTORING and effect.after in LIVE_STATES:
-        found.append(("restored", {**fields, "batch": batch}))
+        found.append(("restored", {**fields, "batch": batch, **fetched_fields(fetched)}))
     states = {"before": str(effect.before), "after": str(effect.after), "cause": str(effect.cause)}
     return [*found, ("state", {**fields, **states})]

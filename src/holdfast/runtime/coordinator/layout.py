@@ -85,7 +85,8 @@ def change_layout(
     tries = 3
     while True:
         last = last_driver(storage)
-        assert last is not None
+        if last is None:  # all records that were there when a slow listing began are dropped: others write new ones
+            raise changed_meanwhile(storage.url)
         old = BatchLog(program.sources, program.name, storage, generation=last["generation"])
         if not _settled(last["machine"], old.frontier):
             tries -= 1
@@ -101,6 +102,7 @@ def change_layout(
         log = BatchLog(program.sources, program.name, storage, claim=progress.claim, generation=progress.generation)
         # Another driver may have gone on since; and one may have logged a batch before the fence.
         assert progress.identity is not None
+        check_changes(compare(progress.identity, describe(program)), where=storage.url)
         sources = [OperatorId(n) for n, one in progress.identity["operators"].items() if one["kind"] == "source"]
         if _settled(progress.machine, log.frontier) and log.fence(sources):
             break

@@ -64,11 +64,53 @@ def refuse_if_alive(
             return
 
 
+def driver_state(storage: Storage) -> str | None:
+    """Say of a run's last driver that it has `ended`, is `gone` or `alive`; None where that is not known from here.
+
+    A process of this machine is looked for; of one elsewhere only its end is known.
+    """
+    last = last_driver(storage)
+    if last is None:
+        return None
+    if last["ended"]:
+        return "ended"
+    if _is_gone(last["driver"]):
+        return "gone"
+    return "alive" if _is_here(last["driver"]) else None
+
+
+class SignWriter:
+    """Writes a driver's signs of life, each under a name of its own; one is there at a time."""
+
+    def __init__(self, storage: Storage, claim: int) -> None:
+        self._storage, self._claim = storage, claim
+        self._number = 0
+        self._last: str | None = None
+
+    def begin(self) -> None:
+        """Remove the signs that earlier drivers left."""
+        with suppress(OSError):
+            self._storage.delete([one for one in self._storage.list("alive/") if one < _prefix(self._claim)])
+
+    def write(self) -> None:
+        """Write the next sign, then remove the one before; a store that is away for a moment does not end a run."""
+        name = f"{_prefix(self._claim)}{self._number:010d}"
+        with suppress(OSError):
+            self._storage.create(name, b"")
+            self._storage.delete([] if self._last is None else [self._last])
+            self._last, self._number = name, self._number + 1
+
+    def end(self) -> None:
+        """Remove the last sign."""
+        with suppress(OSError):
+            self._storage.delete([] if self._last is None else [self._last])
+
+
 class DriverSigns:
     """Writes signs of life, in a thread of its own."""
 
     def __init__(self, storage: Storage, claim: int, *, seconds: float) -> None:
-        self._storage, self._claim, self._seconds = storage, claim, seconds
+        self._writer, self._seconds = SignWriter(storage, claim), seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._main, name="holdfast-signs", daemon=True)
         self._thread.start()
@@ -79,18 +121,11 @@ class DriverSigns:
         self._thread.join(5.0)
 
     def _main(self) -> None:
-        with suppress(OSError):  # what earlier drivers left
-            self._storage.delete([one for one in self._storage.list("alive/") if one < _prefix(self._claim)])
-        number, before = 0, None
+        self._writer.begin()
         while not self._stop.is_set():
-            name = f"{_prefix(self._claim)}{number:010d}"
-            with suppress(OSError):  # a store that is away for a moment does not end a run
-                self._storage.create(name, b"")
-                self._storage.delete([] if before is None else [before])
-                before, number = name, number + 1
+            self._writer.write()
             self._stop.wait(self._seconds)
-        with suppress(OSError):
-            self._storage.delete([] if before is None else [before])
+        self._writer.end()
 
 
 def _prefix(claim: int) -> str:
@@ -99,11 +134,16 @@ def _prefix(claim: int) -> str:
 
 def _is_gone(driver: Mapping[str, Any]) -> bool:
     """Whether a process of this machine does not exist any more; of another machine that is not known here."""
-    here = {"host": socket.gethostname(), "boot": _boot(), "processes": _processes()}
-    if None in here.values() or any(driver.get(name) != value for name, value in here.items()):
+    if not _is_here(driver):
         return False
     started = _started(int(driver["pid"]))
     return started is None or started != driver.get("started")
+
+
+def _is_here(driver: Mapping[str, Any]) -> bool:
+    """Whether a driver is, or was, a process that this one would see."""
+    here = {"host": socket.gethostname(), "boot": _boot(), "processes": _processes()}
+    return None not in here.values() and all(driver.get(name) == value for name, value in here.items())
 
 
 def _boot() -> str | None:

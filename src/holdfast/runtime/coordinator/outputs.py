@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,20 +11,13 @@ import pyarrow as pa
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
-from holdfast.runtime.blocks import LATE, SINK, Block
+from holdfast.runtime.blocks import DEAD_LETTERS, LATE, SINK, Block
+from holdfast.runtime.coordinator.parking import Step
 from holdfast.runtime.io.parquet_sink import ParquetSink
-from holdfast.runtime.io.sinks import (
-    BeginningSink,
-    FunctionSink,
-    MemorySink,
-    OutputKey,
-    Sink,
-    StagedRows,
-    Stager,
-    StagingSink,
-)
-from holdfast.runtime.messages import Failed, OperatorFailed
+from holdfast.runtime.io.sinks import FunctionSink, MemorySink, Output, OutputKey, Sink, StagedRows, Stager, complete
+from holdfast.runtime.messages import Failed
 from holdfast.runtime.program import Program
+from holdfast.runtime.state.store import StaleEpoch
 
 
 @dataclass(slots=True)
@@ -39,8 +32,10 @@ class Published:
     """Partitions and batches whose late rows are written."""
     not_aside: set[tuple[PartitionId, BatchId]] = field(default_factory=set)
     """Those whose late rows could not be written: they must come again."""
+    failed: list[tuple[Step, Failed]] = field(default_factory=list)
+    """What could not be written, and why: of every partition the first batch."""
     problem: HoldfastError | None = None
-    """What failed first."""
+    """Why this driver must end: another one has the run."""
 
 
 class Outputs:
@@ -64,8 +59,7 @@ class Outputs:
         """Let sinks that outlive their process belong to this run and claim, before anything is published."""
         self._run = run
         for sink in self._sinks.values():
-            if isinstance(sink, BeginningSink):
-                sink.begin(run, epoch)
+            sink.begin(run, epoch)
 
     def deterministic(self, partition: PartitionId) -> bool:
         """Whether a replay gives the same rows again."""
@@ -75,39 +69,93 @@ class Outputs:
         self,
         blocks: Sequence[Block],
         before: Mapping[PartitionId, BatchId],
-        durable: BatchId,
+        durable: Mapping[PartitionId, BatchId],
         epoch: Epoch,
         staged: Mapping[tuple[PartitionId, BatchId], StagedRows] | None = None,
+        held: Collection[PartitionId] = (),
     ) -> Published:
         """Give blocks to their sinks, each partition's batch after batch; a sink that fails stops its partition.
 
-        `staged`: outputs whose rows nodes have written; their blocks came without.
+        `durable`: the batch of every partition's durable checkpoint. `staged`: outputs whose rows nodes have written;
+        their blocks came without. `held`: partitions whose sinks get nothing now.
         """
         done = Published()
-        broken: set[PartitionId] = set()
+        broken: set[PartitionId] = set(held)
+        together: dict[OperatorId, list[Output]] = {}
+        """What goes to sinks that take many outputs in one step."""
+        due: dict[PartitionId, BatchId] = {}
+        """The last batch of each partition in them."""
         for block in sorted(blocks, key=lambda one: (one.header.batch, one.header.sender)):
             head = block.header
             if head.receiver.operator == LATE:
+                if head.sender in held:
+                    done.not_aside.add((head.sender, head.batch))
+                    continue
                 try:
                     self._set_aside(block, epoch)
                     done.aside.add((head.sender, head.batch))
-                except HoldfastError as error:
+                except StaleEpoch as error:
                     done.not_aside.add((head.sender, head.batch))
                     done.problem = done.problem or error
+                except Exception as error:
+                    done.not_aside.add((head.sender, head.batch))
+                    kind = "dead letters" if head.edge.source == DEAD_LETTERS else "late rows"
+                    problem = f"its {kind} cannot be written: {_error_text(error)}"
+                    done.failed.append((Step.LATE, Failed(head.sender, head.batch, problem)))
             elif head.receiver.operator == SINK and head.sender not in broken:
                 # Barriers come for batches without rows: a batch that is not the next one came without those before.
-                if head.batch != done.reached.get(head.sender, before[head.sender]) + 1:
+                if (
+                    head.batch
+                    != max(due.get(head.sender, NOTHING), done.reached.get(head.sender, before[head.sender])) + 1
+                ):
                     continue
                 written = (staged or {}).get((head.sender, head.batch))
+                if self._sinks[head.sender.operator].grouped:
+                    if not self._waits(head.sender, head.batch, durable):
+                        together.setdefault(head.sender.operator, []).append(
+                            Output(self._key(block), block.rows, written)
+                        )
+                        due[head.sender] = head.batch
+                    continue
                 try:
                     if self._publish(block, written, durable, epoch):
                         done.reached[head.sender] = head.batch
                         many = block.row_count if written is None else written.rows
                         done.out.append((head.sender, head.batch, many))
-                except HoldfastError as error:
+                except StaleEpoch as error:
                     broken.add(head.sender)
                     done.problem = done.problem or error
+                except Exception as error:
+                    broken.add(head.sender)
+                    problem = f"its sink failed: {_error_text(error)}"
+                    done.failed.append((Step.SINK, Failed(head.sender, head.batch, problem)))
+        for operator, outputs in together.items():
+            self._publish_together(self._sinks[operator], outputs, epoch, done)
         return done
+
+    def _publish_together(self, sink: Sink, outputs: Sequence[Output], epoch: Epoch, done: Published) -> None:
+        """Give outputs to a sink that takes many in one step; batches without rows are out with those before them."""
+        held: set[PartitionId] = set()
+        try:
+            out = set(
+                sink.publish_all([one for one in outputs if one.rows is not None or one.staged is not None], epoch)
+            )
+        except StaleEpoch as error:
+            done.problem = done.problem or error
+            return
+        except Exception as error:
+            problem = f"its sink failed: {_error_text(error)}"
+            first = {one.key.query: one.key.batch for one in reversed(outputs)}
+            done.failed += [(Step.SINK, Failed(query, batch, problem)) for query, batch in first.items()]
+            return
+        for one in outputs:
+            query, empty = one.key.query, one.rows is None and one.staged is None
+            if query in held or not (empty or one.key in out):
+                held.add(query)  # another driver swept it away: the rows come again, by the driver
+                continue
+            done.reached[query] = one.key.batch
+            rows = one.staged.rows if one.staged is not None else 0 if one.rows is None else one.rows.num_rows
+            done.out.append((query, one.key.batch, rows))
 
     def rows(self, operator: str) -> pa.Table:
         """Return all rows an output has given, by batch and then by partition; its sink must be Parquet or memory."""
@@ -136,27 +184,44 @@ class Outputs:
         if block.rows is not None:
             self.late[place].publish(self._key(block), block.rows, epoch)
 
-    def _publish(self, block: Block, staged: StagedRows | None, durable: BatchId, epoch: Epoch) -> bool:
+    def _waits(self, partition: PartitionId, batch: BatchId, durable: Mapping[PartitionId, BatchId]) -> bool:
+        """Whether an output waits: a replay could give other rows, until a checkpoint that outlives everything."""
+        if self.deterministic(partition) or batch <= durable[partition]:
+            return False
+        self.held[partition] = max(batch, self.held.get(partition, NOTHING))
+        return True
+
+    def _publish(
+        self, block: Block, staged: StagedRows | None, durable: Mapping[PartitionId, BatchId], epoch: Epoch
+    ) -> bool:
         """Give one block to its sink; say whether it is out."""
         head = block.header
-        if not self.deterministic(head.sender) and head.batch > durable:
-            # A replay could give other rows: they go out once a checkpoint covers them that outlives everything.
-            self.held[head.sender] = max(head.batch, self.held.get(head.sender, NOTHING))
+        if self._waits(head.sender, head.batch, durable):
             return False
         key, sink = self._key(block), self._sinks[head.sender.operator]
         try:
-            if staged is not None and isinstance(sink, StagingSink):
+            if staged is not None:
                 sink.adopt(key, staged, epoch)
             elif block.rows is not None:
                 sink.publish(key, block.rows, epoch)
-        except HoldfastError:
-            raise
-        except Exception as error:
-            if staged is not None and isinstance(error, FileNotFoundError):
-                return False  # another driver swept it away: the rows come again, by the driver, and meet its epoch
-            problem = f"its sink failed: {type(error).__name__}: {error}"
-            raise OperatorFailed(Failed(head.sender, head.batch, problem)) from error
+        except FileNotFoundError:
+            if staged is None:
+                raise
+            return False  # another driver swept it away: the rows come again, by the driver, and meet its epoch
         return True
+
+
+ASIDE_FOLDERS = ("late", "dead-letters")
+"""The folders of a run's directory with what operators kept aside."""
+
+
+def aside_folder(operator: OperatorId, feed: OperatorId) -> str:
+    """Return where in a run's directory the rows are that an operator kept aside, of one of its inputs."""
+    return f"dead-letters/{operator}" if feed == DEAD_LETTERS else f"late/{operator}/{feed}"
+
+
+def _error_text(error: Exception) -> str:
+    return str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
 
 
 def stagers_of(program: Program, sinks: Mapping[OperatorId, Sink], start: str) -> dict[OperatorId, Stager]:
@@ -166,10 +231,9 @@ def stagers_of(program: Program, sinks: Mapping[OperatorId, Sink], start: str) -
     """
     found = {}
     for name, sink in sinks.items():
-        if program.operators[name].deterministic and isinstance(sink, StagingSink):
-            stager = sink.stager(start)
-            if stager is not None:
-                found[name] = stager
+        stager = sink.stager(start) if program.operators[name].deterministic else None
+        if stager is not None:
+            found[name] = stager
     return found
 
 
@@ -186,7 +250,7 @@ def as_sink(given: object) -> Sink:
     if given is None:
         return MemorySink()
     if hasattr(given, "publish"):
-        return given
+        return complete(given)
     if isinstance(given, str | Path):
         return ParquetSink(given)
     if callable(given):

@@ -26,14 +26,26 @@ class CycleSettings:
     """Every so many checkpoints are durable: whole, and on storage that outlives the nodes."""
     most_batches: int = 8
     """Batches that a partition takes in one cycle at most."""
+    batches_ahead: int | None = None
+    """Batches that may be logged ahead of the live partitions; None: those of two cycles."""
+    batches_behind: int | None = None
+    """Batches that live queries may be behind the log where others are worth more; None: as few as those."""
     time_budget: float = 2.0
     """On a node, at one level, no partition begins a second batch after so much time: live queries wait no longer."""
     most_tries: int = 20
     """Cycles in a row that may bring nothing, though something could be done, before the run gives up."""
     wait_seconds: float = 120.0
-    """How long a run that can do nothing waits for nodes, and for states that are on their way."""
+    """How long a run that can do nothing waits for nodes, and for states that are on their way; `inf`: it waits."""
     measure_costs: bool = False
     """Whether plans use measured CPU, in cores, in the place of the topology's costs."""
+    bound_seconds: float = math.inf
+    """Partitions for which no node has had room for so long are put in place all the same, with measured costs."""
+
+    @property
+    def most_ahead(self) -> int:
+        """Batches that may be logged ahead of the live partitions."""
+        # Several where much has come: a cycle then takes them together, with fewer exchanges.
+        return 2 * self.most_batches if self.batches_ahead is None else self.batches_ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +62,27 @@ class CheckpointSchedule:
 
     settings: CycleSettings
     _marked_at: float
-    _marks: int = 0
+    _since_durable: int | None = None
+    """Marks since the last durable one; None: no durable one is known."""
 
-    def next_mark(self, last: BatchId, reached: BatchId, now: float) -> Mark | None:
-        """Return the batch to mark now; None: it is not time, or the next cycle does not reach it.
+    def next_mark(self, batch: BatchId, last: BatchId, now: float) -> Mark | None:
+        """Say whether a batch that is about to be logged is marked; None: it is not time.
 
-        `last` is the last batch that is marked or a checkpoint, `reached` the last that any partition has completed.
+        `last` is the last batch that is marked or a checkpoint. Changes nothing: the record counts, see `marked`.
         """
         settings = self.settings
-        due = BatchId(last + settings.checkpoint_batches)
-        timely = reached > last and now - self._marked_at >= settings.checkpoint_seconds
-        if not timely and due > reached + settings.most_batches:
+        if batch - last < settings.checkpoint_batches and now - self._marked_at < settings.checkpoint_seconds:
             return None
-        durable = self._marks % settings.durable_every == 0
-        self._marks += 1
+        durable = self._since_durable is None or self._since_durable + 1 >= settings.durable_every
+        return Mark(batch, durable)
+
+    def marked(self, mark: Mark, now: float) -> None:
+        """Count a mark that is in the log, whichever driver has decided it."""
         self._marked_at = now
-        return Mark(BatchId(reached + 1) if timely else max(due, BatchId(reached + 1)), durable)
+        if mark.durable:
+            self._since_durable = 0
+        elif self._since_durable is not None:
+            self._since_durable += 1
 
 
 @dataclass(slots=True)

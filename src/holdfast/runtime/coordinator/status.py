@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.recovery.cluster_state import ClusterState
-from holdfast.recovery.states import LIVE_STATES, PartitionState
+from holdfast.recovery.states import AT_WORK_STATES, LIVE_STATES, PartitionState
 from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.program import Program
 
-_AT_WORK = LIVE_STATES - {PartitionState.PAUSED}
 
+def has_room(status: RunStatus, most_ahead: int, most_behind: int | None = None) -> bool:
+    """Whether another batch may be logged: the log is less than this far ahead of the partitions that can continue.
 
-def has_room(status: RunStatus, most_batches: int) -> bool:
-    """Whether another batch may be logged: not where those who can go on are behind by two cycles' batches."""
-    # Several batches where much has come: a cycle then takes them together, with fewer exchanges.
-    return status.logged - status.live_frontier < 2 * most_batches
+    With `most_behind`, those of the most valuable queries; the others may be so far behind: one that is slow, or stands
+    still, does not hold back what is worth more.
+    """
+    if most_behind is None:
+        return status.logged - status.live_frontier < most_ahead
+    return status.logged - status.leading_frontier < most_ahead and (
+        status.logged - status.live_frontier < max(most_ahead, most_behind)
+    )
 
 
 class RunStatus:
     """A view: it changes nothing, and remembers nothing."""
 
-    def __init__(self, program: Program, state: ClusterState, log: BatchLog, outputs: Outputs) -> None:
+    def __init__(
+        self,
+        program: Program,
+        state: ClusterState,
+        log: BatchLog,
+        outputs: Outputs,
+        waiting: Callable[[], Collection[PartitionId]] = tuple,
+    ) -> None:
+        """`waiting` gives the partitions that have failed and whose next attempt has time."""
         self._program, self._state, self._log, self._outputs = program, state, log, outputs
+        self._waiting = waiting
 
     @property
     def logged(self) -> BatchId:
@@ -39,26 +55,43 @@ class RunStatus:
     def live_frontier(self) -> BatchId:
         """The last batch that every partition has completed that can go on; where none can, every partition.
 
-        A live partition behind a lost or paused one cannot: nobody waits for it.
+        A live partition behind a lost, paused or parked one cannot, nor one that has just failed: nobody waits for it.
         """
-        state = self._state
+        return min((self._state.partitions[p].frontier for p in self._able()), default=self.frontier)
+
+    @property
+    def leading_frontier(self) -> BatchId:
+        """The last batch that every partition has completed that can go on, of the most valuable queries that can."""
+        state, topology = self._state, self._state.graph.topology
+        able = self._able()
+        worth = {query: int(topology.priority[topology.index(query)]) for query in state.graph.outputs if query in able}
+        most = max(worth.values(), default=0)
+        leading = {p for query, one in worth.items() if one == most for p in state.graph.members(query)}
+        return min((state.partitions[p].frontier for p in leading & able), default=self.live_frontier)
+
+    def _able(self) -> set[PartitionId]:
+        """The partitions that can go on."""
+        state, waiting = self._state, self._waiting()
         able: set[PartitionId] = set()
         for p in state.graph.order:
-            if state.partitions[p].state in _AT_WORK and able.issuperset(state.graph.senders(p)):
+            works = state.partitions[p].state in AT_WORK_STATES and p not in waiting
+            if works and able.issuperset(state.graph.senders(p)):
                 able.add(p)
-        return min((state.partitions[p].frontier for p in able), default=self.frontier)
+        return able
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything logged is processed, and out where it can be."""
+        """Whether everything logged is processed, and out where it can be; what is parked does not count."""
         state, logged = self._state, self.logged
-        if any(one.state not in LIVE_STATES for one in state.partitions.values()) or state.frontier < logged:
-            return False
-        durable = state.checkpoints.durable_batch
+        for p, one in state.partitions.items():
+            if (one.state not in LIVE_STATES or one.frontier < logged) and not state.serves_parked_only(p):
+                return False
+        durable = state.checkpoints.durable_line
         return all(
             state.published[p]
-            >= (logged if self._outputs.deterministic(p) else min(durable, self._outputs.held.get(p, NOTHING)))
+            >= (logged if self._outputs.deterministic(p) else min(durable[p], self._outputs.held.get(p, NOTHING)))
             for p in self._program.outputs
+            if p not in state.parked
         )
 
     @property
@@ -71,24 +104,28 @@ class RunStatus:
     def can_work(self) -> bool:
         """Whether a cycle would bring anything: a partition can go on, is on its way, or has something to save."""
         state = self._state
+        # What cannot be put in place, so that its queries are parked, is tried when others have something to do.
+        failed = {one.partition for one in state.parked.values()}
         return self.can_go_on or any(
-            one.state is PartitionState.RESTORING
-            or (one.state in _AT_WORK and any(mark <= one.frontier for mark in state.marks_for(partition)))
+            (one.state is PartitionState.RESTORING and partition not in failed)
+            or (one.state in AT_WORK_STATES and any(mark <= one.frontier for mark in state.marks_for(partition)))
             for partition, one in state.partitions.items()
         )
 
     @property
     def can_go_on(self) -> bool:
         """Whether a live partition has something to process, or to publish."""
-        state, logged = self._state, self.logged
+        state, logged, waiting = self._state, self.logged, self._waiting()
         for partition, one in state.partitions.items():
+            if partition in waiting:
+                continue
             senders = [state.partitions[p].frontier for p in state.graph.senders(partition)]
-            if one.state in _AT_WORK and one.frontier < min(senders, default=logged):
+            if one.state in AT_WORK_STATES and one.frontier < min(senders, default=logged):
                 return True
         return not self.caught_up and any(
             state.published[p] < state.partitions[p].frontier
             for p in self._program.outputs
-            if state.partitions[p].state in LIVE_STATES
+            if state.partitions[p].state in LIVE_STATES and p not in state.parked and p not in waiting
         )
 
     @property
@@ -97,8 +134,9 @@ class RunStatus:
         state = self._state
         return (
             state.epoch,
-            state.checkpoints.global_batch,
+            sum(state.checkpoints.line.values()),
             sum(one.frontier for one in state.partitions.values()),
             sum(state.published.values()),
             [one.state for one in state.partitions.values()],
+            len(state.parked),
         )

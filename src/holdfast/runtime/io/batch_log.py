@@ -9,14 +9,22 @@ over. Under an earlier claim, the driver before wrote it while this one started:
 goes on after it. Once a driver has written a batch of its own, no earlier one can write any more, and pieces of earlier
 claims that no record names are deleted. A name is never used again, so that late writes and late deletes do no harm.
 
+Of a source that is read in place the record has ranges of files, or of offsets, in place of pieces, and how they are
+read; nodes read them (`in_place`).
+
 The watermark of a source is a function of the logged batches, the latest event so far less the allowed lateness, and
-never goes back, so that every replay sees the same.
+never goes back, so that every replay sees the same. Where ranges are read in place nobody knows their events yet: the
+record has the watermark of what was read until then, and a partition that has ranges adds what it finds in them. A
+record also says when it was logged, and which segments
+checkpoint at its batch: the driver decides that once, as it logs the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -25,6 +33,12 @@ import pyarrow as pa
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.blocks import OUTSIDE, Block, Edge, Header
+from holdfast.runtime.io.event_bound import followed, latest_events, until
+from holdfast.runtime.io.file_ranges import HowRead, RangesRead, how_fields, how_of
+from holdfast.runtime.io.in_place import OpenFiles, files_at, read_ranges, rejected_rows
+from holdfast.runtime.io.logged_marks import LoggedMarks, mark_fields, marks_of
+from holdfast.runtime.io.offset_ranges import OffsetRange, SourceRange, source_range_fields, source_range_of
+from holdfast.runtime.io.range_copies import CopyStore
 from holdfast.runtime.io.source_pieces import Piece, piece_fields, piece_of, read_pieces, write_piece
 from holdfast.runtime.program import SourceProgram
 from holdfast.runtime.schemas import conform
@@ -42,6 +56,20 @@ _HELD = 256
 """So many records are kept in memory."""
 
 
+Reads = Mapping[tuple[BatchId, int], RangesRead]
+"""What was found in ranges, by batch and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class WasRead:
+    """What is known, when a batch is logged, of the ranges of a source in the batches before."""
+
+    watermark: Watermark = None
+    """Of the partition that is furthest on."""
+    reads: Reads = field(default_factory=dict)
+    """What no record has yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceBatch:
     """What a batch has of one source."""
@@ -53,6 +81,23 @@ class SourceBatch:
     """Where the rows are, in their order."""
     position: Mapping[str, Any] = field(default_factory=dict)
     """How far the source's reader is after this batch, in its own words."""
+    ranges: tuple[SourceRange, ...] = ()
+    """What is read in place, in the order of the rows of each partition."""
+    how: HowRead | None = None
+    """How the ranges are read; None: there are none."""
+    reads: Reads = field(default_factory=dict)
+    """What partitions found in the ranges of earlier batches, reported since the batch before was logged."""
+    ahead: int = 0
+    """Rows in its pieces whose event is too far in the future to move the watermark."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether the source has nothing in the batch."""
+        return not self.pieces and not self.ranges
+
+    def ranges_of(self, partition: int) -> tuple[SourceRange, ...]:
+        """Return the ranges of one partition."""
+        return tuple(one for one in self.ranges if one.partition == partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +111,10 @@ class BatchRecord:
     generation: int
     """The layout in which it is processed; its rows are cut for that one's partitions."""
     sources: Mapping[OperatorId, SourceBatch]
+    marks: LoggedMarks = field(default_factory=dict)
+    """The segments that take a snapshot at it."""
+    logged_at: float | None = None
+    """When it was logged, in seconds since 1970; None: by a version that did not write it down."""
 
     @property
     def closes(self) -> bool:
@@ -81,6 +130,8 @@ class Arrived:
     position: Mapping[str, Any] = field(default_factory=dict)
     at_least: Watermark = None
     """Where the watermark must stand whatever the rows say (a source that has been idle)."""
+    ranges: Sequence[SourceRange] = ()
+    how: HowRead | None = None
 
 
 def watermark_after(source: SourceProgram, before: Watermark, latest: int | None, *, last: bool) -> Watermark:
@@ -105,16 +156,30 @@ class BatchLog:
         claim: int = 0,
         generation: int = 0,
         kept: int = RECORDS_KEPT,
+        now: Callable[[], float] = time.time,
+        files: OpenFiles = files_at,
+        ahead: float | None = None,
     ) -> None:
         """Open or begin a log; another application's is refused. Without storage, it is in memory.
 
         `claim`: the driver's that writes here; nodes only read. `generation`: the layout of the run;
-        batches of later ones are not seen. `kept`: so many records of trimmed batches stay.
+        batches of later ones are not seen. `kept`: so many records of trimmed batches stay. `now`: what time a record
+        is logged at. `files`: what opens the files of ranges. `ahead`: events that are later than that time by more
+        seconds do not move watermarks (None: all do).
         """
-        self._kept, self.generation = kept, generation
+        self._kept, self.generation, self._now, self.ahead = kept, generation, now, ahead
+        self._decide: Callable[[BatchId], LoggedMarks] = lambda batch: {}
+        self._was_read: Callable[[OperatorId], WasRead] = lambda source: WasRead()
+        self._files = files
+        self._reads: dict[PartitionId, dict[BatchId, RangesRead]] = {}
+        """What partitions found in their ranges, here."""
+        self._tried: BatchRecord | None = None
+        """What was last written, perhaps without an answer: the same batch again must be the same bytes."""
         self.sources, self._application, self.claim = sources, application, claim
         self._storage = MemoryStorage() if storage is None else storage
         self._records = Records(self._storage, "batches", version=FORMAT)
+        self.copies = CopyStore(self._storage)
+        """Of ranges that their source may not give again."""
         self._driver = uuid4().hex
         self._held: dict[BatchId, BatchRecord] = {}
         self._own = False
@@ -137,12 +202,25 @@ class BatchLog:
         return self._frontier
 
     @property
+    def first_needed(self) -> BatchId:
+        """The first batch that a recovery may need."""
+        return BatchId(self._trimmed + 1)
+
+    @property
     def closed(self) -> bool:
         """Whether the sources are closed: every window is, and nothing can follow."""
         last = self.record(self._frontier)
         return last is not None and last.closes
 
     # -- writing -----------------------------------------------------------------------------------------------------
+
+    def decide_marks(self, decide: Callable[[BatchId], LoggedMarks]) -> None:
+        """Name who says, of every batch that is logged from now on, which segments take a snapshot at it."""
+        self._decide = decide
+
+    def learn_reads(self, was_read: Callable[[OperatorId], WasRead]) -> None:
+        """Name who says, whenever a batch is logged, what partitions have found in ranges."""
+        self._was_read = was_read
 
     def append(
         self,
@@ -200,23 +278,40 @@ class BatchLog:
 
     def write_piece(self, source: OperatorId, rows: pa.Table, label: str) -> Piece:
         """Write rows where a batch can name them; the label tells people where they are from."""
-        return write_piece(self._storage, self.sources[source], rows, piece_name(source, self.claim, label))
+        name = piece_name(source, self.claim, label)
+        return write_piece(self._storage, self.sources[source], rows, name, self.event_bound())
+
+    def event_bound(self, at: float | None = None) -> int | None:
+        """Return the last event that watermarks follow in a batch that is logged at a time (None: now)."""
+        return None if self.ahead is None else until(self._now() if at is None else at, self.ahead)
 
     def commit(self, batch: BatchId, arrived: Mapping[OperatorId, Arrived], *, last: bool = False) -> BatchRecord:
         """Log a batch of pieces that are written, in one step. Returns what is logged under its number.
 
         That is another record where the driver before wrote it: its own pieces then do not count.
         """
-        before = self.record(BatchId(batch - 1))
+        before, at = self.record(BatchId(batch - 1)), self._now()
         sources = {
-            name: self._logged(source, arrived.get(name, Arrived()), before, last=last)
+            name: self._logged(source, arrived.get(name, Arrived()), before, self.event_bound(at), last=last)
             for name, source in self.sources.items()
         }
-        return self._commit(batch, sources)
-
-    def _commit(self, batch: BatchId, sources: Mapping[OperatorId, SourceBatch]) -> BatchRecord:
         self.check_next(batch)
-        record = BatchRecord(batch, self.claim, self._driver, self.generation, sources)
+        return self._commit(batch, sources, self._decide(batch), at)
+
+    def _commit(
+        self,
+        batch: BatchId,
+        sources: Mapping[OperatorId, SourceBatch],
+        marks: LoggedMarks | None = None,
+        at: float | None = None,
+    ) -> BatchRecord:
+        self.check_next(batch)
+        logged_at = self._now() if at is None else at
+        record = BatchRecord(batch, self.claim, self._driver, self.generation, sources, marks or {}, logged_at)
+        tried = self._tried
+        if tried is not None and _is_again(record, tried):
+            record = tried
+        self._tried = record
         written = self._records.create(batch, self._fields(record))
         if written is Written.PASSED:
             raise self._over("batches after this one are logged")
@@ -283,13 +378,20 @@ class BatchLog:
             )
 
     def trim(self, through: BatchId) -> None:
-        """Delete the rows of batches that no recovery can need: a committed checkpoint has dropped them."""
+        """Delete the rows of batches that no recovery can need: a committed checkpoint has dropped them.
+
+        Files that are read in place belong to others: they stay.
+        """
+        copied = False
         for number in range(self._trimmed + 1, through + 1):
             record = self.record(BatchId(number))
             if record is not None:
+                copied = copied or _has_offsets(record)
                 self._storage.delete(piece.file for one in record.sources.values() for piece in one.pieces)
         old = [number for number in range(self._trimmed + 1, through + 1) if number < self._frontier]
         self._records.drop([number - self._kept for number in old if number >= self._kept])
+        if copied:
+            self.copies.drop(through)
         self._trimmed = max(self._trimmed, through)
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -302,8 +404,23 @@ class BatchLog:
             held = None if fields is None else self._keep(self._record_of(batch, fields))
         return held
 
-    def block(self, source: OperatorId, batch: BatchId, index: int, epoch: Epoch) -> Block:
-        """Return a batch's block for one partition of a source: with its rows, or the barrier alone."""
+    def logged_at(self, batch: BatchId) -> float | None:
+        """Return when a recent batch was logged; None where that is not known without reading."""
+        held = self._held.get(batch)
+        return None if held is None else held.logged_at
+
+    def block(
+        self,
+        source: OperatorId,
+        batch: BatchId,
+        index: int,
+        epoch: Epoch,
+        expected: Sequence[int] | None = None,
+    ) -> Block:
+        """Return a batch's block for one partition of a source: with its rows, or the barrier alone.
+
+        `expected`: checksums of the partition's ranges, where they have been read before.
+        """
         record = self._need(batch)
         if record.generation != self.generation:
             raise CheckFailed(
@@ -315,8 +432,27 @@ class BatchLog:
         logged = record.sources.get(source) or self._logged(self.sources[source], Arrived(), None, last=False)
         rows = read_pieces(self._storage, logged.pieces, index)
         sender, receiver = PartitionId(OUTSIDE, index), PartitionId(source, index)
-        header = Header(Edge(OUTSIDE, source), sender, receiver, batch, epoch, logged.watermark)
-        return Block(header, rows if rows is not None and rows.num_rows else None)
+        mine, watermark, rejected = logged.ranges_of(index), logged.watermark, None
+        if mine and logged.how is not None:
+            copy_of = partial(self.copies.read, source, batch, index)
+            found = read_ranges(self.sources[source], mine, logged.how, expected, files=self._files, records_of=copy_of)
+            events = latest_events(self.sources[source], found.rows, logged.how.until)
+            latest = events.within
+            self._reads.setdefault(receiver, {})[batch] = replace(found.read, ahead=events.ahead)
+            if watermark is not None and latest is not None:
+                watermark = highest(watermark, latest - logged.how.lateness)
+            rows = found.rows if rows is None else pa.concat_tables([rows, found.rows])
+            if found.rejected:
+                rejected = rejected_rows(receiver, batch, record.logged_at or 0.0, found.rejected)
+        header = Header(Edge(OUTSIDE, source), sender, receiver, batch, epoch, watermark)
+        return Block(header, rows if rows is not None and rows.num_rows else None, rejected)
+
+    def reads_of(self, partition: PartitionId, after: BatchId, through: BatchId) -> dict[BatchId, RangesRead]:
+        """Return what a partition found in its ranges of these batches, as far as they were read here."""
+        found = self._reads.get(partition, {})
+        for batch in [batch for batch in found if batch <= after]:
+            del found[batch]
+        return {batch: read for batch, read in found.items() if batch <= through}
 
     def blocks(self, source: OperatorId, batch: BatchId, epoch: Epoch) -> list[Block]:
         """Return one block per partition of a source, with or without rows."""
@@ -325,27 +461,45 @@ class BatchLog:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _logged(
-        self, source: SourceProgram, arrived: Arrived, before: BatchRecord | None, *, last: bool
+        self,
+        source: SourceProgram,
+        arrived: Arrived,
+        before: BatchRecord | None,
+        bound: int | None = None,
+        *,
+        last: bool,
     ) -> SourceBatch:
-        """Say what a batch has of one source, after the batch before."""
+        """Say what a batch has of one source, after the batch before; the watermark follows events up to the bound."""
         past = SourceBatch(None, (), ()) if before is None else before.sources.get(source.id, SourceBatch(None, (), ()))
-        known = [piece.latest for piece in arrived.pieces if piece.latest is not None]
+        found = [followed(piece.events, bound) for piece in arrived.pieces]
+        known = [latest for latest, _ in found if latest is not None]
         mark = watermark_after(source, past.watermark, max(known, default=None), last=last)
         if mark is not None:
             mark = highest(mark, arrived.at_least)
+        known_read = self._was_read(source.id) if source.reader is not None else WasRead()
+        if mark is not None:
+            mark = highest(mark, known_read.watermark)
         counts = [0] * source.parallelism
         for piece in arrived.pieces:
             for section in piece.sections:
                 counts[section.partition] += section.rows
         full = tuple(piece for piece in arrived.pieces if piece.rows)
-        return SourceBatch(mark, tuple(counts), full, {**past.position, **arrived.position})
+        position = {**past.position, **arrived.position}
+        ranges = tuple(arrived.ranges)
+        how = replace(arrived.how, until=bound) if arrived.ranges and arrived.how is not None else None
+        ahead = sum(rows for _, rows in found)
+        return SourceBatch(mark, tuple(counts), full, position, ranges, how, known_read.reads, ahead)
 
     def _stand(self, before: Iterable[OperatorId]) -> dict[OperatorId, SourceBatch]:
         """Say where sources stand between two layouts: those of the one before, and those that begin."""
         last, stay = self.record(self._frontier), set(before)
         known = {} if last is None else {name: one for name, one in last.sources.items() if name in stay}
         found = {name: self._logged(source, Arrived(), None, last=False) for name, source in self.sources.items()}
-        return found | {name: replace(one, rows=(0,) * len(one.rows), pieces=()) for name, one in known.items()}
+        stood = {
+            name: replace(one, rows=(0,) * len(one.rows), pieces=(), ranges=(), how=None, reads={}, ahead=0)
+            for name, one in known.items()
+        }
+        return found | stood
 
     def _sweep(self) -> None:
         """Delete what earlier claims wrote and no batch names: no earlier driver can write a batch any more."""
@@ -394,12 +548,15 @@ class BatchLog:
             "claim": record.claim,
             "driver": record.driver,
             "generation": record.generation,
+            "logged-at": record.logged_at,
+            "marks": mark_fields(record.marks),
             "sources": {
                 name: {
                     "watermark": one.watermark,
                     "rows": list(one.rows),
                     "pieces": [piece_fields(piece) for piece in one.pieces],
                     "position": dict(one.position),
+                    **_in_place_fields(one),
                 }
                 for name, one in record.sources.items()
             },
@@ -414,11 +571,69 @@ class BatchLog:
             )
         sources = {
             OperatorId(name): SourceBatch(
-                one["watermark"], tuple(one["rows"]), tuple(piece_of(piece) for piece in one["pieces"]), one["position"]
+                one["watermark"],
+                tuple(one["rows"]),
+                tuple(piece_of(piece) for piece in one["pieces"]),
+                one["position"],
+                tuple(source_range_of(fields) for fields in one.get("ranges", ())),
+                how_of(one["how"]) if "how" in one else None,
+                {
+                    (BatchId(batch), index): RangesRead(rows, tuple(checks))
+                    for batch, index, rows, checks in one.get("reads", ())
+                },
+                one.get("ahead", 0),
             )
             for name, one in fields["sources"].items()
         }
-        return BatchRecord(batch, fields["claim"], fields["driver"], fields["generation"], sources)
+        return BatchRecord(
+            batch,
+            fields["claim"],
+            fields["driver"],
+            fields["generation"],
+            sources,
+            marks_of(fields),
+            fields.get("logged-at"),
+        )
+
+
+def _has_offsets(record: BatchRecord) -> bool:
+    return any(isinstance(part, OffsetRange) for one in record.sources.values() for part in one.ranges)
+
+
+def _is_again(record: BatchRecord, tried: BatchRecord) -> bool:
+    """Whether a record is of the same rows as one that was tried: what was decided then holds."""
+    if record.sources.keys() != tried.sources.keys():
+        return False
+    if record.closes != tried.closes:
+        return False
+    decided = {
+        name: replace(
+            one,
+            watermark=before.watermark,
+            reads=before.reads,
+            ahead=before.ahead,
+            how=_with_bound(one.how, before.how),
+        )
+        for name, one in record.sources.items()
+        for before in [tried.sources[name]]
+    }
+    return replace(record, marks=tried.marks, logged_at=tried.logged_at, sources=decided) == tried
+
+
+def _with_bound(how: HowRead | None, tried: HowRead | None) -> HowRead | None:
+    return how if how is None or tried is None else replace(how, until=tried.until)
+
+
+def _in_place_fields(one: SourceBatch) -> dict[str, Any]:
+    """Return what a record has of a source that is read in place; of others nothing, as before there were such."""
+    found: dict[str, Any] = {}
+    if one.ranges and one.how is not None:
+        found |= {"ranges": [source_range_fields(part) for part in one.ranges], "how": how_fields(one.how)}
+    if one.reads:
+        found["reads"] = [[batch, index, read.rows, list(read.checks)] for (batch, index), read in one.reads.items()]
+    if one.ahead:
+        found["ahead"] = one.ahead
+    return found
 
 
 def _first_in_row(numbers: Sequence[int]) -> int:

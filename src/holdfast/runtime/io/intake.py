@@ -6,6 +6,9 @@ dies with the driver: the next one goes on where the last batch says, and reads 
 
 A micro-batch is known by its number and its offsets. The same number again is passed over, with other offsets it is
 refused: something has changed under the reader, and rows would be lost or come twice.
+
+Sources that are read in place deliver nothing: their readers know which files or offsets come next, and a batch takes
+ranges of them, with the position after it in the same record.
 """
 
 from __future__ import annotations
@@ -13,16 +16,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId, OperatorId
 from holdfast.runtime.io.batch_log import Arrived, BatchLog, last_positions
+from holdfast.runtime.io.in_place_readers import InPlaceReader, TakenRanges
 from holdfast.runtime.io.source_pieces import Piece
-from holdfast.runtime.times import Watermark, lowest
+from holdfast.runtime.times import Watermark, lowest, microseconds
 
 MOST_ARRIVALS = 16
 """Micro-batches of one source that one batch takes at most, unless told otherwise."""
+MOST_BYTES = 32 << 20
+"""Bytes of files of one source that one batch takes at most, unless told otherwise."""
 NOTHING_READ = -1
 
 
@@ -36,6 +43,11 @@ class MicroBatch:
     pieces: tuple[Piece, ...]
     reader: Mapping[str, Any] = field(default_factory=dict)
     """What a reader needs to go on after it."""
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes its rows have, as they are written."""
+        return sum(section.bytes for piece in self.pieces for section in piece.sections)
 
 
 @dataclass(slots=True)
@@ -69,6 +81,10 @@ class Intake:
         most_arrivals: int = MOST_ARRIVALS,
         idle_batches: int | None = None,
         go_back: Callable[[OperatorId], object] = lambda source: None,
+        in_place: Mapping[OperatorId, InPlaceReader] = MappingProxyType({}),
+        most_bytes: Callable[[], int] = lambda: MOST_BYTES,
+        arrived_bytes: int = MOST_BYTES,
+        marks_ahead: Callable[[], bool] = lambda: False,
     ) -> None:
         """Go on where the last batch says.
 
@@ -76,10 +92,16 @@ class Intake:
         batches no longer holds the watermark back: its watermark goes with those of the sources that have rows, and
         what it brings later may be late. None: it does hold it back. `go_back` is called for each source whose reader
         must begin anew, as `reader` says: the driver before has logged a batch after this one had read the log.
+        `in_place`: the readers of sources that are read in place; of each a batch takes `most_bytes` at most. Of the
+        others it takes micro-batches of `arrived_bytes` at most, and one however large it is.
+        `marks_ahead`: whether what was read moves watermarks further than the last batch says.
         """
         self._log, self._most, self._idle, self._go_back = log, most_arrivals, idle_batches, go_back
-        self._guard = Lock()
+        self._guard, self._arrived_bytes = Lock(), arrived_bytes
         self._sources = {name: _Source() for name in sources}
+        self._in_place, self._most_bytes, self._marks_ahead = dict(in_place), most_bytes, marks_ahead
+        self._taken: dict[OperatorId, TakenRanges | None] = {}
+        """What the next batch has of sources that are read in place, where logging it was tried and failed."""
         self._in_work: dict[BatchId, Mapping[OperatorId, int]] = {}
         """How many micro-batches of each source are in batches that may not be processed yet."""
         self._take_positions()
@@ -142,7 +164,9 @@ class Intake:
 
     @property
     def pending(self) -> bool:
-        """Whether micro-batches have arrived that are in no batch yet."""
+        """Whether there is something for a batch: micro-batches that have arrived, or files."""
+        if any(reader.pending for reader in self._in_place.values()) or self._marks_ahead():
+            return True
         with self._guard:
             return any(one.arrived for one in self._sources.values())
 
@@ -159,8 +183,14 @@ class Intake:
     def make_batch(self) -> BatchId | None:
         """Make the next batch of what has arrived, and log it; None where nothing has."""
         with self._guard:
-            taken = {name: one.arrived[: self._most] for name, one in self._sources.items()}
-        if not any(taken.values()):
+            taken = {
+                name: _first(one.arrived[: self._most], self._arrived_bytes) for name, one in self._sources.items()
+            }
+        for name, reader in self._in_place.items():
+            if self._taken.get(name) is None:
+                self._taken[name] = reader.take(self._most_bytes())
+        files = {name: some for name, some in self._taken.items() if some is not None}
+        if not any(taken.values()) and not files and not self._marks_ahead():
             return None
         batch = BatchId(self._log.frontier + 1)
         arrived = {
@@ -171,10 +201,18 @@ class Intake:
             )
             for name, some in taken.items()
         }
+        for name, ranges in files.items():
+            reader, source = self._in_place[name], self._log.sources[name]
+            lateness = microseconds(source.lateness) if source.lateness else 0
+            how, at_least = reader.how(lateness), arrived[name].at_least
+            arrived[name] = Arrived((), reader.fields(ranges), at_least, ranges.ranges, how)
         record = self._log.commit(batch, arrived)
         if not self._log.is_own(record):
             self._go_on_after_another()
             return batch
+        self._taken = {}
+        for name, ranges in files.items():
+            self._in_place[name].logged(ranges)
         with self._guard:
             for name, some in taken.items():
                 if some:
@@ -193,10 +231,20 @@ class Intake:
     def _take_positions(self) -> None:
         positions = last_positions(self._log, self._sources)
         with self._guard:
+            self._taken = {}
             for name, at in positions.items():
                 turn = self._sources[name].turn + 1
                 self._sources[name] = _Source(
                     at.get("through", NOTHING_READ), at.get("offsets", ""), at.get("reader", {}), turn
+                )
+        for name, reader in self._in_place.items():
+            reader.begin(positions[name])
+        for name, at in positions.items():
+            if name not in self._in_place and (held := {"files", "kafka"} & set(at)):
+                raise BadInput(
+                    f"was read in place, from {min(held)}, in this run",
+                    where=f"source {name}",
+                    remedy=f"read it as before: app.source(…, hf.{min(held)}(…)); or begin in another directory",
                 )
 
     # -- sources without rows ----------------------------------------------------------------------------------------
@@ -217,7 +265,20 @@ class Intake:
         assert self._idle is not None
         before = [self._log.record(BatchId(number)) for number in range(batch - self._idle, batch)]
         # A source that was added is not in the batches before: nobody knows yet whether it is idle.
-        return all(one is not None and name in one.sources and not sum(one.sources[name].rows) for one in before)
+        return all(
+            one is not None and name in one.sources and not sum(one.sources[name].rows) and one.sources[name].empty
+            for one in before
+        )
+
+
+def _first(arrived: list[MicroBatch], most_bytes: int) -> list[MicroBatch]:
+    """Return the micro-batches that one batch takes: so many bytes at most, and one at least, for none is divided."""
+    total = 0
+    for number, one in enumerate(arrived):
+        total += one.bytes
+        if number and total > most_bytes:
+            return arrived[:number]
+    return arrived
 
 
 def _position(last: MicroBatch) -> dict[str, Any]:

@@ -6,14 +6,19 @@ each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
+from holdfast.application.durations import Duration, seconds
+from holdfast.application.kafka_topics import client_settings
 from holdfast.errors import BadInput
+from holdfast.runtime.io.delta_sink import DeltaSink
+from holdfast.runtime.io.kafka_sink import VALUES, KafkaSink
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import ConsoleSink, FunctionSink, MemorySink, OutputKey, TransactionalSink
+from holdfast.topology.checks import suggestion
 
 
 def parquet(path: str | Path) -> ParquetSink:
@@ -29,6 +34,61 @@ def parquet(path: str | Path) -> ParquetSink:
     if not str(path).strip():
         raise BadInput("is empty", field="parquet.path", remedy='name a folder: hf.parquet("out/pages")')
     return ParquetSink(path)
+
+
+def delta(table: str | Path, partition_by: str | Sequence[str] = ()) -> DeltaSink:
+    """Add an output to a Delta table, each batch once; the extra `delta` brings the library, on the driver only.
+
+    Executors that reach the table's folder write the files; the driver commits them. The table is created with the
+    first rows. Several outputs, and several runs, may write to one table.
+
+    >>> import holdfast as hf
+    >>> app = hf.Application("web")
+    >>> visits = app.source("visits", schema="page string, day string")
+    >>> pages = visits.output("pages", sink=hf.delta("lake/pages", partition_by="day"))
+    """
+    if not str(table).strip():
+        raise BadInput("is empty", field="delta.table", remedy='name a table: hf.delta("lake/pages")')
+    return DeltaSink(table, [partition_by] if isinstance(partition_by, str) else partition_by)
+
+
+def kafka_topic(
+    servers: str | Sequence[str],
+    topic: str,
+    value: str = "json",
+    *,
+    key: str | None = None,
+    timeout: Duration = "10 seconds",
+    settings: Mapping[str, object] | None = None,
+) -> KafkaSink:
+    """Write an output to a Kafka topic, each batch once, in transactions; the extra `kafka` brings the library.
+
+    `value` is `json` (each row is an object) or `raw` (the column `value`). `key` names the column whose values are the
+    records' keys. Readers must read committed records only (`isolation.level=read_committed`). Rows pass through the
+    driver. `settings` are librdkafka's, such as `security.protocol`; they are passed on as they are, and never shown.
+
+    >>> import holdfast as hf
+    >>> app = hf.Application("web")
+    >>> visits = app.source("visits", schema="page string, n long")
+    >>> pages = visits.output("pages", sink=hf.kafka_topic("broker:9092", "pages", key="page"))
+    """
+    places = servers if isinstance(servers, str) else ",".join(map(str, servers))
+    for name, given in {"servers": places, "topic": topic}.items():
+        if not str(given).strip():
+            remedy = 'name brokers and a topic: hf.kafka_topic("broker:9092", "pages")'
+            raise BadInput("is empty", field=f"kafka_topic.{name}", remedy=remedy)
+    if value not in VALUES:
+        raise BadInput(
+            f"{value!r} is not a kind of value", field="kafka_topic.value", remedy=suggestion(str(value), VALUES)
+        )
+    return KafkaSink(
+        places,
+        topic,
+        value,
+        key,
+        timeout=seconds(timeout, field="kafka_topic.timeout"),
+        settings=client_settings(settings, field="kafka_topic.settings"),
+    )
 
 
 def foreach_batch(function: Callable[[pa.Table, OutputKey], object]) -> FunctionSink:

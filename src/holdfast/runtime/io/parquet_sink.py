@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import BadInput, one_line
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
-from holdfast.runtime.io.sinks import OutputKey, StagedRows
+from holdfast.runtime.io.sinks import OutputKey, Sink, StagedRows
 from holdfast.storage.storage import Storage, open_storage
 
 _RUN = "_holdfast/run.json"
@@ -64,7 +64,7 @@ class ParquetStager:
         return StagedRows(f"{self.url}/{_name(key)}", rows.num_rows)
 
 
-class ParquetSink:
+class ParquetSink(Sink):
     """Writes outputs as Parquet into a directory that any Parquet reader can read as one table.
 
     Readers pass over names that begin with `_` or `.`, so they see whole outputs and nothing else.
@@ -80,7 +80,7 @@ class ParquetSink:
         return open_storage(self._directory) if isinstance(self._directory, str | Path) else self._directory
 
     def begin(self, run: str, epoch: Epoch) -> None:
-        """See BeginningSink: the directory is one run's; another one's rows would pass for written already."""
+        """See Sink: the directory is one run's; another one's rows would pass for written already."""
         held = self._storage.read(_RUN)
         if held is None:
             self._check_unused()
@@ -104,26 +104,30 @@ class ParquetSink:
     # -- rows that nodes write ---------------------------------------------------------------------------------------
 
     def stager(self, start: str) -> ParquetStager | None:
-        """See StagingSink. Where a subclass has a `publish` of its own, rows pass through the driver to it."""
+        """See Sink. Where a subclass has a `publish` of its own, rows pass through the driver to it."""
         if type(self).publish is not ParquetSink.publish or self._storage.url.startswith(("memory:", "simulated:")):
             return None
         self._start = start
         return ParquetStager(self._storage.url, start)
 
     def adopt(self, key: OutputKey, staged: StagedRows, epoch: Epoch) -> bool:
-        """See StagingSink: it is published already."""
+        """See Sink: it is published already."""
         return True
 
     def sweep_staged(self) -> None:
-        """See StagingSink: only marks of earlier starts are left over."""
+        """See Sink: only marks of earlier starts are left over."""
         with contextlib.suppress(OSError):  # this is only tidying
             self._storage.delete([name for name in self._storage.list(_STARTS) if name != f"{_STARTS}{self._start}"])
 
     def end_staging(self) -> None:
-        """See StagingSink."""
+        """See Sink."""
         if self._start is not None:
             with contextlib.suppress(OSError):
                 self._storage.delete([_STARTS + self._start])
+
+    def expire(self, through: BatchId, most: int) -> int:
+        """Delete outputs of batches up to one, which no recovery makes again; so many at most. Returns how many."""
+        return expire_outputs(self._storage, through, most)
 
     # -- what is there -----------------------------------------------------------------------------------------------
 
@@ -172,6 +176,24 @@ class ParquetSink:
                 where=self._storage.url,
                 remedy="give this run an output directory of its own",
             )
+
+
+def expire_outputs(storage: Storage, through: BatchId, most: int, *, folders: bool = False) -> int:
+    """Delete the Parquet outputs in a storage of batches up to one; so many at most. Returns how many.
+
+    With `folders` also those in its folders; without, what others keep in folders there is not looked at.
+    """
+
+    def is_over(name: str) -> bool:
+        if name.startswith(_REVISED):
+            key = _key(f"{name.removeprefix(_REVISED)}-r0.parquet")
+        else:
+            key = _key(name.rpartition("/")[2] if folders else name)
+        return key is not None and key.batch <= through
+
+    over = [name for name in storage.list() if is_over(name)][:most]
+    storage.delete(over)
+    return len(over)
 
 
 @cache

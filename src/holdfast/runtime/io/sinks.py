@@ -4,6 +4,8 @@
 |---|---|
 | MemorySink, ConsoleSink | once (a console, within one process) |
 | ParquetSink (`parquet_sink`) | once: each output is one object, created only if it is not there |
+| DeltaSink (`delta_sink`) | once: the table's log holds how far each query is, in the commit with its rows |
+| KafkaSink (`kafka_sink`) | once for readers of committed records: a transaction holds how far each query is |
 | TransactionalSink | once, where `write` stores the key together with the rows |
 | FunctionSink (any function) | at least once: the key tells the function when it has seen a batch |
 
@@ -13,9 +15,9 @@ claim is over. ParquetSink need not: such a driver can only create what the one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -50,6 +52,15 @@ class StagedRows:
     rows: int
 
 
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a sink is given: an output's rows, or what a node has staged of it; neither: a batch without rows."""
+
+    key: OutputKey
+    rows: pa.Table | None = None
+    staged: StagedRows | None = None
+
+
 class Stager(Protocol):
     """The part of a sink that runs on nodes: it writes rows there, so that they need not pass through the driver.
 
@@ -66,44 +77,81 @@ class Stager(Protocol):
 
 
 class Sink(Protocol):
-    """Takes outputs to the outside. It is called on the driver."""
+    """Takes outputs to the outside. It is called on the driver.
+
+    Only `publish` is asked of a sink: as a base class this brings the rest, and `complete` gives it to a sink of the
+    user's that has no such base.
+    """
 
     def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
         """Take a batch's rows; say whether they are new (False: this output was here already)."""
         ...
 
-
-@runtime_checkable
-class BeginningSink(Protocol):
-    """A sink that outlives its process, and is told whose it is before anything is published."""
-
     def begin(self, run: str, epoch: Epoch) -> None:
-        """Belong to a run, under a claim; refuse another run's, and a claim that is over."""
-        ...
+        """Belong to a run, under a claim; refuse another run's, and a claim that is over.
 
+        Called before anything is published. For sinks that outlive their process.
+        """
+        return
 
-@runtime_checkable
-class StagingSink(Protocol):
-    """A sink whose rows nodes can write themselves."""
+    grouped: bool = False
+    """Whether it takes many outputs in one step (`publish_all`), because each step costs it much."""
+
+    def publish_all(self, outputs: Sequence[Output], epoch: Epoch) -> Sequence[OutputKey]:
+        """Take outputs, those of each query in order; return which are out: of each query the first so many.
+
+        Where it raises, some may be out all the same: they come again.
+        """
+        for one in outputs:
+            if one.staged is not None:
+                self.adopt(one.key, one.staged, epoch)
+            elif one.rows is not None:
+                self.publish(one.key, one.rows, epoch)
+        return [one.key for one in outputs]
+
+    # -- rows that nodes write themselves ------------------------------------------------------------------------------
 
     def stager(self, start: str) -> Stager | None:
         """Return what nodes write with during this start of a driver; None: rows pass through the driver.
 
-        It is asked before `begin`, and must not write anything yet.
+        It is asked before `begin`, and must not write anything yet. Where it gives None the rest is not called.
         """
-        ...
+        return None
 
     def adopt(self, key: OutputKey, staged: StagedRows, epoch: Epoch) -> bool:
         """As `publish`, of rows that a node has staged; FileNotFoundError where they are gone."""
-        ...
+        raise FileNotFoundError(staged.place)
 
     def sweep_staged(self) -> None:
         """Remove what earlier drivers and their nodes have left and nothing needs; those drivers must be over."""
-        ...
+        return
 
     def end_staging(self) -> None:
         """Remove what was made for staging under this driver: no more will come."""
-        ...
+        return
+
+
+_MAY_LACK = ("begin", "grouped", "publish_all", "stager", "adopt", "sweep_staged", "end_staging")
+
+
+class _Completed(Sink):
+    """A sink that has no more than it needs, with the rest of the protocol."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+        for name in _MAY_LACK:
+            if hasattr(given, name):
+                setattr(self, name, getattr(given, name))
+
+    def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
+        """See Sink."""
+        return bool(self._given.publish(key, rows, epoch))
+
+
+def complete(given: Any) -> Sink:
+    """Return a sink with the whole protocol, whatever its class has of it."""
+    whole: Sink = given if all(hasattr(given, name) for name in _MAY_LACK) else _Completed(given)
+    return whole
 
 
 class _Fence:
@@ -122,7 +170,7 @@ class _Fence:
         self._claim = epoch.claim
 
 
-class MemorySink:
+class MemorySink(Sink):
     """Keeps outputs in memory, for tests and a first try."""
 
     def __init__(self) -> None:
@@ -151,7 +199,7 @@ class MemorySink:
         return pa.concat_tables([found[key] for key in ordered]).combine_chunks() if ordered else None
 
 
-class ConsoleSink:
+class ConsoleSink(Sink):
     """Writes outputs as text, for people."""
 
     def __init__(self, write: Callable[[str], object], most_rows: int = 20) -> None:
@@ -172,7 +220,7 @@ class ConsoleSink:
         return True
 
 
-class TransactionalSink:
+class TransactionalSink(Sink):
     """Two functions of yours: does this output exist already, and write it with its key in one transaction."""
 
     def __init__(self, exists: Callable[[OutputKey], bool], write: Callable[[pa.Table, OutputKey], object]) -> None:
@@ -194,7 +242,7 @@ class TransactionalSink:
         return True
 
 
-class FunctionSink:
+class FunctionSink(Sink):
     """A plain function of rows and key. It is called at least once for every output: again after a failure."""
 
     def __init__(self, function: Callable[[pa.Table, OutputKey], object]) -> None:

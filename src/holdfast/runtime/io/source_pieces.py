@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.erasure.checksums import crc32
 from holdfast.errors import BadInput, CheckFailed
+from holdfast.runtime.io.event_bound import LatestEvents, latest_events
 from holdfast.runtime.program import SourceProgram
 from holdfast.runtime.schemas import conform
 from holdfast.runtime.tables import decode_rows, encode_rows
@@ -47,6 +48,15 @@ class Piece:
     sections: tuple[Section, ...]
     latest: int | None
     """The latest event in it, in microseconds; None: no row has an event time."""
+    within: int | None = None
+    """The latest event up to the bound that held when it was written, where rows are beyond that one."""
+    ahead: int = 0
+    """How many rows were beyond it."""
+
+    @property
+    def events(self) -> LatestEvents:
+        """Its latest events."""
+        return LatestEvents(self.latest, self.within if self.ahead else self.latest, self.ahead)
 
     @property
     def rows(self) -> int:
@@ -68,9 +78,15 @@ def cut_rows(source: SourceProgram, rows: pa.Table) -> tuple[list[pa.Table | Non
         raise error.placed(f"source {source.id}") from None
 
 
-def write_piece(storage: Storage, source: SourceProgram, rows: pa.Table, name: str) -> Piece:
-    """Write rows as a piece; they are safe when this returns. The name must be one that nobody else takes."""
+def write_piece(storage: Storage, source: SourceProgram, rows: pa.Table, name: str, bound: int | None = None) -> Piece:
+    """Write rows as a piece; they are safe when this returns. The name must be one that nobody else takes.
+
+    `bound`: events up to it move the watermark, as the time is now.
+    """
     tables, latest = cut_rows(source, rows)
+    events = LatestEvents(latest, latest, 0)
+    if bound is not None and latest is not None and latest > bound:
+        events = latest_events(source, rows, bound)
     sections: list[Section] = []
     parts: list[bytes | memoryview] = []
     start = 0
@@ -82,7 +98,7 @@ def write_piece(storage: Storage, source: SourceProgram, rows: pa.Table, name: s
         parts += [data, bytes(-len(data) % _ALIGN)]
         start += len(data) + -len(data) % _ALIGN
     storage.create(name, b"".join(parts))
-    return Piece(name, tuple(sections), latest)
+    return Piece(name, tuple(sections), latest, events.within if events.ahead else None, events.ahead)
 
 
 def read_pieces(storage: Storage, pieces: Sequence[Piece], partition: int) -> pa.Table | None:
@@ -115,9 +131,13 @@ def _read(storage: Storage, name: str, section: Section) -> pa.Table:
 
 def piece_fields(piece: Piece) -> dict[str, Any]:
     """Return a piece as JSON has it."""
-    return asdict(piece)
+    fields = asdict(piece)
+    if not piece.ahead:
+        del fields["within"], fields["ahead"]
+    return fields
 
 
 def piece_of(fields: Mapping[str, Any]) -> Piece:
     """Read a piece from JSON."""
-    return Piece(fields["file"], tuple(Section(**section) for section in fields["sections"]), fields["latest"])
+    sections = tuple(Section(**section) for section in fields["sections"])
+    return Piece(fields["file"], sections, fields["latest"], fields.get("within"), fields.get("ahead", 0))

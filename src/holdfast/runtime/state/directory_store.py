@@ -16,18 +16,26 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, PartitionId
-from holdfast.runtime.blocks import decode_blocks, encode_blocks
-from holdfast.runtime.state.store import Addition, Sent, by_receiver, check_epoch, next_pointer, reach, with_file
+from holdfast.runtime.blocks import encode_blocks
+from holdfast.runtime.state.opened_data import DEFAULT_CACHE_BYTES, OpenedData
+from holdfast.runtime.state.store import (
+    Addition,
+    Sent,
+    batch_of,
+    check_epoch,
+    next_pointer,
+    reach,
+    thin_files,
+    with_file,
+)
 from holdfast.runtime.state.versions import (
     Commit,
     FileName,
@@ -37,18 +45,11 @@ from holdfast.runtime.state.versions import (
     chain_of,
     decode_commit,
     decode_pointer,
-    decode_segments,
     encode_record,
     encode_segments,
 )
 
-DEFAULT_CACHE_BYTES = 256 * 2**20
-MOST_FILES = 256
-"""A state in more files than this has the older half of them written again."""
 _POINTER = "pointer"
-_LEAST_LIVE = 4
-"""A file of which less than the fourth part is still needed is written again, once it is worth it."""
-_WORTH_BYTES = 2**20
 
 
 class DirectoryStore:
@@ -58,7 +59,7 @@ class DirectoryStore:
         """Use a directory, made if it is not there; several processes may use it at once."""
         self._directory = Path(directory)
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._cache = _Cache(cache_bytes)
+        self._opened = OpenedData(self._data, cache_bytes)
         self._commits: dict[Path, Commit] = {}
         self._folders: dict[PartitionId, Path] = {}
         self._attempts = itertools.count()
@@ -66,7 +67,7 @@ class DirectoryStore:
     @property
     def cached_bytes(self) -> int:
         """How many bytes of opened files memory holds."""
-        return self._cache.bytes
+        return self._opened.bytes
 
     # -- the contract: see VersionStore ----------------------------------------------------------------------------
 
@@ -140,37 +141,18 @@ class DirectoryStore:
             return winner
         self._commits[final] = kept
         if segments:
-            self._cache.put((partition, segments_name), segments, sum(run.nbytes for run in segments))
+            self._opened.put_segments(partition, segments_name, segments)
         if added.blocks:
-            self._cache.put((partition, blocks_name), by_receiver(added.blocks), sent_bytes)
+            self._opened.put_blocks(partition, blocks_name, added.blocks, sent_bytes)
         return kept
 
     def load(self, commit: Commit) -> dict[str, tuple[pa.Table, ...]] | None:
         """See VersionStore."""
-        files: dict[FileName, Sequence[pa.Table]] = {}
-        for name in commit.files:
-            segments = self._segments(commit.partition, name)
-            if segments is None:
-                return None
-            files[name] = segments
-        return {name: tuple(files[ref.file][ref.number] for ref in refs) for name, refs in commit.segments.items()}
+        return self._opened.load(commit)
 
     def sent(self, commit: Commit) -> Sent | None:
         """See VersionStore."""
-        if commit.blocks is None:
-            return {}
-        key = (commit.partition, commit.blocks)
-        cached: Sent | None = self._cache.get(key)
-        if cached is not None:
-            return cached
-        data = _mapped(self._folder(commit.partition) / commit.blocks)
-        try:
-            found = None if data is None else by_receiver(decode_blocks(data))
-        except CheckFailed:
-            return None
-        if data is not None and found is not None:
-            self._cache.put(key, found, data.size)
-        return found
+        return self._opened.sent(commit)
 
     def forget(self, partition: PartitionId, states: set[VersionId], blocks_from: BatchId) -> None:
         """See VersionStore."""
@@ -192,9 +174,9 @@ class DirectoryStore:
             self._write(folder / _POINTER, encode_record(pointer))
         for path in folder.iterdir():
             # What belongs to a later batch may be an attempt that is still being made.
-            if path.name not in needed and _batch_of(path.name) <= chain.frontier:
+            if path.name not in needed and batch_of(path.name) <= chain.frontier:
                 path.unlink(missing_ok=True)
-                self._cache.forget((partition, FileName(path.name)))
+                self._opened.forget(partition, FileName(path.name))
                 self._commits.pop(path, None)
 
     def drop(self, partition: PartitionId) -> None:
@@ -205,7 +187,7 @@ class DirectoryStore:
         (folder / _POINTER).unlink(missing_ok=True)
         for path in folder.iterdir():
             path.unlink(missing_ok=True)
-            self._cache.forget((partition, FileName(path.name)))
+            self._opened.forget(partition, FileName(path.name))
             self._commits.pop(path, None)
         with suppress(OSError):  # a task that was cancelled may still write; without a pointer it counts for nothing
             folder.rmdir()
@@ -213,22 +195,12 @@ class DirectoryStore:
     def rewrite(self, commit: Commit) -> set[FileName]:
         """See VersionStore."""
         folder = self._folder(commit.partition)
-        live: dict[FileName, int] = {}
-        for refs in commit.segments.values():
-            for ref in refs:
-                segments = self._segments(commit.partition, ref.file)
-                live[ref.file] = live.get(ref.file, 0) + (0 if segments is None else segments[ref.number].nbytes)
-        thin = set()
-        for name, needed in live.items():
-            try:
-                size = (folder / name).stat().st_size
-            except FileNotFoundError:
-                continue
-            if size > _WORTH_BYTES and needed * _LEAST_LIVE < size:
-                thin.add(name)
-        if len(live) > MOST_FILES:
-            thin |= set(sorted(live, key=_batch_of)[: len(live) // 2])
-        return thin
+        live = self._opened.live_bytes(commit)
+        sizes: dict[FileName, int] = {}
+        for name in live:
+            with suppress(FileNotFoundError):
+                sizes[name] = (folder / name).stat().st_size
+        return thin_files(live, sizes)
 
     @contextmanager
     def alone(self, partition: PartitionId) -> Iterator[None]:
@@ -270,18 +242,8 @@ class DirectoryStore:
         self._commits[path] = commit
         return commit
 
-    def _segments(self, partition: PartitionId, name: FileName) -> Sequence[pa.Table] | None:
-        cached: Sequence[pa.Table] | None = self._cache.get((partition, name))
-        if cached is not None:
-            return cached
-        data = _mapped(self._folder(partition) / name)
-        try:
-            segments = None if data is None else decode_segments(data)
-        except CheckFailed:
-            return None
-        if segments is not None:
-            self._cache.put((partition, name), segments, sum(run.nbytes for run in segments))
-        return segments
+    def _data(self, partition: PartitionId, name: FileName) -> pa.Buffer | None:
+        return _mapped(self._folder(partition) / name)
 
     def _attempt(self, folder: Path, version: VersionId) -> str:
         """Name the files of an attempt; a process of another time may have had this one's number."""
@@ -309,33 +271,6 @@ class DirectoryStore:
         return True
 
 
-class _Cache:
-    """Opened files, the ones used last, within a number of bytes."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
-        self._held: OrderedDict[tuple[PartitionId, FileName], tuple[Any, int]] = OrderedDict()
-        self.bytes = 0
-
-    def get(self, key: tuple[PartitionId, FileName]) -> Any:
-        if key not in self._held:
-            return None
-        self._held.move_to_end(key)
-        return self._held[key][0]
-
-    def put(self, key: tuple[PartitionId, FileName], value: Any, size: int) -> None:
-        self.forget(key)
-        self._held[key] = (value, size)
-        self.bytes += size
-        while self.bytes > self._most and self._held:
-            _, (_, gone) = self._held.popitem(last=False)
-            self.bytes -= gone
-
-    def forget(self, key: tuple[PartitionId, FileName]) -> None:
-        if key in self._held:
-            self.bytes -= self._held.pop(key)[1]
-
-
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Change a pointer alone: of two processes, the later sees what the earlier did. A dead one holds no lock."""
@@ -346,12 +281,6 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _commit_name(version: VersionId) -> str:
     return f"{version.batch}.{version.epoch}.commit"
-
-
-def _batch_of(name: str) -> int:
-    """The batch a file belongs to; one being written beside its place belongs to none yet."""
-    head = name.partition(".")[0]
-    return int(head) if head.isdigit() else 2**62
 
 
 def _write_new(path: Path, data: bytes) -> None:

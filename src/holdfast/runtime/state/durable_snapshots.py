@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from holdfast.errors import CheckFailed
 from holdfast.recovery.checkpoints import claim_of_name
+from holdfast.runtime.fetches import Fetched
 from holdfast.runtime.state.snapshot_store import Answered, SaveAnswer
 from holdfast.storage.storage import Storage
 
@@ -21,6 +22,8 @@ class DurableSnapshotStore:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._saved: set[str] = set()
+        self._read_bytes: dict[str, int] = {}
+        """Sizes of what was read."""
 
     def save(self, name: str, data: bytes | pa.Buffer, *, epoch: int, durable: bool) -> None:
         """See SnapshotStore."""
@@ -46,11 +49,18 @@ class DurableSnapshotStore:
 
     def fetched(self, name: str) -> pa.Buffer | None:
         """See SnapshotStore."""
-        return self._storage.read(name)
+        held = self._storage.read(name)
+        if held is not None:
+            self._read_bytes[name] = held.size
+        return held
 
     def lost(self, name: str) -> str | None:
         """See SnapshotStore."""
         return None if self._storage.read(name) is not None else f"{name} is not in {self._storage.url}"
+
+    def origin(self, name: str) -> Fetched:
+        """See SnapshotStore."""
+        return Fetched(folder_bytes=self._read_bytes.get(name, 0))
 
     def sweep(self, run: str, needed: Collection[str], claim: int) -> None:
         """Remove a run's snapshots of earlier claims that are not needed: what their drivers had not forgotten yet.
@@ -64,3 +74,5 @@ class DurableSnapshotStore:
         """See SnapshotStore."""
         self._storage.delete(names)
         self._saved.difference_update(names)
+        for name in names:
+            self._read_bytes.pop(name, None)

@@ -12,6 +12,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from holdfast.runtime.fetches import Fetched
+
 
 class SaveAnswer(Protocol):
     """What became of a save."""
@@ -43,6 +45,10 @@ class SnapshotStore(Protocol):
 
     def lost(self, name: str) -> str | None:
         """Say why a snapshot cannot be brought back; None: nothing is known against it."""
+        ...
+
+    def origin(self, name: str) -> Fetched:
+        """Say where a snapshot has come from."""
         ...
 
     def forget(self, names: Sequence[str]) -> None:
@@ -81,6 +87,10 @@ class MemorySnapshotStore:
     def lost(self, name: str) -> str | None:
         """See SnapshotStore."""
         return None if name in self.snapshots else "it is not here"
+
+    def origin(self, name: str) -> Fetched:
+        """See SnapshotStore."""
+        return Fetched(node_bytes=self.snapshots[name].size)
 
     def forget(self, names: Sequence[str]) -> None:
         """See SnapshotStore."""

@@ -60,7 +60,8 @@ def install(store: VersionStore, snapshots: Sequence[Snapshot], epoch: Epoch) ->
     store.commit(commit, Addition(segments, [block for block in blocks if block.row_count]))
     store.point(partition, Pointer(epoch, commit.id))
     chain = store.chain(partition)
-    assert chain is not None, "it was written just now"
+    if chain is None:  # somebody deletes files here: an answer, and no end of the process with all its partitions
+        raise FileNotFoundError(f"the files of {partition} at batch {batch} vanished while it was restored")
     return chain
 
 
@@ -84,8 +85,8 @@ def _install_outbox(store: VersionStore, snapshot: Snapshot, outbox: Sequence[Bl
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 
-_MAGIC = b"HFSNAPS1"
-_SIZES = struct.Struct("<8sQQQ")
+SNAPSHOT_MAGIC = b"HFSNAPS1"
+SIZES = struct.Struct("<8sQQQ")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,6 +99,12 @@ class Snapshot:
     segments: Mapping[SegmentRef, pa.Table]
     outbox: Sequence[Block] = ()
     """Blocks that consumers may still ask for."""
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes of rows it holds."""
+        sent = [block.rows.nbytes for block in self.outbox if block.rows is not None]
+        return int(sum([*sent, *(segment.nbytes for segment in self.segments.values())]))
 
 
 def take_snapshot(
@@ -126,33 +133,44 @@ def assemble(snapshots: Sequence[Snapshot]) -> dict[str, tuple[pa.Table, ...]]:
                 remedy="give the base and every change after it, oldest first",
             )
         segments.update(snapshot.segments)
-    return {name: tuple(segments[ref] for ref in refs) for name, refs in snapshots[-1].commit.segments.items()}
+    last = snapshots[-1].commit
+    if any(ref not in segments for refs in last.segments.values() for ref in refs):
+        raise CheckFailed(
+            f"the snapshots of {last.partition} at batch {last.id.batch} do not have all of its segments",
+            remedy="they count as lost: take another checkpoint's",
+        )
+    return {name: tuple(segments[ref] for ref in refs) for name, refs in last.segments.items()}
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """Write a snapshot down."""
-    record = encode_record(snapshot.commit)
-    since = b"" if snapshot.since is None else b"%d %d" % (snapshot.since.batch, snapshot.since.epoch)
-    names = "\n".join(f"{ref.number} {ref.file}" for ref in snapshot.segments).encode()
-    head = b"%d %d %d\n" % (len(record), len(since), len(names)) + record + since + names
+    """Write a snapshot down; a large one better with `snapshot_files`."""
+    head = snapshot_head(snapshot)
     # Each segment is a table of its own here: segments of one state table come in any order and number.
     segments = encode_segments({str(number): [segment] for number, segment in enumerate(snapshot.segments.values())})
     blocks = encode_blocks(snapshot.outbox)
-    parts = (head, bytes(-(_SIZES.size + len(head)) % 64), segments, bytes(-len(segments) % 64), blocks)
-    return _SIZES.pack(_MAGIC, len(head), len(segments), len(blocks)) + b"".join(parts)
+    parts = (head, bytes(-(SIZES.size + len(head)) % 64), segments, bytes(-len(segments) % 64), blocks)
+    return SIZES.pack(SNAPSHOT_MAGIC, len(head), len(segments), len(blocks)) + b"".join(parts)
+
+
+def snapshot_head(snapshot: Snapshot) -> bytes:
+    """Return what a snapshot begins with: the commit's record, the version it follows, where its segments were."""
+    record = encode_record(snapshot.commit)
+    since = b"" if snapshot.since is None else b"%d %d" % (snapshot.since.batch, snapshot.since.epoch)
+    names = "\n".join(f"{ref.number} {ref.file}" for ref in snapshot.segments).encode()
+    return b"%d %d %d\n" % (len(record), len(since), len(names)) + record + since + names
 
 
 def decode_snapshot(data: pa.Buffer | bytes) -> Snapshot:
     """Read a snapshot without copying its segments; what is torn or changed is refused."""
     buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
-    if buffer.size < _SIZES.size:
+    if buffer.size < SIZES.size:
         raise _torn()
-    magic, head_size, runs_size, blocks_size = _SIZES.unpack_from(memoryview(buffer), 0)
-    runs_at = _SIZES.size + head_size + -(_SIZES.size + head_size) % 64
+    magic, head_size, runs_size, blocks_size = SIZES.unpack_from(memoryview(buffer), 0)
+    runs_at = SIZES.size + head_size + -(SIZES.size + head_size) % 64
     blocks_at = runs_at + runs_size + -runs_size % 64
-    if magic != _MAGIC or blocks_at + blocks_size != buffer.size:
+    if magic != SNAPSHOT_MAGIC or blocks_at + blocks_size != buffer.size:
         raise _torn()
-    head = bytes(memoryview(buffer)[_SIZES.size : _SIZES.size + head_size])
+    head = bytes(memoryview(buffer)[SIZES.size : SIZES.size + head_size])
     sizes, _, rest = head.partition(b"\n")
     record_size, since_size, names_size = (int(size) for size in sizes.split())
     if len(rest) != record_size + since_size + names_size:

@@ -1,6 +1,6 @@
-"""Where a node keeps its partitions' versions and outboxes: in memory, or in a directory. Runs on a node.
+"""Where a node keeps its partitions' versions and outboxes: in memory, in a directory, in a journal. Runs on a node.
 
-Both keep to one contract (tests run one suite on both):
+All keep to one contract (tests run one suite on them):
 
 - a commit happens whole or not at all; of two attempts at one version the first wins, and the second gets the first's
   commit: retries and attempts at the same time are harmless;
@@ -25,6 +25,13 @@ from holdfast.runtime.state.versions import Commit, FileName, Pointer, SegmentRe
 NewSegments = Mapping[str, Sequence[pa.Table]]
 Sent = Mapping[PartitionId, Sequence[Block]]
 """The blocks with rows that a batch gave, by receiver."""
+
+
+MOST_FILES = 256
+"""A state in more files than this has the older half of them written again."""
+_LEAST_LIVE = 4
+"""A file of which less than the fourth part is still needed is written again, once it is worth it."""
+_WORTH_BYTES = 2**20
 
 
 class StaleEpoch(HoldfastError):
@@ -132,6 +139,20 @@ def reach(
         # Its commits all lie after the old beginning, so they are of the pointer's own epoch.
         at = min(kept)
     return Pointer(chain.pointer.epoch, at), kept, with_state
+
+
+def thin_files(live: Mapping[FileName, int], sizes: Mapping[FileName, int]) -> set[FileName]:
+    """Name files to write again: by how much of them a state still needs, and how large they are."""
+    thin = {name for name, size in sizes.items() if size > _WORTH_BYTES and live.get(name, 0) * _LEAST_LIVE < size}
+    if len(live) > MOST_FILES:
+        thin |= set(sorted(live, key=batch_of)[: len(live) // 2])
+    return thin
+
+
+def batch_of(name: str) -> int:
+    """Return the batch a file belongs to; one being written beside its place belongs to none yet."""
+    head = name.partition(".")[0]
+    return int(head) if head.isdigit() else 2**62
 
 
 def next_pointer(chain: VersionChain | None, pointer: Pointer | None, epoch: Epoch) -> Pointer | None:

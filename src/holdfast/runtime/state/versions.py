@@ -33,13 +33,18 @@ from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, Epoch, PartitionId
 from holdfast.runtime.times import Watermark
 
-_MAGIC = b"HFRUNS1\n"
+SEGMENTS_MAGIC = _MAGIC = b"HFRUNS1\n"
 _TAIL = struct.Struct("<II8s")
 _ALIGN = 64
 
 
 def encode_segments(tables: Mapping[str, Sequence[pa.Table]]) -> bytes:
     """Write the segments of some tables; they are numbered in the order given."""
+    return b"".join(segment_pieces(tables))
+
+
+def segment_pieces(tables: Mapping[str, Sequence[pa.Table]]) -> list[bytes | memoryview]:
+    """As `encode_segments`, in pieces that belong behind each other: who writes them need not copy them."""
     parts: list[bytes | memoryview] = [_MAGIC]
     at, index, number = len(_MAGIC), [], 0
     for name, segments in tables.items():
@@ -52,9 +57,13 @@ def encode_segments(tables: Mapping[str, Sequence[pa.Table]]) -> bytes:
         index.append([name, at, len(stream), crc32(stream), number, len(segments)])
         at += len(stream)
         number += len(segments)
+    return [*parts, segments_index(index)]
+
+
+def segments_index(index: Sequence[Sequence[Any]]) -> bytes:
+    """Return the end of a file of segments: of each stream table, place, length, CRC-32, first number and count."""
     text = json.dumps(index, separators=(",", ":"), ensure_ascii=False).encode()
-    parts += [text, _TAIL.pack(crc32(text), len(text), _MAGIC)]
-    return b"".join(parts)
+    return text + _TAIL.pack(crc32(text), len(text), _MAGIC)
 
 
 def decode_segments(data: pa.Buffer) -> list[pa.Table]:
@@ -83,6 +92,12 @@ def decode_segments(data: pa.Buffer) -> list[pa.Table]:
 
 def _stream(name: str, segments: Sequence[pa.Table]) -> pa.Buffer:
     sink = pa.BufferOutputStream()
+    write_stream(sink, name, segments)
+    return sink.getvalue()
+
+
+def write_stream(sink: pa.NativeFile, name: str, segments: Sequence[pa.Table]) -> None:
+    """Write the segments of one table as an Arrow stream."""
     schema = segments[0].schema
     with pa.ipc.new_stream(sink, schema) as writer:
         for segment in segments:
@@ -93,7 +108,6 @@ def _stream(name: str, segments: Sequence[pa.Table]) -> pa.Buffer:
                 )
             for batch in segment.combine_chunks().to_batches():
                 writer.write_batch(batch)
-    return sink.getvalue()
 
 
 def _names(schema: pa.Schema) -> str:
@@ -204,13 +218,17 @@ def chain_of(pointer: Pointer, commits: Mapping[VersionId, Commit]) -> VersionCh
 
 def encode_record(record: Commit | Pointer) -> bytes:
     """Write a record as one line of JSON with its CRC-32 before it."""
-    text = json.dumps(_plain(record), separators=(",", ":"), ensure_ascii=False, sort_keys=True).encode()
+    text = json.dumps(record_fields(record), separators=(",", ":"), ensure_ascii=False, sort_keys=True).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
 def decode_commit(data: bytes) -> Commit:
     """Read a commit; what is torn or changed is refused."""
-    fields = _checked(data)
+    return commit_of_fields(_checked(data))
+
+
+def commit_of_fields(fields: Mapping[str, Any]) -> Commit:
+    """Return the commit that some fields describe."""
     return Commit(
         PartitionId.parse(fields["partition"]),
         _version(fields["id"]),
@@ -228,11 +246,16 @@ def decode_commit(data: bytes) -> Commit:
 
 def decode_pointer(data: bytes) -> Pointer:
     """Read a pointer; what is torn or changed is refused."""
-    fields = _checked(data)
+    return pointer_of_fields(_checked(data))
+
+
+def pointer_of_fields(fields: Mapping[str, Any]) -> Pointer:
+    """Return the pointer that some fields describe."""
     return Pointer(Epoch(fields["epoch"]), None if fields["at"] is None else _version(fields["at"]))
 
 
-def _plain(record: Commit | Pointer) -> dict[str, Any]:
+def record_fields(record: Commit | Pointer) -> dict[str, Any]:
+    """Return a record as JSON has it."""
     if isinstance(record, Pointer):
         return {"epoch": record.epoch, "at": _pair(record.at)}
     return {

@@ -9,23 +9,37 @@ there, an epoch that is over are answers, and the partition stands where it stoo
 
 from __future__ import annotations
 
+import errno
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
+from holdfast.erasure.checksums import crc32
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.recovery.quarantine import Decisions, Quarantined
 from holdfast.runtime.blocks import LATE, SINK, Block, Edge
 from holdfast.runtime.messages import Done, Failed, Measures, Missing, Ready, Refused
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.snapshots import Snapshot, install, take_snapshot
-from holdfast.runtime.state.store import StaleEpoch, VersionStore
-from holdfast.runtime.state.versions import NO_BATCH, FileName, Pointer, VersionChain, VersionId
+from holdfast.runtime.state.store import Addition, StaleEpoch, VersionStore
+from holdfast.runtime.state.versions import NO_BATCH, Commit, FileName, Pointer, VersionChain, VersionId, encode_record
+from holdfast.runtime.times import Watermark
+from holdfast.runtime.worker.blame import QUARANTINE_ROWS, blame, error_text
 from holdfast.runtime.worker.hosted import Delivery, HostedPartition, Inbox
 from holdfast.runtime.worker.step import Batch, barrier, process
+from holdfast.runtime.worker.step_guard import NoGuard, StepGuard
 
 DEFAULT_VERSIONS = 4
 """How many of the last versions of a state stay on the node, beside those it is told to keep."""
 _REWRITE_EVERY = 16
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether a disk takes no more: it is full, over its quota, or read-only since it failed."""
+    return error.errno in _NO_ROOM
 
 
 class PartitionHost:
@@ -40,12 +54,16 @@ class PartitionHost:
         epoch: Epoch,
         clock: Callable[[], float],
         versions: int = DEFAULT_VERSIONS,
+        guard: StepGuard | None = None,
+        quarantine_rows: int = QUARANTINE_ROWS,
     ) -> None:
         """Run a program's partitions from a store; outboxes are kept until `keep` says from where on."""
         self._program, self._store, self._clock = program, store, clock
         self.node, self.epoch = node, epoch
-        self._versions = versions
+        self._versions, self._guard, self._quarantine_rows = versions, guard or NoGuard(), quarantine_rows
         self._placed: dict[PartitionId, HostedPartition] = {}
+        self._failed: dict[PartitionId, Failed] = {}
+        """The last step of each partition that failed."""
         self._places = 0
         self._edges = {
             (partition, PartitionId(route.edge.target, target)): route.edge
@@ -125,6 +143,12 @@ class PartitionHost:
         """The last batch a partition has completed."""
         return self._need(partition).frontier
 
+    def watermark(self, partition: PartitionId) -> Watermark:
+        """The watermark after the last batch that a partition has completed; None: it has none."""
+        placed = self._need(partition)
+        commit = placed.commits.get(placed.frontier)
+        return None if commit is None else commit.watermark
+
     def place(self, partition: PartitionId) -> int:
         """The number of a partition's place: another one means that what it had received is gone."""
         return self._need(partition).place
@@ -142,6 +166,14 @@ class PartitionHost:
         """The version of a partition's state at a batch, if it is on its chain."""
         commit = self._need(partition).commits.get(batch)
         return None if commit is None else commit.id
+
+    def digest(self, partition: PartitionId, batch: BatchId) -> int | None:
+        """A number for how a partition's state at a batch is kept here; None: it is not on its chain.
+
+        Where files vanish, a version may be made again, in the same epoch: it is the same state in other segments.
+        """
+        commit = self._need(partition).commits.get(batch)
+        return None if commit is None else crc32(encode_record(commit), 0)
 
     def missing(self, partition: PartitionId) -> list[tuple[Edge, PartitionId]]:
         """The input streams whose barrier for the next batch has not come."""
@@ -164,11 +196,20 @@ class PartitionHost:
         return found
 
     def run(
-        self, most: int | None = None, *, seconds: float = math.inf, without: Collection[PartitionId] = ()
+        self,
+        most: int | None = None,
+        *,
+        seconds: float = math.inf,
+        without: Collection[PartitionId] = (),
+        attempts: Mapping[PartitionId, int] = MappingProxyType({}),
+        skips: Decisions = MappingProxyType({}),
+        limits: Mapping[PartitionId, BatchId] = MappingProxyType({}),
     ) -> list[Done | Failed | Missing | Refused]:
         """Process every batch that is complete: at most so many per partition, begun within so many seconds.
 
-        Rows go from one partition here to the next at once. One that failed is not tried again before the next call.
+        Rows go from one partition here to the next at once, except to those that must not process (`without`). A batch
+        that failed is not tried again in the same of its `attempts` (by default the first): it is answered as before.
+        `skips`: rows that are left out; `limits`: the last batch that a partition may complete now.
         """
         answers: list[Done | Failed | Missing | Refused] = []
         counts: dict[PartitionId, int] = {}
@@ -179,15 +220,16 @@ class PartitionHost:
             moved = False
             for partition in self.partitions:
                 placed = self._placed[partition]
-                self._hand_over(placed)
+                self._hand_over(placed, without)
                 while partition not in stopped and (most is None or counts.get(partition, 0) < most):
                     blocks = placed.inbox.complete(BatchId(placed.frontier + 1))
-                    if blocks is None:
+                    if blocks is None or placed.frontier >= limits.get(partition, placed.frontier + 1):
                         break
                     # One batch is begun however little time is left: those that catch up would take it all.
                     if counts.get(partition, 0) and until < math.inf and self._clock() >= until:
                         break
-                    answer = self._step(placed, blocks)
+                    skipped = skips[partition].get(BatchId(placed.frontier + 1)) if partition in skips else None
+                    answer = self._try(placed, blocks, attempts.get(partition, 0), skipped)
                     if answer is None:
                         moved = True
                         continue
@@ -197,7 +239,7 @@ class PartitionHost:
                         break
                     moved = True
                     counts[partition] = counts.get(partition, 0) + 1
-                self._hand_over(placed)
+                self._hand_over(placed, without)
         # Now and then: looking costs as well.
         due = [one for one in self._placed.values() if one.frontier - one.trimmed_at >= self._versions]
         return answers + [lost for placed in due if (lost := self._trim(placed)) is not None]
@@ -206,11 +248,29 @@ class PartitionHost:
         """Drop what nobody needs, everywhere; say whose files turn out to be gone."""
         return [lost for placed in list(self._placed.values()) if (lost := self._trim(placed)) is not None]
 
-    def _step(self, placed: HostedPartition, blocks: Sequence[Block]) -> Done | Failed | Missing | Refused | None:
+    def _try(
+        self, placed: HostedPartition, blocks: Sequence[Block], attempt: int, skipped: Quarantined | None
+    ) -> Done | Failed | Missing | Refused | None:
+        """Process one batch, unless this attempt at it has failed."""
+        before = self._failed.get(placed.partition)
+        if before is not None and (before.batch, before.attempt) == (placed.frontier + 1, attempt):
+            return before
+        answer = self._step(placed, blocks, attempt, skipped)
+        if isinstance(answer, Failed):
+            answer = self._failed[placed.partition] = replace(answer, attempt=attempt)
+        elif before is not None:
+            del self._failed[placed.partition]
+        return answer
+
+    def _step(
+        self, placed: HostedPartition, blocks: Sequence[Block], attempt: int, skipped: Quarantined | None
+    ) -> Done | Failed | Missing | Refused | None:
         """Process one batch; None: another attempt has done it, and the partition now stands where that one stands."""
         partition, batch = placed.partition, BatchId(placed.frontier + 1)
         started = self._clock()
         before = placed.commits.get(placed.frontier)
+        if any(block.header.epoch != self.epoch for block in blocks):
+            return Failed(partition, batch, f"a block of another epoch than {self.epoch} was taken in")
         try:
             state = {} if before is None else self._store.load(before)
             if state is None:
@@ -232,14 +292,19 @@ class PartitionHost:
             rewritten: set[FileName] = set()
             if before is not None and batch % _REWRITE_EVERY == 0:
                 rewritten = self._store.rewrite(before)
-            given = Batch(partition, batch, self.epoch, blocks, before, state)
-            commit, added = process(self._program.operators[partition.operator], given, rewritten)
+            given = Batch(partition, batch, self.epoch, blocks, before, state, skipped)
+            made = self._process(given, rewritten, attempt)
+            if isinstance(made, Failed):
+                return made
+            commit, added = made
             kept = self._store.commit(commit, added)
         except StaleEpoch:
             return self.refused(partition)
         except HoldfastError as error:
             return Failed(partition, batch, str(error))
-        except Exception as error:  # a user's function may raise anything; it is an answer, not the end of the task
+        except OSError as error:
+            return Failed(partition, batch, f"{type(error).__name__}: {error}", disk_full=is_disk_full(error))
+        except Exception as error:  # what it gave cannot be written, say: an answer, not the end of the task
             return Failed(partition, batch, f"{type(error).__name__}: {error}")
         placed.add(kept)
         placed.inbox.done(batch)
@@ -250,8 +315,24 @@ class PartitionHost:
             seconds=self._clock() - started,
             state_bytes=kept.state_bytes,
             written_bytes=sum(run.nbytes for segments in added.segments.values() for run in segments),
+            bytes_in=sum(block.rows.nbytes for block in blocks if block.rows is not None),
         )
         return Done(partition, batch, kept.watermark, measures, kept.tentative)
+
+    def _process(self, given: Batch, rewritten: set[FileName], attempt: int) -> tuple[Commit, Addition] | Failed:
+        """Run the operator; where it fails, look for the rows that are to blame."""
+        operator = self._program.operators[given.partition.operator]
+        died = self._guard.begin(given.partition, given.batch, attempt)
+        if died is not None:
+            failed = Failed(given.partition, given.batch, str(died), out_of_memory=died.out_of_memory)
+        else:
+            try:
+                return process(operator, given, rewritten)
+            except Exception as error:  # a user's function may raise anything, also an error of files
+                failed = Failed(given.partition, given.batch, error_text(error))
+            finally:
+                self._guard.end()
+        return blame(operator, given, attempt, failed, self._guard, self._quarantine_rows)
 
     # -- what goes out ----------------------------------------------------------------------------------------------
 
@@ -281,6 +362,10 @@ class PartitionHost:
         found: list[Block] = []
         for number in range(after + 1, (placed.frontier if through is None else through) + 1):
             commit = placed.commits.get(BatchId(number))
+            if consumer.operator == LATE and commit is not None and commit.blocks is not None:
+                before = placed.commits.get(BatchId(number - 1))
+                if before is not None and before.late_rows == commit.late_rows:
+                    continue  # it kept none aside, as almost always
             sent = None if commit is None else self._store.sent(commit)
             if commit is None or sent is None:
                 return None
@@ -311,12 +396,25 @@ class PartitionHost:
         """
         found = []
         for partition, placed in self._placed.items():
-            nears = ((self._placed.get(consumer), last) for consumer, last in placed.acknowledged.items())
+            nears = ((self._near(consumer), last) for consumer, last in placed.acknowledged.items())
             stands = [last if near is None else near.frontier for near, last in nears]
             behind = min((at for at in stands if at is not None), default=placed.frontier)
             if behind < placed.frontier and self.kept_from(partition) > behind + 1:
                 found.append((partition, behind))
         return found
+
+    def _near(self, consumer: PartitionId) -> HostedPartition | None:
+        """Return a consumer that is here itself, and not by a second copy: nobody goes back for one of those."""
+        near = self._placed.get(consumer)
+        return None if near is None or near.held_back else near
+
+    def hold_back(self, partition: PartitionId, held: bool) -> None:
+        """Say whether a partition is a second copy, which keeps what it makes to itself."""
+        self._need(partition).held_back = held
+
+    def is_held_back(self, partition: PartitionId) -> bool:
+        """Whether a partition is a second copy."""
+        return self._need(partition).held_back
 
     def acknowledge(self, sender: PartitionId, consumer: PartitionId, frontier: BatchId | None) -> None:
         """Take over the last batch that a consumer has completed, also when it rolled back; None: it is lost."""
@@ -398,11 +496,13 @@ class PartitionHost:
             placed.stand(chain)
         placed.inbox.done(placed.frontier)
 
-    def _hand_over(self, placed: HostedPartition) -> None:
-        """Give consumers on this host what they have not got yet."""
+    def _hand_over(self, placed: HostedPartition, without: Collection[PartitionId]) -> None:
+        """Give consumers on this host what they have not got yet; what is held back would only heap it up."""
+        if placed.held_back:
+            return
         for consumer in placed.acknowledged:
             near = self._placed.get(consumer)
-            if near is None:
+            if near is None or consumer in without:
                 continue
             after = max(near.frontier, placed.handed.get(consumer, NO_BATCH))
             if after >= placed.frontier:

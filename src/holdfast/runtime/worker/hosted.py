@@ -112,6 +112,8 @@ class HostedPartition:
     pinned: frozenset[BatchId] = frozenset()
     """Batches whose state is kept, beside the last ones."""
     trimmed_at: BatchId = NO_BATCH
+    held_back: bool = False
+    """Whether it is a second copy: what it makes stays in its outbox, also for consumers on this host."""
     place: int = 0
     """Counts the places of partitions on this host: in a new one the inbox is empty."""
 

@@ -13,13 +13,15 @@ import pyarrow as pa
 
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
-from holdfast.runtime.blocks import LATE, Block, Edge, Header
+from holdfast.recovery.quarantine import Quarantined
+from holdfast.runtime.blocks import DEAD_LETTERS, LATE, Block, Edge, Header
 from holdfast.runtime.program import OperatorProgram
 from holdfast.runtime.schemas import conform
 from holdfast.runtime.state.store import FRESH, Addition
 from holdfast.runtime.state.versions import Commit, FileName, SegmentRef, VersionId
 from holdfast.runtime.tables import one_chunk
 from holdfast.runtime.times import Watermark, highest, lowest
+from holdfast.runtime.worker.dead_letters import dead_letters, without
 from holdfast.runtime.worker.routing import spread
 
 State = Mapping[str, tuple[pa.Table, ...]]
@@ -37,15 +39,38 @@ class Batch:
     """The commit of the batch before; None: this is the first."""
     state: State
     """The state it left."""
+    skipped: Quarantined | None = None
+    """Rows that are left out, and kept aside as dead letters."""
 
 
-def process(operator: OperatorProgram, given: Batch, rewritten: set[FileName]) -> tuple[Commit, Addition]:
-    """Run the operator on one batch; return the commit to be made and what it adds."""
+Inputs = Sequence[pa.Table | None]
+"""The rows of a batch on each input of an operator; None: there are none."""
+
+
+def gather(operator: OperatorProgram, blocks: Sequence[Block]) -> list[pa.Table | None]:
+    """Put the rows of each input together: the positions in these tables name rows in every replay."""
+    return [_rows(operator, number, blocks) for number in range(len(operator.inputs))]
+
+
+def process(
+    operator: OperatorProgram, given: Batch, rewritten: set[FileName], tried: Inputs | None = None
+) -> tuple[Commit, Addition]:
+    """Run the operator on one batch; return the commit to be made and what it adds.
+
+    With `tried`, on these rows of it: to see whether that fails, and for nothing else.
+    """
     before, blocks = given.before, given.blocks
-    inputs = [_rows(operator, number, blocks) for number in range(len(operator.inputs))]
+    gathered = gather(operator, blocks) if tried is None else tried
+    inputs = gathered
+    if given.skipped is not None and tried is None:
+        inputs = [
+            without(table, given.skipped.positions(feed)) for feed, table in zip(operator.feeds, gathered, strict=True)
+        ]
     past = None if before is None else before.watermark
     now = highest(past, lowest(block.header.watermark for block in blocks))
     tentative = any(block.header.tentative for block in blocks) or (before is not None and before.tentative)
+    if operator.before_step is not None:
+        operator.before_step(given.partition, given.batch, list(inputs))
     stepped = operator.kernel.step(given.state, inputs, past, now)
     output = stepped.output
     if output is not None and operator.schema is not None:
@@ -56,6 +81,16 @@ def process(operator: OperatorProgram, given: Batch, rewritten: set[FileName]) -
         late_rows += table.num_rows
         edge = Edge(operator.inputs[side].edge.source, LATE)
         sent.append(Block(_header(given, edge, given.partition.index, now, tentative), table))
+    if given.skipped is not None:
+        letters = dead_letters(given.partition, given.batch, operator.feeds, gathered, given.skipped)
+        late_rows += letters.num_rows
+        edge = Edge(DEAD_LETTERS, LATE)
+        sent.append(Block(_header(given, edge, given.partition.index, now, tentative), letters))
+    for block in blocks:
+        if block.rejected is not None:
+            late_rows += block.rejected.num_rows
+            edge = Edge(DEAD_LETTERS, LATE)
+            sent.append(Block(_header(given, edge, given.partition.index, now, tentative), block.rejected))
     refs, fresh = _segments(given, stepped.state, rewritten)
     commit = Commit(
         given.partition,

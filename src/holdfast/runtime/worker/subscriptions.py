@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 
@@ -20,6 +21,8 @@ WINDOW = 8
 
 Pair = tuple[PartitionId, PartitionId]
 """Consumer and sender."""
+Subscriber = tuple[PartitionId, PartitionId, NodeId | None]
+"""Consumer, sender, and the place of the consumer where it is a second copy: each has a subscription of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,13 @@ class Request:
     """The last batch that the consumer has room for."""
     connection: int
     """The consumer's number for the connection: what is late on an earlier one does not count."""
+    copy: NodeId | None = None
+    """Where the consumer is, if it is a second copy; None: it is the primary."""
+
+    @property
+    def subscriber(self) -> Subscriber:
+        """Who subscribes to what."""
+        return self.consumer, self.sender, self.copy
 
 
 @dataclass(slots=True)
@@ -53,55 +63,71 @@ class Publications:
     """The sender's side: who has subscribed to partitions here, and how far each has been served."""
 
     def __init__(self) -> None:
-        self._subscriptions: dict[Pair, _Subscription] = {}
+        self._subscriptions: dict[Subscriber, _Subscription] = {}
+        self.is_full: Callable[[int], bool] = lambda link: False
+        """Whether a connection has so much to send that it gets nothing more now."""
+        self.waits = False
+        """Whether something was due, the last time, for a connection that was full."""
 
     def take(self, link: int, request: Request) -> None:
         """Take a request; one of a later epoch waits until this node has entered it, one of an earlier one is over."""
-        pair = request.consumer, request.sender
-        held = self._subscriptions.get(pair)
+        subscriber = request.subscriber
+        held = self._subscriptions.get(subscriber)
         number = request.epoch, request.connection
         if request.after is not None:
             if held is None or number >= (held.epoch, held.connection):
-                self._subscriptions[pair] = _Subscription(link, *number, request.after, request.through)
+                self._subscriptions[subscriber] = _Subscription(link, *number, request.after, request.through)
         elif held is not None and (held.epoch, held.connection) == number:
             held.through = max(held.through, request.through)
 
     def disconnected(self, link: int) -> None:
         """Forget the subscriptions of a connection that has ended: consumers subscribe again by the next."""
-        self._subscriptions = {pair: one for pair, one in self._subscriptions.items() if one.link != link}
+        self._subscriptions = {who: one for who, one in self._subscriptions.items() if one.link != link}
+
+    def drop(self, subscriber: Subscriber) -> None:
+        """Forget a subscription that cannot be served."""
+        self._subscriptions.pop(subscriber, None)
 
     def due(
         self, epoch: Epoch, frontier: Callable[[PartitionId], BatchId | None]
-    ) -> list[tuple[PartitionId, PartitionId, BatchId, BatchId]]:
-        """Return what can be sent now: consumer, sender, after which batch, through which.
+    ) -> list[tuple[Subscriber, BatchId, BatchId]]:
+        """Return what can be sent now: to whom and from whom, after which batch, through which.
 
         `frontier` gives how far a partition here is; None: it is not here.
         """
         found = []
         over = []
-        for (consumer, sender), one in self._subscriptions.items():
+        self.waits = False
+        for subscriber, one in self._subscriptions.items():
             if one.epoch < epoch:
-                over.append((consumer, sender))
+                over.append(subscriber)
                 continue
-            if one.epoch > epoch or (at := frontier(sender)) is None:
+            if one.epoch > epoch or (at := frontier(subscriber[1])) is None:
                 continue
             last = min(at, one.through)
-            if last > one.sent:
-                found.append((consumer, sender, one.sent, last))
-        for pair in over:
-            del self._subscriptions[pair]
+            if last > one.sent and self.is_full(one.link):
+                self.waits = True
+            elif last > one.sent:
+                found.append((subscriber, one.sent, last))
+        for subscriber in over:
+            del self._subscriptions[subscriber]
         return found
 
-    def sent(self, consumer: PartitionId, sender: PartitionId, through: BatchId) -> int:
+    def sent(self, subscriber: Subscriber, through: BatchId) -> int:
         """Note that blocks go out now; return the connection that takes them."""
-        one = self._subscriptions[consumer, sender]
+        one = self._subscriptions[subscriber]
         one.sent = through
         return one.link
 
     @property
-    def pairs(self) -> tuple[Pair, ...]:
+    def subscribers(self) -> tuple[Subscriber, ...]:
         """Who has subscribed to what, for tests and checkers."""
         return tuple(self._subscriptions)
+
+    def served_by(self, subscriber: Subscriber) -> tuple[Epoch, int] | None:
+        """Return in which epoch and by which connection a consumer is served, for checkers; None: by none."""
+        one = self._subscriptions.get(subscriber)
+        return None if one is None else (one.epoch, one.link)
 
 
 @dataclass(slots=True)
@@ -112,6 +138,7 @@ class _Asked:
     node: NodeId
     connection: int
     through: BatchId
+    copy: NodeId | None = None
 
 
 class Subscriptions:
@@ -141,14 +168,24 @@ class Subscriptions:
         for pair in [pair for pair in self._asked if pair[0] == consumer]:
             del self._asked[pair]
 
+    def requested(self, node: NodeId) -> list[tuple[Subscriber, Epoch]]:
+        """Return what was requested of a node by the connection that there is, for checkers."""
+        connection = self._connections.get(node)
+        return [
+            ((*pair, one.copy), one.epoch)
+            for pair, one in self._asked.items()
+            if one.node == node and one.connection == connection
+        ]
+
     def requests(
         self,
         epoch: Epoch,
         consumers: Mapping[PartitionId, BatchId],
         senders: Callable[[PartitionId], Iterable[tuple[PartitionId, NodeId]]],
         room: bool = True,
+        copies: Mapping[PartitionId, NodeId] = MappingProxyType({}),
     ) -> dict[NodeId, list[Request]]:
-        """Return the requests to send now, by node.
+        """Return the requests to send now, by node; `copies`: consumers here that are second copies, and their place.
 
         `consumers`: partitions here and their frontiers; `senders` gives a consumer's senders on other nodes. Without
         `room`, streams get no further than the batch that their consumer needs next.
@@ -172,11 +209,13 @@ class Subscriptions:
                     or asked.connection != connection
                     or asked.through < frontier
                 ):
-                    self._asked[pair] = _Asked(epoch, node, connection, through)
-                    found.setdefault(node, []).append(Request(epoch, consumer, sender, frontier, through, connection))
+                    self._asked[pair] = _Asked(epoch, node, connection, through, copies.get(consumer))
+                    new = Request(epoch, consumer, sender, frontier, through, connection, copies.get(consumer))
+                    found.setdefault(node, []).append(new)
                 elif asked.through < through and (asked.through <= frontier or through - asked.through >= ahead / 2):
                     asked.through = through
-                    found.setdefault(node, []).append(Request(epoch, consumer, sender, None, through, connection))
+                    more = Request(epoch, consumer, sender, None, through, connection, copies.get(consumer))
+                    found.setdefault(node, []).append(more)
         for pair in [pair for pair in self._asked if pair not in wanted]:
             del self._asked[pair]
         return found

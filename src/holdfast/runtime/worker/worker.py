@@ -9,14 +9,17 @@ it has come whole; until then its neighbours do not wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TypeAlias
 
 from holdfast.errors import CheckFailed, HoldfastError
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
-from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot, snapshot_name
+from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot, is_saved_of, saved_count, snapshot_name
+from holdfast.recovery.quarantine import Decisions
 from holdfast.runtime.blocks import LATE, SINK, Block
+from holdfast.runtime.fetches import Fetched, Restored
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.sinks import OutputKey, StagedRows, Stager
 from holdfast.runtime.messages import (
@@ -33,17 +36,23 @@ from holdfast.runtime.messages import (
     SnapshotLost,
     SnapshotNotStored,
     SnapshotStored,
+    SourceRead,
 )
 from holdfast.runtime.program import Program
-from holdfast.runtime.state.snapshot_store import SnapshotStore
+from holdfast.runtime.state.snapshot_store import Answered, SnapshotStore
 from holdfast.runtime.state.snapshots import decode_snapshot, encode_snapshot
 from holdfast.runtime.state.store import StaleEpoch, VersionStore
 from holdfast.runtime.state.versions import Pointer, VersionId
+from holdfast.runtime.worker.blame import QUARANTINE_ROWS
 from holdfast.runtime.worker.exchange import Exchange
-from holdfast.runtime.worker.host import PartitionHost
+from holdfast.runtime.worker.host import PartitionHost, is_disk_full
+from holdfast.runtime.worker.saving_beside import SavesBeside
+from holdfast.runtime.worker.step_guard import NoGuard, StepGuard
 
 SENT_AHEAD = 2
 """A consumer gets so many times the batches that it may take in a cycle: it may take some at several levels."""
+READ_AHEAD_BYTES = 64 << 20
+"""With more than this in inboxes, a source that is read in place is read no further than the batch that comes next."""
 SMALL_SNAPSHOT = 512
 """Bytes up to which a snapshot goes to the driver's log: what a partition without state needs."""
 
@@ -63,14 +72,32 @@ class NodeWorker:
         cpu_clock: Callable[[], float],
         stagers: Mapping[OperatorId, Stager] = MappingProxyType({}),
         small_snapshot: int = SMALL_SNAPSHOT,
+        guard: StepGuard | None = None,
+        quarantine_rows: int = QUARANTINE_ROWS,
+        beside: SavesBeside | None = None,
     ) -> None:
-        """`stagers`: for outputs whose rows this node writes itself, what it writes them with."""
+        """`stagers`: for outputs whose rows this node writes itself, what it writes them with.
+
+        `guard`: told of every step, so that one that ends its process is not tried for ever. `quarantine_rows`: of a
+        partition and batch, at most. `beside`: what writes large snapshots beside the stream; None: nothing does.
+        """
         self.name, self._program, self._store, self._snapshot_store = name, program, store, snapshot_store
         self._batch_log = batch_log
         self._cpu_clock, self._stagers, self._small_snapshot = cpu_clock, stagers, small_snapshot
-        self.host = PartitionHost(program, store, node=name, epoch=Epoch(0), clock=clock)
+        self._guard, self._beside = guard or NoGuard(), beside
+        self.host = PartitionHost(
+            program,
+            store,
+            node=name,
+            epoch=Epoch(0),
+            clock=clock,
+            guard=self._guard,
+            quarantine_rows=quarantine_rows,
+        )
         self._begun: dict[tuple[PartitionId, VersionId], SavedSnapshot] = {}
         """Snapshots whose saving was begun by this process, and has not ended."""
+        self._mine: tuple[DesiredState | None, dict[PartitionId, PartitionAssignment]] = (None, {})
+        """The last desired state, and what it has for this node."""
         self._exchange = Exchange()
 
     def reconcile(self, desired: DesiredState, level: int, blocks: Iterable[Block]) -> NodeReport:
@@ -88,11 +115,18 @@ class NodeWorker:
         if level == 0:
             for p in here:
                 self.read_log(desired, p, answers)
-        answers += self.host.run(desired.max_batches, seconds=desired.time_budget, without=paused_of(desired, here))
+        mine = self.mine(desired)
+        answers += self.host.run(
+            desired.max_batches,
+            seconds=desired.time_budget,
+            without=paused_of(mine, here),
+            attempts=attempts_of(mine, here),
+            skips=skips_of(mine, here),
+        )
         for p in here:
             self.save(desired, p, answers)
-        if desired.forget and level == 0:
-            self.forget(desired)
+        if level == 0:
+            self.forget(desired.forget)
         answers += [Missing(p, at) for p, at in self.host.unkept()]
         if desired.trim_outboxes:
             answers += self.host.trim()
@@ -108,29 +142,35 @@ class NodeWorker:
         """Return the report on a desired state of an epoch that is over; None: it is not."""
         if desired.epoch >= self.host.epoch:
             return None
-        refused = [Refused(p, desired.epoch, self.host.epoch) for p in self._mine(desired)]
+        refused = [Refused(p, desired.epoch, self.host.epoch) for p in self.mine(desired)]
         return NodeReport(self.name, desired.epoch, refused)
 
     def apply(self, desired: DesiredState, answers: list[Answer]) -> list[PartitionId]:
         """Place partitions, release others, take over acknowledgements; return the partitions that can run here."""
         self.host.enter(desired.epoch)
-        here = [p for p, one in self._mine(desired).items() if self._in_place(desired, p, one, answers)]
+        mine = self.mine(desired)
+        here = [p for p, one in mine.items() if self._in_place(desired, p, one, answers)]
         for p in self.host.partitions:
             if p not in here:
                 self.host.release(p)
+        for p in here:
+            self.host.hold_back(p, mine[p].replica)
         self._take_acknowledgements(desired, here)
         return here
 
-    def _mine(self, desired: DesiredState) -> dict[PartitionId, PartitionAssignment]:
-        return {
-            p: desired.assignments[p]
-            for p in self._program.partitions
-            if p in desired.assignments and desired.assignments[p].node == self.name
-        }
+    def mine(self, desired: DesiredState) -> dict[PartitionId, PartitionAssignment]:
+        """Return what is desired of this node, inputs before consumers."""
+        held, found = self._mine
+        if held is not desired:
+            named = desired.on(self.name)
+            found = {p: named[p] for p in self._program.partitions if p in named}
+            self._mine = desired, found
+        return found
 
-    def forget(self, desired: DesiredState) -> None:
+    def forget(self, names: Sequence[str]) -> None:
         """Drop the snapshots that are of no use any more."""
-        self._snapshot_store.forget(desired.forget)
+        if names:
+            self._snapshot_store.forget(names)
 
     def report(
         self, desired: DesiredState, answers: list[Answer], outputs: Iterable[Block], cpu_seconds: float
@@ -151,6 +191,18 @@ class NodeWorker:
             {p: host.oldest_output(p) for p in host.partitions} if desired.trim_outboxes else {},
             staged,
             not_staged,
+            {p: self._read(desired, p) for p in host.partitions if self._is_in_place(p) and not host.is_held_back(p)},
+        )
+
+    def _is_in_place(self, partition: PartitionId) -> bool:
+        source = self._batch_log.sources.get(partition.operator)
+        return source is not None and source.reader is not None
+
+    def _read(self, desired: DesiredState, partition: PartitionId) -> SourceRead:
+        """Say what a source partition has found, of batches that the coordinator does not know to be completed."""
+        known, frontier = desired.assignments[partition].frontier, self.host.frontier(partition)
+        return SourceRead(
+            self.host.watermark(partition), tuple(self._batch_log.reads_of(partition, known, frontier).items())
         )
 
     def _staged(
@@ -165,7 +217,9 @@ class NodeWorker:
         stager = self._stagers.get(head.sender.operator)
         if stager is None or block.rows is None or head.receiver.operator != SINK:
             return block
-        rows = stager.stage(OutputKey(head.sender, head.batch, generation=desired.generation), block.rows)
+        rows = stager.stage(
+            OutputKey(head.sender, head.batch, generation=desired.generation, run=desired.run), block.rows
+        )
         if isinstance(rows, str):
             not_staged[head.sender.operator] = f"on {self.name}: {rows}"
             return block
@@ -198,10 +252,12 @@ class NodeWorker:
             answers.append(self.host.refused(partition))
             return False
         except HoldfastError as error:
-            answers.append(Failed(partition, assignment.frontier, str(error)))
+            answers.append(Failed(partition, assignment.frontier, str(error), assignment.attempt))
             return False
         except OSError as error:
-            answers.append(Failed(partition, assignment.frontier, f"{type(error).__name__}: {error}"))
+            problem = f"{type(error).__name__}: {error}"
+            full = is_disk_full(error)
+            answers.append(Failed(partition, assignment.frontier, problem, assignment.attempt, full))
             return False
         if not isinstance(answer, Ready):
             answers.append(answer)
@@ -212,6 +268,7 @@ class NodeWorker:
         self, desired: DesiredState, partition: PartitionId, assignment: PartitionAssignment, answers: list[Answer]
     ) -> bool:
         """Let a partition start where its task says: from nothing, from a version that is here, or from snapshots."""
+        self._guard.turn()  # with much state it takes a while, and is no hanging
         start = assignment.start
         self.host.release(partition)
         if start.batch == NOTHING:
@@ -238,7 +295,7 @@ class NodeWorker:
         self, desired: DesiredState, partition: PartitionId, assignment: PartitionAssignment, answers: list[Answer]
     ) -> bool:
         """Adopt snapshots that have come; begin to bring them, and come back later, where they have not."""
-        found = []
+        found, fetched = [], Fetched()
         for snapshot in assignment.start.snapshots:
             name = snapshot_name(desired.run, partition, snapshot)
             data = self._snapshot_store.fetched(name) if snapshot.contents is None else snapshot.contents
@@ -248,30 +305,39 @@ class NodeWorker:
                 if problem is not None:
                     answers.append(SnapshotLost(partition, snapshot.id, problem))
                 continue
+            if snapshot.contents is None:
+                fetched = fetched.plus(self._snapshot_store.origin(name))
             try:
                 found.append(decode_snapshot(data))
             except CheckFailed as error:
                 answers.append(SnapshotLost(partition, snapshot.id, str(error)))
         if len(found) < len(assignment.start.snapshots):
             return False
-        self.host.restore(found)
+        try:
+            self.host.restore(found)
+        except CheckFailed as error:  # they do not fit each other: it is started from others
+            answers.append(SnapshotLost(partition, assignment.start.snapshots[-1].id, str(error)))
+            return False
         self.host.release(partition)
+        answers.append(Restored(partition, assignment.start.batch, fetched))
         return True
 
     # -- acknowledgements and sources ----------------------------------------------------------------------------------
 
     def _take_acknowledgements(self, desired: DesiredState, here: list[PartitionId]) -> None:
         """Take over how far consumers are, and how far back output is kept."""
+        mine = self.mine(desired)
         for p in here:
-            assignment = desired.assignments[p]
+            assignment = mine[p]
             for consumer in self._program.consumers(p):
                 if consumer.operator == SINK:
-                    self.host.acknowledge(p, consumer, desired.published[p])
+                    self.host.acknowledge(p, consumer, None if assignment.parked else desired.published[p])
                 elif consumer.operator == LATE:
                     self.host.acknowledge(p, consumer, assignment.frontier)
                 else:
                     other = desired.assignments.get(consumer)
-                    self.host.acknowledge(p, consumer, None if other is None else other.frontier)
+                    # What is held back gets nothing: it is kept, and comes when it goes on.
+                    self.host.acknowledge(p, consumer, None if other is None or other.paused else other.frontier)
             # The version of the last snapshot stays: the next one holds what has changed since.
             self.host.keep(
                 p,
@@ -284,18 +350,24 @@ class NodeWorker:
     ) -> BatchId:
         """Give a source partition what the log has for it after a batch (by default its frontier); return the last."""
         last = self.host.frontier(partition) if after is None else after
-        if partition.operator not in self._program.sources:
+        assignment = self.mine(desired)[partition]
+        if partition.operator not in self._program.sources or assignment.paused:
             return last
-        through: int = desired.assignments[partition].through
+        through: int = assignment.through
         if desired.max_batches is not None:
             through = min(through, self.host.frontier(partition) + desired.max_batches)
+        in_place, checks = self._is_in_place(partition), dict(assignment.checks)
         try:
             for number in range(last + 1, through + 1):
-                block = self._batch_log.block(partition.operator, BatchId(number), partition.index, desired.epoch)
+                if in_place and number > self.host.frontier(partition) + 1 and self.host.inbox_bytes > READ_AHEAD_BYTES:
+                    break  # rows that are read in place are in memory until they are processed
+                block = self._batch_log.block(
+                    partition.operator, BatchId(number), partition.index, desired.epoch, checks.get(BatchId(number))
+                )
                 self.host.deliver([block])
                 last = BatchId(number)
         except HoldfastError as error:
-            answers.append(Failed(partition, self.host.frontier(partition), str(error)))
+            answers.append(Failed(partition, BatchId(last + 1), str(error), assignment.attempt))
         return last
 
     # -- saving --------------------------------------------------------------------------------------------------------
@@ -306,6 +378,8 @@ class NodeWorker:
         for mark in assignment.marks:
             if self.host.frontier(partition) < mark:
                 return
+            if assignment.with_outbox and self._lacks_output(desired, partition, mark):
+                return  # its outbox is damaged: it is restored first, from a snapshot that has what this one would lack
             version = self.host.version(partition, mark)
             if version is not None:
                 answer = self._save_at(desired, partition, assignment, version)
@@ -316,13 +390,21 @@ class NodeWorker:
                 SnapshotNotStored(partition, mark, "the state at this batch is not here any more", gone=True)
             )
 
+    def _lacks_output(self, desired: DesiredState, partition: PartitionId, mark: BatchId) -> bool:
+        """Whether rows up to a batch are gone here that the sink has not got."""
+        out = desired.published.get(partition)
+        return out is not None and out < mark and self.host.kept_from(partition) > out + 1
+
     def _save_at(
         self, desired: DesiredState, partition: PartitionId, assignment: PartitionAssignment, version: VersionId
     ) -> SnapshotStored | SnapshotNotStored | None:
         """Begin to save a version, or say what came of it; None: it is on its way."""
         snapshot = self._begun.get((partition, version)) or self._described(desired, partition, assignment, version)
         name = snapshot_name(desired.run, partition, snapshot)
-        answer = self._snapshot_store.saved(name)
+        if self._beside is not None and self._beside.pending(name):
+            return None
+        problem = None if self._beside is None else self._beside.problem(name)
+        answer = self._snapshot_store.saved(name) if problem is None else Answered(problem)
         again = answer is not None and answer.problem is not None
         if again or (answer is None and (partition, version) not in self._begun):
             begun = self._begin_save(desired, partition, version, snapshot, name)
@@ -330,7 +412,8 @@ class NodeWorker:
                 self._begun.pop((partition, version), None)  # next time it is described by what is here then
                 return begun
             self._begun[partition, version] = snapshot
-            answer = self._snapshot_store.saved(name) if answer is None else answer
+            if answer is None and (self._beside is None or not self._beside.pending(name)):
+                answer = self._snapshot_store.saved(name)
         if answer is None:
             return None
         if answer.problem is not None:
@@ -342,6 +425,7 @@ class NodeWorker:
         self, desired: DesiredState, partition: PartitionId, version: VersionId, snapshot: SavedSnapshot, name: str
     ) -> SnapshotStored | SnapshotNotStored | None:
         """Begin to save; one that is so small that the driver's log has room for it is safe with the report."""
+        self._guard.turn()
         try:
             taken = self.host.snapshot(
                 partition,
@@ -351,6 +435,9 @@ class NodeWorker:
             )
             if isinstance(taken, Missing):
                 return SnapshotNotStored(partition, version.batch, "the state is not here any more", gone=True)
+            if self._beside is not None and self._beside.takes(taken):
+                self._beside.begin(name, taken, epoch=desired.epoch, durable=snapshot.durable)
+                return None
             data = encode_snapshot(taken)
             if len(data) <= self._small_snapshot:
                 return SnapshotStored(partition, replace(snapshot, contents=data))
@@ -370,7 +457,7 @@ class NodeWorker:
     ) -> SavedSnapshot:
         """Say what a snapshot of this version is to hold: all, or what is new since the last one."""
         last, durable = assignment.follows, version.batch in assignment.durable
-        saved = desired.epoch.claim, assignment.forgotten
+        saved = desired.epoch.claim, saved_count(assignment.forgotten, self.host.digest(partition, version.batch))
         # Saved late, consumers may have passed it: then there is nothing up to it that an outbox should hold.
         first = min(self.host.outbox_from(partition), BatchId(version.batch + 1)) if assignment.with_outbox else None
         if (
@@ -378,6 +465,7 @@ class NodeWorker:
             or durable
             or last.batch >= version.batch
             or self.host.version(partition, last.batch) != VersionId(*last.id)
+            or not is_saved_of(last, self.host.digest(partition, last.batch))
             or (first is not None and (last.outbox_from is None or last.outbox_from > first))
         ):
             return SavedSnapshot(version.batch, version.epoch, None, first, durable, saved)
@@ -386,9 +474,28 @@ class NodeWorker:
         return SavedSnapshot(version.batch, version.epoch, last.id, first, durable, saved)
 
 
-def paused_of(desired: DesiredState, here: Iterable[PartitionId]) -> list[PartitionId]:
+Assigned: TypeAlias = Mapping[PartitionId, PartitionAssignment]
+"""What is desired of a node."""
+
+
+def paused_of(assigned: Assigned, here: Iterable[PartitionId]) -> list[PartitionId]:
     """Return the partitions that are placed and must not process."""
-    return [p for p in here if desired.assignments[p].paused]
+    return [p for p in here if assigned[p].paused]
+
+
+def attempts_of(assigned: Assigned, here: Iterable[PartitionId]) -> dict[PartitionId, int]:
+    """Return which attempt at a batch that failed the partitions are at that are placed."""
+    return {p: attempt for p in here if (attempt := assigned[p].attempt)}
+
+
+def skips_of(assigned: Assigned, here: Iterable[PartitionId]) -> Decisions:
+    """Return the rows that are left out of the next batches of the partitions that are placed."""
+    return {p: skips for p in here if (skips := assigned[p].skips)}
+
+
+def limits_of(assigned: Assigned, here: Iterable[PartitionId]) -> dict[PartitionId, BatchId]:
+    """Return the last batch that second copies may complete now."""
+    return {p: assigned[p].through for p in here if assigned[p].replica}
 
 
 def _shares(done: list[Done], cpu_seconds: float) -> dict[PartitionId, Measures]:

@@ -12,7 +12,7 @@ import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ from holdfast.runtime.program import Program
 from holdfast.runtime.schemas import conform
 from holdfast.runtime.tables import one_chunk
 from holdfast.runtime.times import Watermark, highest, lowest
-from holdfast.runtime.worker.routing import spread
+from holdfast.runtime.worker.routing import spread, spread_by_key
 
 PRIME = 2_147_483_647
 KEYS = 7
@@ -116,6 +116,12 @@ class Recipe:
 
     def __str__(self) -> str:
         return f"{self.shape} {'-'.join(map(str, self.sizes))}"
+
+    @classmethod
+    def parse(cls, text: str) -> Recipe:
+        """Read what `str` gives."""
+        shape, _, sizes = text.partition(" ")
+        return cls(shape, tuple(int(one) for one in sizes.split("-")))
 
 
 Part = Callable[[Application, tuple[int, ...]], None]
@@ -208,10 +214,26 @@ def draw_recipe(draw: random.Random) -> Recipe:
     return Recipe(shape, draw.choice(SHAPES[shape][1]))
 
 
+def draw_change(draw: random.Random, recipe: Recipe) -> Recipe:
+    """Draw another layout of the same application: other parallelism where state has keys, queries more or less."""
+    sizes = list(recipe.sizes)
+    first = 2 if recipe.shape == "nondeterministic" else 1
+    always = recipe.shape == "nondeterministic"  # its stamps have no key: their rows must come as they came before
+    if always or (recipe.shape in ("chain", "wide") and draw.random() < 0.6):
+        if len(sizes) > first + 1 and draw.random() < 0.5:
+            sizes.pop()
+        else:
+            sizes.append(draw.choice((1, 2)))
+    else:
+        where = draw.choice({"join": (0, 1), "traffic": (0, 1, 2), "counted": (0, 1)}.get(recipe.shape, (0,)))
+        sizes[where] = draw.choice([one for one in (1, 2, 3, 4) if one != sizes[where]])
+    return Recipe(recipe.shape, tuple(sizes))
+
+
 @cache
 def program_of(recipe: Recipe) -> Program:
     """Make a recipe's program, once."""
-    app = Application(f"{recipe.shape}-{'-'.join(map(str, recipe.sizes))}")
+    app = Application(recipe.shape)
     SHAPES[recipe.shape][0](app, recipe.sizes)
     return Program(app)
 
@@ -244,8 +266,8 @@ Outputs = Mapping[tuple[PartitionId, BatchId], pa.Table]
 LateRows = Mapping[tuple[OperatorId, PartitionId, BatchId], pa.Table]
 
 
-SourcePieces = Mapping[OperatorId, tuple[Sequence[pa.Table | None], Watermark]]
-"""What a batch has of every source: the rows of its partitions, and its watermark."""
+SourcePieces = Mapping[OperatorId, tuple[Sequence[pa.Table | None], Callable[[int], Watermark]]]
+"""What a batch has of every source: the rows of its partitions, and their watermarks."""
 
 
 def batches_of(recipe: Recipe, seed: int, count: int) -> list[SourcePieces]:
@@ -253,25 +275,48 @@ def batches_of(recipe: Recipe, seed: int, count: int) -> list[SourcePieces]:
     program, marks = program_of(recipe), dict[OperatorId, Watermark]()
     found: list[SourcePieces] = []
     for batch, tables in enumerate(inputs_of(recipe, seed, count)):
-        logged: dict[OperatorId, tuple[Sequence[pa.Table | None], Watermark]] = {}
+        logged: dict[OperatorId, tuple[Sequence[pa.Table | None], Callable[[int], Watermark]]] = {}
         for name, source in program.sources.items():
             pieces, latest = cut_rows(source, tables[name])
             marks[name] = watermark_after(source, marks.get(name), latest, last=batch == count - 1)
-            logged[name] = pieces, marks[name]
+            logged[name] = pieces, partial(_same, marks[name])
         found.append(logged)
     return found
 
 
-def computed(program: Program, batches: Sequence[SourcePieces]) -> tuple[Outputs, LateRows]:
+LeaveOut = Callable[[Program, PartitionId, BatchId, list[pa.Table | None]], list[pa.Table | None]]
+"""Returns the rows that a partition takes of those that come in a batch."""
+
+
+def _all_rows(
+    program: Program, partition: PartitionId, batch: BatchId, inputs: list[pa.Table | None]
+) -> list[pa.Table | None]:
+    return inputs
+
+
+def _same(mark: Watermark, partition: int) -> Watermark:
+    return mark
+
+
+def computed(
+    program: Program | Sequence[Program], batches: Sequence[SourcePieces], leave_out: LeaveOut = _all_rows
+) -> tuple[Outputs, LateRows]:
     """Compute what every output partition gives, batch by batch, without failures, and the rows that are kept aside.
 
-    With nothing but kernels and routes: no hosts, no stores, no machine.
+    With nothing but kernels and routes: no hosts, no stores, no machine. Where the layout changes there is one program
+    for each batch. `leave_out`: which rows operators take.
     """
+    programs = [program] * len(batches) if isinstance(program, Program) else program
+    program = programs[0] if programs else program
+    assert isinstance(program, Program)
     states: dict[PartitionId, Mapping[str, tuple[pa.Table, ...]]] = {}
     marks: dict[PartitionId, Watermark] = {}
     found: dict[tuple[PartitionId, BatchId], pa.Table] = {}
     late: dict[tuple[OperatorId, PartitionId, BatchId], pa.Table] = {}
     for batch, logged in enumerate(batches):
+        if programs[batch] is not program:
+            states, marks = _moved(program, programs[batch], states, marks)
+            program = programs[batch]
         arriving: dict[tuple[Edge, PartitionId, PartitionId], pa.Table | None] = {}
         for name in program.sources:
             for index, piece in enumerate(logged[name][0]):
@@ -286,9 +331,11 @@ def computed(program: Program, batches: Sequence[SourcePieces]) -> tuple[Outputs
                 given.append(one_chunk(some) if some else None)
             before = marks.get(partition)
             mine = [
-                logged[partition.operator][1] if sender.operator == OUTSIDE else marks[sender] for _, sender in streams
+                logged[partition.operator][1](sender.index) if sender.operator == OUTSIDE else marks[sender]
+                for _, sender in streams
             ]
             now = highest(before, lowest(mine))
+            given = leave_out(program, partition, BatchId(batch), given)
             stepped = operator.kernel.step(states.get(partition, {}), given, before, now)
             states[partition], marks[partition] = stepped.state, now
             for side, table in stepped.late.items():
@@ -305,3 +352,37 @@ def computed(program: Program, batches: Sequence[SourcePieces]) -> tuple[Outputs
             if partition in program.outputs:
                 found[partition, BatchId(batch)] = output
     return found, late
+
+
+_States = dict[PartitionId, Mapping[str, tuple[pa.Table, ...]]]
+
+
+def _moved(
+    before: Program, now: Program, states: _States, marks: dict[PartitionId, Watermark]
+) -> tuple[_States, dict[PartitionId, Watermark]]:
+    """Spread the state of one layout over the partitions of another: every row goes where rows of its key go."""
+    moved: _States = {}
+    stand: dict[PartitionId, Watermark] = {}
+    for name in now.order:
+        operator, old = now.operators[name], before.operators.get(name)
+        if old is None:
+            senders = [stand[PartitionId(route.edge.source, 0)] for route in operator.inputs]
+            stand.update({PartitionId(name, index): lowest(senders) for index in range(operator.parallelism)})
+            continue
+        there = [PartitionId(name, index) for index in range(old.parallelism)]
+        mark = lowest([marks[p] for p in there])
+        for index in range(operator.parallelism):
+            stand[PartitionId(name, index)] = mark
+        if old.parallelism == operator.parallelism:
+            moved.update({p: states[p] for p in there if p in states})
+            continue
+        for p in there:
+            for table, runs in states.get(p, {}).items():
+                for run in runs:
+                    pieces = spread_by_key(run, operator.inputs[0].keys, operator.parallelism)
+                    for index, piece in enumerate(pieces):
+                        if piece is not None and piece.num_rows:
+                            mine = dict(moved.setdefault(PartitionId(name, index), {}))
+                            mine[table] = (*mine.get(table, ()), piece)
+                            moved[PartitionId(name, index)] = mine
+    return moved, stand

@@ -29,9 +29,13 @@ class Campaign:
     faults: Counter[Fault] = field(default_factory=Counter)
     shapes: Counter[str] = field(default_factory=Counter)
     strategies: Counter[str] = field(default_factory=Counter)
+    resident: int = 0
+    """Seeds whose workers stayed."""
     epochs: int = 0
     rollbacks: int = 0
     drivers: int = 0
+    promotions: int = 0
+    """How often second copies took their primaries' places."""
     violations: list[Outcome] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
@@ -40,9 +44,11 @@ class Campaign:
         self.faults.update(outcome.faults)
         self.shapes[outcome.recipe.shape] += 1
         self.strategies[str(outcome.strategy)] += 1
+        self.resident += outcome.resident
         self.epochs += outcome.epochs
         self.rollbacks += outcome.rollbacks
         self.drivers += outcome.drivers
+        self.promotions += outcome.promotions
         if outcome.violation is not None:
             self.violations.append(outcome)
 
@@ -55,9 +61,11 @@ class Campaign:
             "faults": {str(fault): self.faults[fault] for fault in Fault},
             "shapes": dict(sorted(self.shapes.items())),
             "strategies": dict(sorted(self.strategies.items())),
+            "resident": self.resident,
             "epochs": self.epochs,
             "rollbacks": self.rollbacks,
             "drivers": self.drivers,
+            "promotions": self.promotions,
             "violations": [violation_document(one) for one in self.violations],
         }
 

@@ -6,7 +6,7 @@ state at all, stamps of operators that are not deterministic followed link by li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,12 +14,13 @@ import pyarrow as pa
 from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import snapshot_name
 from holdfast.recovery.cluster_state import ClusterState
-from holdfast.recovery.states import LIVE_STATES, TRANSITIONS, Cause, PartitionState
+from holdfast.recovery.states import AT_WORK_STATES, LIVE_STATES, TRANSITIONS, Cause, PartitionState
 from holdfast.runtime.io.sinks import OutputKey
 from holdfast.runtime.program import Program
+from holdfast.runtime.times import END_OF_TIME
 from holdfast.simulation.recovery.applications import LateRows, Outputs, mix
-from holdfast.simulation.recovery.storage import LoggedSource
-from holdfast.simulation.recovery.stores import FragileStore, SlowSnapshotStore
+from holdfast.simulation.recovery.storage import LoggedBatch
+from holdfast.simulation.recovery.stores import FragileStore, Snapshots
 
 PATIENCE = 3
 """Clean cycles in a row in which a live query may bring nothing before it counts as waiting for dead ones."""
@@ -38,39 +39,43 @@ class StepChecks:
     """What must hold at every moment."""
 
     def __init__(
-        self, program: Program, snapshot_store: SlowSnapshotStore, complain: Callable[[Violation], None], run: str
+        self, program: Program, snapshot_store: Snapshots, complain: Callable[[Violation], None], run: str
     ) -> None:
         self._program, self._snapshot_store, self._complain, self._run = program, snapshot_store, complain, run
         self._cost = {p: float(program.topology.cost[program.topology.index(p)]) for p in program.partitions}
         self._standstill: dict[PartitionId, int] = {}
         self._stood: dict[PartitionId, tuple[int, int]] = {}
         self._epoch = -1
-        self._global = BatchId(-1)
+        self._lines: object = None
         self._published: dict[PartitionId, BatchId] = {}
 
-    def new_driver(self) -> None:
-        """A driver has started: what was seen of the one before counts no more."""
-        self._stood.clear()
-        self._epoch, self._global = -1, BatchId(-2)
-
-    def turned(self, partition: str, before: str, cause: str, after: str) -> None:
-        """A partition has changed its state."""
-        wanted = TRANSITIONS.get((PartitionState(before), Cause(cause)))
-        if wanted is None or wanted != after:
-            named = PartitionId.parse(partition)
-            self._complain(Violation(f"{partition} went from {before} to {after}, being {cause}", (named,)))
-
-    def after_step(self, state: ClusterState, clean: bool, logged: BatchId) -> None:
-        """Look at the state between two steps."""
+    def after_step(
+        self, state: ClusterState, clean: bool, logged: BatchId, failing: Collection[PartitionId] = ()
+    ) -> None:
+        """Look at the state between two steps. `failing`: partitions whose last attempt at a batch has failed."""
         self._bounds(state)
-        if state.checkpoints.global_batch != self._global:
+        self._copies(state)
+        checkpoints = state.checkpoints
+        lines = [checkpoints.line, checkpoints.durable_line, checkpoints.oldest_line]
+        if lines != self._lines:
+            self._lines = [dict(line) for line in lines]
             self._snapshots(state)
-            self._global = state.checkpoints.global_batch
-        self._no_waiting(state, clean, logged)
+            for line in lines:
+                self._inputs(state, line)
+        self._parked(state)
+        self._no_waiting(state, clean, logged, failing)
+
+    def _parked(self, state: ClusterState) -> None:
+        """What serves parked queries only does not process, and nothing else is parked."""
+        for p, one in state.partitions.items():
+            parked = state.parked.keys() >= set(state.graph.queries_of(p))
+            if (one.state is PartitionState.PARKED) != (parked and one.state in LIVE_STATES):
+                what = f"{p} is {one.state}, and of its queries {'all' if parked else 'not all'} are parked"
+                self._complain(Violation(what, (p,)))
 
     def _bounds(self, state: ClusterState) -> None:
         load: dict[NodeId, float] = {}
-        for p, node in state.placement.items():
+        for p, node in [*state.placement.items(), *state.copies.placement.items()]:
             load[node] = load.get(node, 0.0) + self._cost[p]
             if node not in state.nodes:
                 self._complain(Violation(f"{p} is on {node}, which is not there", (p,)))
@@ -80,46 +85,94 @@ class StepChecks:
                 here = tuple(p for p, at in state.placement.items() if at == node)
                 self._complain(Violation(f"{node} is planned at {used:g} of {capacity:g}, above its bound", here))
 
+    def _copies(self, state: ClusterState) -> None:
+        """A copy is where it can help, of what makes the same rows again, and can go on from where it stands."""
+        for p, copy in state.copies.at.items():
+            primary = state.partitions[p]
+            problem = None
+            if copy.node == primary.node:
+                problem = f"is on {copy.node} with its primary"
+            elif copy.node not in state.nodes:
+                problem = f"is on {copy.node}, which is not there"
+            elif not self._program.operators[p.operator].deterministic:
+                problem = "may make other rows than its primary"
+            elif primary.state not in LIVE_STATES:
+                problem = f"has a primary that is {primary.state}"
+            elif any(state.partitions[s].kept_from > copy.frontier + 1 for s in state.graph.senders(p)):
+                problem = f"is at batch {copy.frontier}, and its senders have dropped what comes next"
+            if problem is not None:
+                self._complain(Violation(f"the copy of {p} {problem}", (p,)))
+
+    def promoted(self, state: ClusterState, partition: PartitionId) -> None:
+        """A copy has taken its primary's place: see that it has what others need, and gets what it needs."""
+        mine = state.partitions[partition]
+        behind = [c for c in state.graph.consumers(partition) if state.partitions[c].frontier + 1 < mine.kept_from]
+        if behind:
+            at = state.partitions[behind[0]].frontier
+            what = f"{partition} is promoted with output from {mine.kept_from} on, and {behind[0]} is at {at}"
+            self._complain(Violation(what, (partition, behind[0])))
+        if partition in state.published and state.published[partition] + 1 < mine.kept_from:
+            what = f"{partition} is promoted with output from {mine.kept_from} on; {state.published[partition]} is out"
+            self._complain(Violation(what, (partition,)))
+        for sender in state.graph.senders(partition):
+            if state.partitions[sender].kept_from > mine.frontier + 1:
+                what = f"{partition} is promoted at batch {mine.frontier}, and {sender} has dropped what comes next"
+                self._complain(Violation(what, (partition, sender)))
+
     def _snapshots(self, state: ClusterState) -> None:
-        """A global checkpoint says that everything is safe: see that it is."""
+        """A checkpoint says that everything is safe: see that it is, of every partition."""
         checkpoints = state.checkpoints
-        kept = {checkpoints.global_batch, checkpoints.durable_batch, checkpoints.inputs_from}
-        for batch in kept - {BatchId(-1)}:
-            for p in self._program.partitions:
+        for p in self._program.partitions:
+            for batch in {checkpoints.line[p], checkpoints.durable_line[p], checkpoints.oldest_line[p]} - {BatchId(-1)}:
                 snapshot = checkpoints.at(p, batch)
                 chain = () if snapshot is None else checkpoints.chain(p, snapshot)
                 if snapshot is None or not chain:
                     self._complain(
-                        Violation(f"checkpoint {batch} is global, and {p} has no whole snapshot of it", (p,))
+                        Violation(f"checkpoint {batch} is complete, and {p} has no whole snapshot of it", (p,))
                     )
                     continue
                 start = state.partitions[p].start
                 if not state.graph.deterministic(p) and start.batch < batch and snapshot.epoch < start.epoch:
-                    what = f"checkpoint {batch} is global, and snapshot {snapshot.id} of {p} is of an earlier execution"
+                    what = (
+                        f"checkpoint {batch} is complete, and snapshot {snapshot.id} of {p} is of an earlier execution"
+                    )
                     self._complain(Violation(what, (p,)))
                 for one in chain:
                     if one.contents is None and not self._snapshot_store.safe(snapshot_name(self._run, p, one)):
                         self._complain(
-                            Violation(f"checkpoint {batch} is global, and snapshot {one.id} of {p} is not safe", (p,))
+                            Violation(f"checkpoint {batch} is complete, and snapshot {one.id} of {p} is not safe", (p,))
                         )
 
         self._outputs(state)
 
+    def _inputs(self, state: ClusterState, line: Mapping[PartitionId, BatchId]) -> None:
+        """Whatever starts from a line gets its inputs: they are made again, the same, or snapshots hold them."""
+        for edge_from in self._program.partitions:
+            at = line[edge_from]
+            snapshot = state.checkpoints.at(edge_from, at)
+            held = at + 1 if snapshot is None or snapshot.outbox_from is None else snapshot.outbox_from
+            for to in state.graph.consumers(edge_from):
+                if line[to] < at and held > line[to] + 1:
+                    what = f"{to} starts from batch {line[to]}, and {edge_from}, at {at}, has only {held} and later"
+                    self._complain(Violation(what, (edge_from, to)))
+                if line[to] > at and not state.graph.deterministic(edge_from):
+                    what = f"{to} is at batch {line[to]}, and {edge_from}, not deterministic, starts from batch {at}"
+                    self._complain(Violation(what, (edge_from, to)))
+
     def _outputs(self, state: ClusterState) -> None:
-        """What a global checkpoint covers is not made again: its outputs are out, or its snapshots hold them."""
-        batch = state.checkpoints.global_batch
+        """What a checkpoint covers is not made again: its outputs are out, or its snapshots hold them."""
         for p in self._program.outputs:
-            out = state.published[p]
+            batch, out = state.checkpoints.line[p], state.published[p]
             snapshot = state.checkpoints.at(p, batch)
             first = None if snapshot is None else snapshot.outbox_from
-            held = not state.graph.deterministic(p) and first is not None and first <= out + 1
+            held = first is not None and first <= out + 1
             if out < batch and not held:
                 self._complain(
-                    Violation(f"checkpoint {batch} is global, and outputs of {p} after {out} are lost", (p,))
+                    Violation(f"checkpoint {batch} is complete, and outputs of {p} after {out} are lost", (p,))
                 )
 
-    def _no_waiting(self, state: ClusterState, clean: bool, logged: BatchId) -> None:
-        """A query whose partitions are all live goes on, whatever has become of the others."""
+    def _no_waiting(self, state: ClusterState, clean: bool, logged: BatchId, failing: Collection[PartitionId]) -> None:
+        """A query whose partitions are all live, and do not fail, goes on, whatever has become of the others."""
         if state.epoch != self._epoch or not clean:
             self._epoch = state.epoch
             self._standstill.clear()
@@ -127,8 +180,7 @@ class StepChecks:
             # Where the source had to go back, its queries wait until it has caught up: that is going on, too.
             now = sum(state.partitions[p].frontier for p in state.graph.members(query)), state.published[query]
             whole = all(
-                state.partitions[p].state in LIVE_STATES and state.partitions[p].state is not PartitionState.PAUSED
-                for p in state.graph.members(query)
+                state.partitions[p].state in AT_WORK_STATES and p not in failing for p in state.graph.members(query)
             )
             if not whole or state.partitions[query].frontier >= logged or now != self._stood.get(query):
                 self._standstill[query] = 0
@@ -141,25 +193,44 @@ class StepChecks:
             self._stood[query] = now
 
 
+def turn_problems(partition: str, before: str, cause: str, after: str) -> list[Violation]:
+    """See that a partition has changed its state as the table says."""
+    wanted = TRANSITIONS.get((PartitionState(before), Cause(cause)))
+    if wanted is not None and wanted == after:
+        return []
+    named = PartitionId.parse(partition)
+    return [Violation(f"{partition} went from {before} to {after}, being {cause}", (named,))]
+
+
 # -- at the end ------------------------------------------------------------------------------------------------------
 
 
 def output_problems(
-    program: Program, given: Mapping[OperatorId, Mapping[OutputKey, pa.Table]], expected: Outputs, count: int
+    programs: Sequence[Program],
+    given: Mapping[OperatorId, Mapping[OutputKey, pa.Table]],
+    expected: Outputs,
+    generations: Sequence[int] | None = None,
 ) -> list[Violation]:
-    """Compare everything that was published with a run without failures."""
+    """Compare everything that was published with a run without failures.
+
+    There is one program for each batch; `generations` are the numbers of their layouts, all the same if not given.
+    """
     found = []
     stamps: dict[tuple[PartitionId, int], tuple[int, PartitionId]] = {}
     for operator, outputs in given.items():
-        sure = program.operators[operator].deterministic
+        # An output of a layout that never began has no batch: whatever it was given is wrong.
+        sure = all(one.operators[operator].deterministic for one in programs if operator in one.operators)
         mine = {(key.query, key.batch): rows for key, rows in outputs.items()}
+        for one in outputs:
+            if one.batch < len(programs) and one.generation != (generations or [0] * len(programs))[one.batch]:
+                found.append(Violation(f"{one} was published, and its batch is of another layout", (one.query,)))
         wanted = {key: rows for key, rows in expected.items() if key[0].operator == operator}
         for key in sorted(set(mine) | set(wanted)):
             if key not in mine:
                 found.append(Violation(f"{key[0]}, batch {key[1]} was never published", (key[0],)))
             elif key not in wanted:
                 found.append(Violation(f"{key[0]}, batch {key[1]} was published and has no rows", (key[0],)))
-            elif sure and not mine[key].equals(wanted[key]):
+            elif sure and not _equal(mine[key], wanted[key], ordered=programs[key[1]] is programs[0]):
                 found.append(
                     Violation(
                         f"{key[0]}, batch {key[1]}: {mine[key].to_pylist()} was published, "
@@ -168,44 +239,63 @@ def output_problems(
                     )
                 )
         if not sure:
-            found += _chain_problems(program, mine, count, stamps)
+            found += _chain_problems(programs, mine, stamps)
     return found
 
 
-def row_problems(
-    inputs: Mapping[OperatorId, Sequence[pa.Table]], logged: Sequence[Mapping[OperatorId, LoggedSource]]
-) -> list[Violation]:
+def _equal(mine: pa.Table, wanted: pa.Table, *, ordered: bool) -> bool:
+    """Whether two outputs are the same; after a change of the layout a key's rows may come in another place."""
+    if ordered or mine.num_rows != wanted.num_rows:
+        return bool(mine.equals(wanted))
+    by = [(name, "ascending") for name in mine.column_names]
+    return bool(mine.equals(wanted) or mine.sort_by(by).equals(wanted.sort_by(by)))
+
+
+def row_problems(inputs: Mapping[OperatorId, Sequence[pa.Table]], logged: Sequence[LoggedBatch]) -> list[Violation]:
     """See that every row of every source is in the log, once, and that batches are there without a gap."""
     found = []
     for name, tables in inputs.items():
         wanted = sorted(str(row) for table in tables for row in table.to_pylist())
-        pieces = [table for batch in logged for table in batch[name].tables if table is not None]
+        pieces = [table for batch in logged for table in batch.sources[name].tables if table is not None]
         mine = sorted(str(row) for table in pieces for row in table.to_pylist())
         if mine != wanted:
             found.append(Violation(f"source {name} has {len(wanted)} rows, and the log {len(mine)} or others"))
     return found
 
 
+def closing_problems(program: Program, logged: Sequence[LoggedBatch]) -> list[Violation]:
+    """See that the last batch closes every source: windows of one that stays open never come out."""
+    last = logged[-1].sources
+    return [
+        Violation(f"the last batch does not close source {name}")
+        for name, source in program.sources.items()
+        if source.event_time is not None and last[name].watermark != END_OF_TIME
+    ]
+
+
 def _chain_problems(
-    program: Program,
+    programs: Sequence[Program],
     outputs: Mapping[tuple[PartitionId, BatchId], pa.Table],
-    count: int,
     stamps: dict[tuple[PartitionId, int], tuple[int, PartitionId]],
 ) -> list[Violation]:
     """Follow the stamps: every batch continues the one before, and all outputs tell of the same execution."""
-    found = []
+    found: list[Violation] = []
     for query in sorted({key[0] for key in outputs}):
-        senders = stamping(program, query)
-        chains = dict.fromkeys(senders, 1)
-        for batch in range(count):
+        chains: dict[PartitionId, int] = {}
+        for batch, program in enumerate(programs):
+            if query not in program.outputs:
+                chains.clear()
+                continue
+            senders = stamping(program, query)
             table = outputs.get((query, BatchId(batch)))
             rows = [] if table is None else table.to_pylist()
             if [row["order"] for row in rows] != [batch] * len(senders):
                 what = f"{query}, batch {batch} has batches {[row['order'] for row in rows]} of {len(senders)} stampers"
-                found.append(Violation(what, (query, *senders)))
-                break
+                return [*found, Violation(what, (query, *senders))]
             for sender, row in zip(senders, rows, strict=True):
-                chains[sender] = mix(chains[sender], row["stamp"])
+                # A query that comes with a layout goes on from where the stampers are.
+                begun = chains.get(sender, 1 if batch == 0 else None)
+                chains[sender] = row["chain"] if begun is None else mix(begun, row["stamp"])
                 other = stamps.setdefault((sender, batch), (row["stamp"], query))
                 if row["chain"] != chains[sender] or other[0] != row["stamp"]:
                     what = f"{query}, batch {batch} is of another execution of {sender} than " + (
@@ -213,7 +303,7 @@ def _chain_problems(
                     )
                     found.append(Violation(what, (query, other[1], sender)))
             if found:
-                break
+                return found
     return found
 
 
@@ -239,7 +329,9 @@ def late_problems(
     return found
 
 
-def retention_problems(program: Program, state: ClusterState, stores: Mapping[NodeId, FragileStore]) -> list[Violation]:
+def retention_problems(
+    program: Program, state: ClusterState, store_of: Callable[[NodeId, PartitionId], FragileStore]
+) -> list[Violation]:
     """See that outboxes have shrunk to what consumers have not passed, once recovery is over."""
     found = []
     for p in program.partitions:
@@ -248,11 +340,12 @@ def retention_problems(program: Program, state: ClusterState, stores: Mapping[No
             continue
         consumers = state.graph.consumers(p)
         passed = [state.partitions[one].frontier for one in consumers]
+        passed += [copy.frontier for one in consumers if (copy := state.copies.at.get(one)) is not None]
         if p in state.published:
             passed.append(state.published[p])
         if not passed:
             continue
-        kept = [batch for batch in stores[node].outbox_batches(p) if batch <= min(passed)]
+        kept = [batch for batch in store_of(node, p).outbox_batches(p) if batch <= min(passed)]
         if kept:
             found.append(
                 Violation(f"{p} still keeps batches {kept}, which all its consumers have passed ({min(passed)})", (p,))

@@ -28,6 +28,15 @@ class Fault(StrEnum):
     LEVEL_REPEATED = "level run twice"
     STRAGGLER = "task of a broken cycle ran late"
     WORKER_RECYCLED = "worker recycled"
+    CUT_ONE_WAY = "network cut one way between the driver and a node"
+    CUT_DRIVER = "driver cut off from nodes"
+    CUT_AGENTS = "agents cut off from each other"
+    CUT_HALVES = "nodes cut into halves"
+    MACHINE_CRASHED = "machine crashed: files that were not synced are torn"
+    DISK_FULL = "disk full for a while"
+    READ_ERROR = "file could not be read"
+    TASK_KILLED = "task killed between two calls to its files"
+    AGENT_KILLED = "agent killed between two calls to its files"
     SAVE_FAILED = "save failed"
     SAVE_LATE = "save finished late"
     SAVE_REFUSED = "save refused: its epoch was over"
@@ -35,6 +44,9 @@ class Fault(StrEnum):
     SNAPSHOT_LOST = "snapshot lost: too few fragments"
     SNAPSHOT_DAMAGED = "snapshot damaged"
     DURABLE_LOST = "durable snapshot damaged"
+    FOLDER_AWAY = "durable folder not there for a while"
+    FRAGMENTS_LOST = "fragments of a snapshot lost, up to n - m or more"
+    CODE_CHANGED = "agent changed the code of its snapshots"
     STAGING_FAILED = "node could not stage rows"
     STAGED_MISSING = "staged rows missing"
     STATE_MISSING = "state files missing"
@@ -44,8 +56,39 @@ class Fault(StrEnum):
     DRIVER_REPLACED = "driver replaced while the old one goes on"
     DRIVER_PAUSED = "driver frozen inside a step while another one took over"
     STORAGE_FAILED = "storage failed, with or without effect"
+    STORAGE_AWAY = "storage away, or full, for a while"
+    STORAGE_READ_FAILED = "storage could not be read"
+    LIST_SLOW = "list ran beside other calls"
+    READER_CHANGED = "micro-batch came again with other contents"
+    OUTPUTS_TAKEN = "outputs of another run in the way"
+    SECOND_START = "second driver started while the first one lives"
+    LAYOUT_CHANGED = "application restarted with another layout"
     OLD_DRIVER_WENT_ON = "old driver ran a cycle"
     REQUEST_REFUSED = "request for nodes refused"
+    CONNECTION_CUT = "connection cut"
+    CUT_IN_FRAME = "connection cut with a frame on its way"
+    HALF_OPEN = "connection half-open: one side did not notice its end for long"
+    FRAMES_CUT = "frames lost with their connection"
+    FRAMES_LATE = "frames of an old connection late"
+    FRAME_SLOW = "frame slow, and those behind it"
+    FRAME_REPEATED = "frame repeated"
+    DESIRED_LATE = "desired state reached one node long after others"
+    PROCESS_RESTARTED = "operator process restarted"
+    TWIN = "task restarted while its twin lived"
+    WORK_LATE = "worker that stays slow"
+    DRIVER_STOPPED = "driver stopped for a while; nobody took over"
+    DRIVER_CUT_OFF = "driver cut off from nodes, storage and master for a while"
+    FREEZE_SHORT = "frozen node thawed before it was declared silent, or as it was"
+    POISON = "operator failed from a batch on, for a while"
+    SINK_BROKEN = "sink failed for a while"
+    FILE_LOST = "file of a source not there for a while"
+    FILE_CHANGED = "file of a source changed for a while"
+    FILE_CHANGED_SILENTLY = "file of a source with other bytes, same size and time, for a while"
+    FILE_TWICE = "file of a source written a second time"
+    RESUME_ASKED = "parked query resumed, its cause gone or not"
+    POISON_ROW = "operator failed on a row"
+    NODE_LEAVES = "node announced that it would leave, and left"
+    REPAIRED = "driver started with repaired operators"
 
 
 USUAL: dict[Fault, float] = {
@@ -66,6 +109,14 @@ USUAL: dict[Fault, float] = {
     Fault.LEVEL_REPEATED: 0.04,
     Fault.STRAGGLER: 0.3,
     Fault.WORKER_RECYCLED: 0.05,
+    Fault.CUT_ONE_WAY: 0.006,
+    Fault.CUT_DRIVER: 0.003,
+    Fault.CUT_AGENTS: 0.006,
+    Fault.CUT_HALVES: 0.003,
+    Fault.DISK_FULL: 0.004,
+    Fault.READ_ERROR: 0.003,
+    Fault.TASK_KILLED: 0.0015,
+    Fault.AGENT_KILLED: 0.004,
     Fault.SAVE_FAILED: 0.04,
     Fault.SAVE_LATE: 0.12,
     Fault.FETCH_LATE: 0.4,
@@ -81,10 +132,52 @@ USUAL: dict[Fault, float] = {
     Fault.DRIVER_REPLACED: 0.02,
     Fault.DRIVER_PAUSED: 0.002,
     Fault.STORAGE_FAILED: 0.002,
+    Fault.STORAGE_AWAY: 0.0004,
+    Fault.STORAGE_READ_FAILED: 0.001,
+    Fault.READER_CHANGED: 0.02,
+    Fault.LAYOUT_CHANGED: 0.05,
     Fault.OLD_DRIVER_WENT_ON: 0.5,
     Fault.REQUEST_REFUSED: 0.1,
 }
 """The chance of each at every point where it can happen; a run scales them."""
+TRANSPORT: dict[Fault, float] = {
+    Fault.CONNECTION_CUT: 0.02,
+    Fault.CUT_IN_FRAME: 0.01,
+    Fault.HALF_OPEN: 0.3,
+    Fault.FRAMES_CUT: 0.5,
+    Fault.FRAMES_LATE: 0.3,
+    Fault.FRAME_SLOW: 0.02,
+    Fault.FRAME_REPEATED: 0.03,
+    Fault.DESIRED_LATE: 0.02,
+    Fault.PROCESS_RESTARTED: 0.01,
+    Fault.TWIN: 0.006,
+    Fault.WORK_LATE: 0.02,
+    Fault.DRIVER_STOPPED: 0.006,
+    Fault.DRIVER_CUT_OFF: 0.006,
+    Fault.FREEZE_SHORT: 0.4,
+}
+"""The same, where workers stay."""
+
+
+COPIES: dict[Fault, float] = {Fault.NODE_LEAVES: 0.01}
+"""The same, where partitions have second copies."""
+SELDOM_WITH_COPIES = (
+    Fault.DRIVER_KILLED,
+    Fault.DRIVER_REPLACED,
+    Fault.DRIVER_PAUSED,
+    Fault.LAYOUT_CHANGED,
+    Fault.FETCH_LATE,
+    Fault.GROUP_KILLED,
+)
+"""What leaves copies no time to be built: there it is seldom."""
+
+
+FRAGMENTS: dict[Fault, float] = {
+    Fault.FOLDER_AWAY: 0.02,
+    Fault.FRAGMENTS_LOST: 0.15,
+    Fault.CODE_CHANGED: 0.2,
+}
+"""The same, where machines have agents."""
 
 
 @dataclass(slots=True)
@@ -117,3 +210,26 @@ def draw_mischief(draw: random.Random) -> Mischief:
         factor = draw.choice((0.0, 0.5, 1.0, 1.0, 2.0))
         rates[fault] = min(0.9, usual * factor * strength)
     return Mischief(draw, rates)
+
+
+def draw_transport(seed: int) -> dict[Fault, float]:
+    """Draw how connections go wrong; of its own numbers, so that runs in cycles are what they were before these."""
+    draw = random.Random(f"transport {seed}")
+    strength = draw.choice((0.5, 1.0, 1.0, 2.0))
+    return {
+        fault: min(0.9, usual * draw.choice((0.0, 0.5, 1.0, 1.0, 2.0)) * strength) for fault, usual in TRANSPORT.items()
+    }
+
+
+def draw_leaving(seed: int, rates: dict[Fault, float]) -> dict[Fault, float]:
+    """Draw how nodes leave in order, and let what leaves copies no time be seldom."""
+    draw = random.Random(f"leaving {seed}")
+    found = {fault: usual * draw.choice((0.0, 1.0, 2.0)) for fault, usual in COPIES.items()}
+    return found | {fault: 0.3 * rates[fault] for fault in SELDOM_WITH_COPIES}
+
+
+def draw_fragment_faults(seed: int, main: Mischief) -> Mischief:
+    """Draw how fragments and the durable folder go wrong; of its own numbers, and counted with the others."""
+    draw = random.Random(f"fragments {seed}")
+    rates = {fault: min(0.9, usual * draw.choice((0.0, 0.5, 1.0, 1.0, 2.0))) for fault, usual in FRAGMENTS.items()}
+    return Mischief(draw, rates, injected=main.injected)

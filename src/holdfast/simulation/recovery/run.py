@@ -7,63 +7,50 @@ arrive until there are enough, and everything must end: outputs as without failu
 
 from __future__ import annotations
 
-import random
+import itertools
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadInput, HoldfastError
 from holdfast.ids import NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import snapshot_name
-from holdfast.recovery.states import LIVE_STATES, PartitionState
-from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
+from holdfast.recovery.states import AT_WORK_STATES
+from holdfast.recovery.strategy import RecoveryStrategy
+from holdfast.runtime.blocks import DEAD_LETTERS
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
-from holdfast.runtime.coordinator.outputs import stagers_of
-from holdfast.runtime.coordinator.pacing import CycleSettings
-from holdfast.runtime.coordinator.progress import Progress, last_driver
+from holdfast.runtime.coordinator.feeding import feed_until_end, log_batches
+from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.runtime.coordinator.status import has_room
-from holdfast.runtime.io.batch_log import BatchLog
-from holdfast.runtime.io.intake import Intake, MicroBatch
+from holdfast.runtime.io.intake import MicroBatch
 from holdfast.runtime.io.parquet_sink import ParquetSink
-from holdfast.runtime.messages import OperatorFailed
 from holdfast.runtime.state.store import StaleEpoch
-from holdfast.simulation.recovery.applications import (
-    Recipe,
-    computed,
-    draw_recipe,
-    inputs_of,
-    program_of,
-)
+from holdfast.simulation.recovery.applications import Recipe, computed
 from holdfast.simulation.recovery.checks import (
-    StepChecks,
     Violation,
+    closing_problems,
     late_problems,
     output_problems,
     retention_problems,
     row_problems,
+    turn_problems,
 )
-from holdfast.simulation.recovery.cluster import FakeClock, SimulatedCluster
-from holdfast.simulation.recovery.faults import Fault, Mischief, draw_mischief
-from holdfast.simulation.recovery.storage import DriverStorage, LogWatch, SimulatedReader
-from holdfast.simulation.recovery.stores import (
-    FragileStore,
-    SlowSnapshotStore,
-    StagingWatchedSink,
-    WatchedSink,
-)
-from holdfast.storage.memory import MemoryStorage
+from holdfast.simulation.recovery.cluster import SimulatedCluster
+from holdfast.simulation.recovery.faults import Fault
+from holdfast.simulation.recovery.poison import parked_problem
+from holdfast.simulation.recovery.poison_rows import Answer
+from holdfast.simulation.recovery.starting import Starter
+from holdfast.simulation.recovery.stores import NodeFiles
+from holdfast.simulation.recovery.world import RUN, Driver, DriverDied, Found, World
 
 MOST_STEPS = 400
 """Steps that a storm, or the calm after it, may take."""
 MOST_FROZEN = 2
 """Drivers that are frozen inside a step at one time."""
-RUN = "run"
-"""The name of every simulated run."""
-
-
-class DriverDied(BaseException):
-    """The driver is killed: nothing that it did not write down is left of it."""
+MOST_STARTS = 8
+"""Drivers in a row that may fail to start before nothing goes wrong for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +62,8 @@ class Outcome:
     strategy: RecoveryStrategy
     nodes: int
     batches: int
+    resident: bool
+    """Whether its workers stayed."""
     violation: Violation | None
     histories: tuple[str, ...]
     """Of the partitions that a violation names."""
@@ -83,130 +72,55 @@ class Outcome:
     rollbacks: int
     drivers: int
     journal: tuple[str, ...]
-
-
-class _Found(BaseException):
-    """A violation ends a run, wherever it is found: nothing in between may take it for a failure of its own."""
-
-    def __init__(self, violation: Violation) -> None:
-        super().__init__(violation.what)
-        self.violation = violation
+    promotions: int = 0
+    """How often a second copy took its primary's place."""
 
 
 def simulate_recovery(seed: int, *, record: bool = False) -> Outcome:
     """Run one seed; with `record`, keep a journal of everything that happened."""
-    run = _Run(seed, record)
     violation: Violation | None = None
+    agents = logging.getLogger("holdfast.store.agent")
+    level = agents.level
+    agents.setLevel(logging.CRITICAL)  # agents log what goes wrong, and here everything does
+    run = _Run(seed, record)
     try:
+        run.begin()
         run.storm()
         run.calm()
         run.end()
-    except _Found as found:
+    except Found as found:
         violation = found.violation
     except HoldfastError as error:
         violation = Violation(f"{type(error).__name__}: {error}")
     except Exception as error:  # whatever is raised where nothing may be is a finding, with its seed
         violation = Violation(f"{type(error).__name__} was raised: {error}")
+    finally:
+        agents.setLevel(level)
     return run.outcome(violation)
 
 
-@dataclass(slots=True)
-class _Driver:
-    """A driver, with all that is its own."""
-
-    number: int
-    claim: int
-    cluster: SimulatedCluster
-    batch_log: BatchLog
-    intake: Intake
-    readers: dict[OperatorId, SimulatedReader]
-    coordinator: Coordinator
-
-
-@dataclass(slots=True)
-class _Scene:
-    """What a seed draws before anything happens."""
-
-    draw: random.Random
-    recipe: Recipe = field(init=False)
-    strategy: RecoveryStrategy = field(init=False)
-    pace: CycleSettings = field(init=False)
-    count: int = field(init=False)
-    input_seed: int = field(init=False)
-    nodes: int = field(init=False)
-    capacity: float = field(init=False)
-    mischief: Mischief = field(init=False)
-    settings: RecoverySettings = field(init=False)
-
-    def __post_init__(self) -> None:
-        draw = self.draw
-        self.recipe = draw_recipe(draw)
-        program = program_of(self.recipe)
-        self.strategy = draw.choices(list(RecoveryStrategy), weights=[6, 2, 1, 1])[0]
-        self.count = draw.choice((8, 10, 12))
-        self.input_seed = draw.randrange(4)
-        self.pace = CycleSettings(
-            checkpoint_batches=draw.choice((1, 2, 3, 4)),
-            durable_every=draw.choice((1, 2, 3)),
-            most_batches=draw.choice((1, 2, 8)),
-            most_tries=60,
-            wait_seconds=1e9,
-        )
-        self.nodes = draw.randint(3, 8)
-        costs = program.topology.cost
-        # With a little to spare: after failures not everything fits.
-        share = float(costs.sum()) / self.nodes * draw.choice((1.1, 1.3, 1.6))
-        self.capacity = max(share, float(costs.max()) * 1.05) / 0.8
-        self.mischief = draw_mischief(draw)
-        backup_partitions = (
-            frozenset(p for p in program.partitions if draw.random() < 0.2) if draw.random() < 0.3 else frozenset()
-        )
-        self.settings = RecoverySettings(
-            strategy=self.strategy,
-            backup_partitions=backup_partitions,
-            incremental_after_losses=draw.choice((1, 1, 1, 2)),
-            level_lag=draw.choice((0, 1, 2)),
-            buffer_bytes=draw.choice((float("inf"), float("inf"), 400.0)),
-        )
-
-
 class _Run:
-    """The world of one seed."""
+    """The drivers of one seed, one after the other and beside each other."""
 
     def __init__(self, seed: int, record: bool) -> None:
         self.seed = seed
-        self.scene = _Scene(random.Random(seed))
-        self.draw, self.mischief = self.scene.draw, self.scene.mischief
-        self.program = program_of(self.scene.recipe)
-        self.clock = FakeClock()
-        self.journal: list[str] | None = [] if record else None
-        self.epochs = self.rollbacks = 0
-        self.snapshot_store = SlowSnapshotStore(self.mischief, self.clock, self._complain, self._may_lose)
-        self.world = MemoryStorage()
-        self.watch = LogWatch(self.program, self.world, self._complain)
-        self.storage = DriverStorage(self.world, self._touch, self.mischief, self.watch.created)
-        outputs = dict.fromkeys(p.operator for p in self.program.outputs)
-        self.sinks: dict[OperatorId, WatchedSink | ParquetSink] = {name: self._sink(name) for name in outputs}
-        self.late: dict[tuple[OperatorId, OperatorId], WatchedSink] = {}
-        self.checks = StepChecks(self.program, self.snapshot_store, self._found, RUN)
-        given = inputs_of(self.scene.recipe, self.scene.input_seed, self.scene.count)
-        self.inputs = {name: [batch[name] for batch in given] for name in self.program.sources}
-        self.old: _Driver | None = None
+        self.world = World(seed, record, self._touch, self._may_lose)
+        world = self.world
+        self.scene, self.draw, self.mischief, self.clock = world.scene, world.draw, world.mischief, world.clock
+        self.snapshot_store, self.note = world.snapshot_store, world.note
+        self._complain, self._found = world.complain, world.found
+        self.starter = Starter(world, self._observe)
+        self.snapshot_store.superseded = lambda: hasattr(self, "driver") and self.driver.claim < self._last_claim()
+        self.epochs = self.rollbacks = self.promotions = 0
+        self.layout = 0
+        """Which of the layouts drivers are started with now."""
+        self.old: Driver | None = None
         """A driver that another one has followed, and that does not know it."""
         self.starts = self._begun = 0
         self._current = self._acting = 0
         """The number of the driver that has the run, and of the one whose code runs now: it may be an old one."""
         self._frozen = 0
-        self.driver: _Driver
-        self._start({})
-
-    def _sink(self, name: OperatorId) -> WatchedSink | ParquetSink:
-        """Return a sink: in every third run nodes stage rows, in every other third outputs are Parquet files."""
-        if self.seed % 3 == 0:
-            return StagingWatchedSink(self._touch, self._complain, self.mischief)
-        if self.seed % 3 == 1:
-            return ParquetSink(self.storage.within(f"out/{name}"))
-        return WatchedSink(self._touch, self._complain)
+        self.driver: Driver
 
     @property
     def coordinator(self) -> Coordinator:
@@ -220,27 +134,48 @@ class _Run:
 
     # -- drivers -------------------------------------------------------------------------------------------------------
 
-    def _start(self, stores: Mapping[NodeId, FragileStore]) -> None:
-        """Start a driver on a cluster: new nodes, or the old ones' files under their names."""
+    def _start(self, stores: Mapping[NodeId, NodeFiles], generation: int, alive: Driver | None = None) -> None:
+        """Start a driver on a cluster: new nodes, or the old ones' files, of a layout, under their names."""
         self.starts += 1
         self.snapshot_store.new_driver()
-        self.checks.new_driver()
-        before = self._acting
+        self.world.network.heal()
+        before, tries, active = self._acting, 0, self.mischief.active
         try:
             while True:
                 self._begun += 1
+                tries += 1
+                if tries > MOST_STARTS:
+                    self.mischief.active = False  # a start has many calls: one must come through in the end
                 number = self._current = self._acting = self._begun
+                recipe = self.world.recipes[self.layout]
+                parked = self._last_parked()
                 try:
-                    driver = self._new_driver(number, stores)
+                    take_over = self._looks_for_signs(number, alive)
+                    driver = self.starter.start(
+                        number,
+                        recipe,
+                        stores,
+                        generation,
+                        take_over=take_over,
+                        meanwhile=_nothing,
+                    )
                 except DriverDied:
                     self.note("driver killed while it starts")
                 except OSError as error:
                     self.note(f"a driver cannot start: {error}")
-                except StaleEpoch:
-                    if number == self._current:
+                    self.clock.now += self.draw.uniform(1, 30)
+                except HoldfastError as error:
+                    expected = self.world.foreign and "has rows of another run" in str(error)
+                    if number == self._current and not expected and not self._may_fail(error):
                         raise
+                    if expected:
+                        self.world.take_foreign_away()
+                    self.note(f"a driver cannot start: {error}")
                 else:
+                    if self.world.foreign:
+                        self._complain("a run began to write into the outputs of another run")
                     if number == self._current:
+                        self._same_parked(parked, driver)
                         self.driver = driver
                         return
                     # Frozen while it started: another one has the run, unless this one took its claim after that.
@@ -251,90 +186,76 @@ class _Run:
                 if number != self._current:
                     return
         finally:
-            self._acting = before or self._current
+            self._acting, self.mischief.active = before or self._current, active
 
-    def _new_driver(self, number: int, stores: Mapping[NodeId, FragileStore]) -> _Driver:
-        program, sources = self.program, self.program.sources
-        progress = Progress(self.storage, program.name, run=RUN, kept=2)
-        batch_log = BatchLog(sources, program.name, self.storage, claim=progress.claim, kept=2)
-        readers: dict[OperatorId, SimulatedReader] = {}
+    def _last_parked(self) -> tuple[int, set[str]]:
+        """Return what is parked, as the last progress says, and by which claim."""
+        last = last_driver(self.world.objects)
+        machine = None if last is None else last["machine"]
+        return 0 if last is None else int(last["claim"]), set((machine or {}).get("parked", ()))
 
-        def read_again(name: OperatorId) -> None:
-            state = dict(intake.reader(name)[1])
-            readers[name] = SimulatedReader(self.inputs[name], state, self.mischief)
+    def _same_parked(self, before: tuple[int, set[str]], driver: Driver) -> None:
+        """See that a start changes nothing about what is parked."""
+        claim, parked = before
+        found = set(map(str, driver.coordinator.state.parked))
+        if driver.claim == claim + 1 and found != parked:
+            self._complain(f"{sorted(parked)} were parked, and with the next driver {sorted(found)} are")
 
-        intake = Intake(batch_log, sources, most_arrivals=3, go_back=read_again)
-        for name in sources:
-            read_again(name)
-        cluster = SimulatedCluster(
-            program,
-            BatchLog(sources, program.name, self.world),
-            self.snapshot_store,
-            self.mischief,
-            self.clock,
-            self.note,
-            self._touch,
-            self._complain,
-            stagers_of(program, self.sinks, f"start-{number}"),
-        )
-        cluster.capacity = self.scene.capacity
-        if self.seed % 2:
-            cluster.small_snapshot = 0  # partitions here are small: every other run has all of them in the store
-        names = [NodeId(f"d{number}n{one}") for one in range(self.scene.nodes - len(stores))]
-        there = {**dict(list(stores.items())[: self.scene.nodes]), **{name: cluster.new_store() for name in names}}
-        if self.draw.random() < 0.3:
-            # Some are there, the others come one by one.
-            first = self.draw.randint(0, len(there) - 1)
-            for _ in range(len(there) - first):
-                cluster.await_node(self.draw.uniform(0, 240))
-            there = dict(list(there.items())[:first])
-        if there:
-            cluster.join(there, self.scene.capacity)
-        coordinator = Coordinator(
-            program,
-            cluster,
-            batch_log,
-            self.sinks,
-            self._late_sink,
-            progress,
-            recovery=self.scene.settings,
-            pace=self.scene.pace,
-            clock=self.clock,
-            now=self.clock,
-            emit=self._observe,
-            log=self._nothing,
-        )
-        for sink in self.sinks.values():
-            if isinstance(sink, StagingWatchedSink):
-                sink.sweep_staged()
-        return _Driver(number, progress.claim, cluster, batch_log, intake, readers, coordinator)
+    def _looks_for_signs(self, number: int, alive: Driver | None) -> bool:
+        """Say whether a start takes over. Without being told so, it must be refused where the driver before lives."""
+        if alive is None:
+            return False
+        if alive.claim == self._last_claim() and self.draw.random() < 0.5:
+            self.mischief.injected[Fault.SECOND_START] += 1
+            recipe = self.world.recipes[self.layout]
+            try:
+                driver = self.starter.start(number, recipe, {}, 0, take_over=False, meanwhile=alive.signs.write)
+            except BadInput as refused:
+                if "another driver runs this application" not in str(refused):
+                    raise
+                self.note(f"a second driver is refused: {refused.what}")
+            else:
+                if driver.claim == alive.claim + 1:
+                    self._complain(f"a second driver began, and the first one, of claim {alive.claim}, is alive")
+                raise DriverDied  # it was frozen as it looked, and others have had the run since
+        return True
+
+    def _may_fail(self, error: HoldfastError) -> bool:
+        """Whether a start may fail with this: nodes do not come, or the storage fails, while a layout changes."""
+        reasons = ("were assigned to no node", "no partition makes progress", "OSError: ", "is parked")
+        return self.mischief.active and any(reason in str(error) for reason in reasons)
 
     def _may_lose(self, name: str) -> bool:
         """Whether a durable snapshot may be damaged: one of the newest checkpoint, where there is an older one."""
-        machine = self.coordinator.machine
-        sure = all(one.deterministic for one in self.program.operators.values())
-        if self._acting != self._current or not sure or not machine.has_older():
+        driver = self.driver
+        sure = all(one.deterministic for one in driver.program.operators.values())
+        if not self._acting == self._current == driver.number or not sure or not driver.coordinator.machine.has_older():
             return False
-        checkpoints = self.coordinator.state.checkpoints
-        newest = [(p, checkpoints.at(p, checkpoints.durable_batch)) for p in self.program.partitions]
+        checkpoints = driver.coordinator.state.checkpoints
+        newest = [(p, checkpoints.at(p, batch)) for p, batch in checkpoints.durable_line.items()]
         return any(one is not None and snapshot_name(RUN, p, one) == name for p, one in newest)
 
     def _restart(self, *, old_goes_on: bool) -> None:
         self._count_driver()
-        if old_goes_on:
-            self.old = self.driver
-        stores: dict[NodeId, FragileStore] = {}
+        alive = self.driver if old_goes_on else None
+        self.old = alive or self.old
+        stores: dict[NodeId, NodeFiles] = {}
         if self.draw.random() < 0.4:
-            stores = {name: member.store for name, member in self.cluster.members.items()}
+            stores = {name: member.files for name, member in self.cluster.members.items()}
         self.note(f"a new driver; {len(stores)} nodes have their files")
-        self._start(stores)
+        self._start(stores, self.driver.generation, alive)
+
+    def _change_layout(self) -> None:
+        """Restart the application with another layout; now and then with the one before once more."""
+        back = self.layout > 0 and self.draw.random() < 0.2
+        self.layout += -1 if back else 1
+        self.mischief.injected[Fault.LAYOUT_CHANGED] += 1
+        self.note(f"the application is changed: {self.world.recipes[self.layout]}")
+        self._restart(old_goes_on=self.mischief.active and self.draw.random() < 0.3)
 
     def _count_driver(self) -> None:
         self.epochs += self.coordinator.state.epoch.number
         self.rollbacks += self.coordinator.rollbacks
-
-    def _late_sink(self, operator: OperatorId, feed: OperatorId) -> WatchedSink:
-        return self.late.setdefault((operator, feed), WatchedSink(self._touch, self._complain))
 
     def _touch(self, where: str) -> None:
         """A point at which the driver whose code runs may die, or be frozen while the world goes on."""
@@ -362,37 +283,42 @@ class _Run:
 
     # -- watching ------------------------------------------------------------------------------------------------------
 
-    def note(self, line: str) -> None:
-        """Write a line into the journal."""
-        if self.journal is not None:
-            self.journal.append(f"{self.clock.now:8.1f}  {line}")
-
-    def _nothing(self, line: str) -> None:
-        pass
-
     def _observe(self, seen: Observation) -> None:
         fields = seen.fields
         if seen.kind == "state":
-            self.checks.turned(fields["partition"], fields["before"], fields["cause"], fields["after"])
+            self._turned(fields["partition"], fields["before"], fields["cause"], fields["after"])
+        elif seen.kind == "parked":
+            if hasattr(self, "driver") and (problem := parked_problem(self.coordinator.state, fields)) is not None:
+                self._complain(problem)
+        elif seen.kind == "promoted" and self._is_the_drivers():
+            self.promotions += 1
+            self.driver.checks.promoted(self.coordinator.state, PartitionId.parse(fields["partition"]))
+            self.cluster.has_what_it_should(self.coordinator.state, PartitionId.parse(fields["partition"]))
         elif seen.kind == "plan-rejected":
             self._complain(f"a plan is not valid: {fields['problems'][0]}")
-        if self.journal is not None:
+        if self.world.journal is not None:
             shown = ", ".join(f"{name} {value}" for name, value in fields.items() if value not in (None, [], {}))
             self.note(f"{seen.kind}: {shown}")
         self._touch(seen.kind)
 
-    def _complain(self, what: str) -> None:
-        raise _Found(Violation(what))
+    def _is_the_drivers(self) -> bool:
+        """Whether the driver that has the run acts, and not one that starts and brings an old layout to its end."""
+        return hasattr(self, "driver") and self._acting == self._current == self.driver.number
 
-    def _found(self, violation: Violation) -> None:
-        raise _Found(violation)
+    def _turned(self, partition: str, before: str, cause: str, after: str) -> None:
+        for problem in turn_problems(partition, before, cause, after):
+            self._found(problem)
 
     # -- the storm -----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start the first driver."""
+        self._start({}, 0)
 
     def storm(self) -> None:
         """Log batches while everything goes wrong."""
         steps = 0
-        while not all(reader.ended for reader in self.driver.readers.values()) and steps < MOST_STEPS:
+        while not self._inputs_ended() and steps < MOST_STEPS:
             steps += 1
             self._turn()
             if self.mischief.would(Fault.DRIVER_REPLACED):
@@ -400,59 +326,59 @@ class _Run:
                 self._restart(old_goes_on=True)
             if self.old is not None and self.mischief.would(Fault.OLD_DRIVER_WENT_ON):
                 self._let_old_go_on(self.old)
+            if self.layout + 1 < len(self.world.recipes) and self.mischief.would(Fault.LAYOUT_CHANGED):
+                self._change_layout()
         self.mischief.active = False
         if self.driver.claim < self._last_claim():
             self._restart(old_goes_on=False)
 
+    def _inputs_ended(self) -> bool:
+        """Whether all that sources have was read, or is logged."""
+        folders = self.world.folders.values()
+        return all(one.ended for one in self.driver.readers.values()) and all(one.ended for one in folders)
+
     def _last_claim(self) -> int:
         """Return the last claim that anybody has taken; who took it may have died of it."""
-        last = last_driver(self.world)
+        last = last_driver(self.world.objects)
         return 0 if last is None else int(last["claim"])
 
     def _turn(self) -> None:
-        """Let sources deliver, log a batch, run a step: each of it, or not."""
+        """Let sources deliver, log batches, run a step: each of it, or not."""
         if self.draw.random() < 0.5:
             self._do(self.driver, self._feed)
+        self.world.poison.strike(self.driver.program, self.coordinator.state)
         self._step()
 
-    def _feed(self, driver: _Driver, *, everything: bool = False) -> None:
-        """Let sources deliver what they have next, and make a batch of what has arrived."""
-        for name in self.program.sources:
-            if everything or self.draw.random() < 0.8:
-                turn = driver.intake.reader(name)[0]
-                number, offsets, rows, state = driver.readers[name].deliver()
-                if not driver.intake.knows(name, number, offsets, turn=turn):
-                    pieces = (driver.batch_log.write_piece(name, rows, str(number)),) if rows.num_rows else ()
-                    driver.intake.arrived(name, MicroBatch(number, offsets, pieces, state), turn=turn)
-        if everything or (self.draw.random() < 0.8 and self._has_room(driver)):
-            driver.intake.make_batch()
+    def _feed(self, driver: Driver) -> None:
+        """Let sources deliver what they have next, and make batches of what has arrived."""
+        feed = _Feed(driver, self.world)
+        feed.deliver(0.8)
+        if self.draw.random() < 0.8 and not feed.make_batches():
+            self._nobody_starves(driver)
 
-    def _up(self, partition: PartitionId) -> set[PartitionId]:
-        """Return a partition with all that it needs rows of."""
-        found = {partition}
-        for sender in self.coordinator.state.graph.senders(partition):
-            found |= self._up(sender)
-        return found
-
-    def _has_room(self, driver: _Driver) -> bool:
-        """Whether a batch may be logged, as the feed of a run decides; live queries must not wait for lost ones."""
+    def _nobody_starves(self, driver: Driver) -> None:
+        """Where no batch is logged though there are rows, those who can go on have something to do."""
         coordinator = driver.coordinator
-        if has_room(coordinator.status, coordinator.pace.most_batches):
-            return True
+        if has_room(coordinator.status, coordinator.pace.most_ahead, coordinator.pace.batches_behind):
+            return
         state, logged = coordinator.state, coordinator.status.logged
-        at_work = LIVE_STATES - {PartitionState.PAUSED}
-        able = [
-            p for p in self.program.partitions if all(state.partitions[one].state in at_work for one in self._up(p))
-        ]
+        waiting = coordinator.parking.waiting()
+
+        def is_able(partition: PartitionId) -> bool:
+            works = state.partitions[partition].state in AT_WORK_STATES and partition not in waiting
+            return works and all(is_able(one) for one in state.graph.senders(partition))
+
+        able = [p for p in driver.program.partitions if is_able(p)]
         if able and all(state.partitions[p].frontier >= logged for p in able):
             self._found(Violation(f"{able[0]} is live and has nothing to do, and no batch is logged", tuple(able)))
-        return False
 
-    def _do(self, driver: _Driver, work: Callable[[_Driver], object]) -> bool:
+    def _do(self, driver: Driver, work: Callable[[Driver], object]) -> bool:
         """Let a driver do something; say whether it still has the run, and did it to the end."""
         before, over = self._acting, self.snapshot_store.over
         self._acting = driver.number
         try:
+            if self.draw.random() < 0.2:
+                driver.signs.write()
             work(driver)
         except DriverDied:
             if driver.number == self._current:
@@ -465,10 +391,6 @@ class _Run:
             return False
         except HoldfastError as refused:
             if driver.number == self._current:
-                if isinstance(refused, OperatorFailed) and "its sink failed: OSError" in str(refused):
-                    self.note(f"the driver ends: {refused}")
-                    self._restart(old_goes_on=False)
-                    return False
                 if not isinstance(refused, StaleEpoch) or self._last_claim() <= driver.claim:
                     raise
                 self.note(f"driver {driver.number} is over: one that died as it started took a later claim")
@@ -489,7 +411,7 @@ class _Run:
         """Let the driver do one step, and look; say whether it ran a cycle."""
         driver, ran = self.driver, False
 
-        def step(driver: _Driver) -> None:
+        def step(driver: Driver) -> None:
             nonlocal ran
             ran = driver.coordinator.step(self.draw.uniform(1, 30))
 
@@ -500,7 +422,7 @@ class _Run:
         self._look(ran=ran)
         return ran
 
-    def _let_old_go_on(self, old: _Driver) -> None:
+    def _let_old_go_on(self, old: Driver) -> None:
         self.mischief.injected[Fault.OLD_DRIVER_WENT_ON] += 1
         self.note("the old driver goes on")
         over, self.snapshot_store.over = self.snapshot_store.over, True
@@ -513,20 +435,65 @@ class _Run:
     def calm(self) -> None:
         """Let nodes arrive until there are enough; everything must come back and be published."""
         self.note("calm")
+        while self.snapshot_store.lacks_machines():
+            self.cluster.join({self.cluster.new_name("x"): self.cluster.new_files()}, self.cluster.capacity)
+        for folder in self.world.folders.values():
+            folder.calm()
+        if self.layout + 1 < len(self.world.recipes) and self.draw.random() < 0.7:
+            self._change_layout()
+        self.world.poison.cure()
+        self.world.poison.ask_for_all(self.coordinator.state.parked)
+        if self.world.poison_rows.wanted and self.seed % 3 == 0:
+            self._repair()
+        elif self.coordinator.state.parked and self.seed % 2:
+            self._restart(old_goes_on=False)  # what was asked for holds for the next driver
         self._come_to_rest("after the storm")
-        while not all(one.ended for one in self.driver.readers.values()) or self.driver.intake.pending:
-            self._feed(self.driver, everything=True)
-        self.driver.batch_log.append({}, last=True)
+        driver, feed = self.driver, _Feed(self.driver, self.world)
+        feed_until_end(feed, driver.coordinator.advance, stopped=self._goes_on_too_long(), turned=_nothing)
+        self._look(ran=False)
+        driver.batch_log.append({}, last=True)
         self._come_to_rest("after the last batch")
         self.coordinator.checkpoint()
         self._look(ran=False)
         self._come_to_rest("after the last checkpoint")
+        self._copies_come_level()
         if self.coordinator.state.recovering or self.coordinator.state.buffering:
             self._complain("everything is back and safe, and recovery does not end")
 
+    def _copies_come_level(self) -> None:
+        """Where nothing goes wrong any more, copies get as far as their primaries."""
+        for _ in range(MOST_STEPS):
+            state = self.coordinator.state
+            behind = [p for p, copy in state.copies.at.items() if copy.frontier < state.partitions[p].frontier]
+            if not behind:
+                return
+            self._step()
+        self._found(Violation(f"nothing goes wrong any more, and the copy of {behind[0]} stays behind", tuple(behind)))
+
+    def _repair(self) -> None:
+        """Start a driver whose operators take all rows, unless they do."""
+        if self.world.poison_rows.wanted and not self.world.poison_rows.repaired:
+            self.world.poison_rows.repair()
+            self._restart(old_goes_on=False)
+
+    def _goes_on_too_long(self) -> Callable[[], bool]:
+        """Return what complains where the input is read for too many turns."""
+        turns = itertools.count()
+
+        def stopped() -> bool:
+            if next(turns) > MOST_STEPS:
+                waiting = self.coordinator.state.checkpoints.marks
+                self._complain(f"the input has ended, and the run goes on for {MOST_STEPS} turns (marks {waiting})")
+            return False
+
+        return stopped
+
     def _come_to_rest(self, when: str) -> None:
         stuck, steps = 0, 0
-        while not self.coordinator.status.caught_up:
+        while not self.coordinator.status.caught_up or self.coordinator.state.parked:
+            if self.coordinator.state.parked:
+                self._repair()
+            self.world.poison.ask_for_all(self.coordinator.state.parked)
             before = _standing(self.coordinator)
             ran = self._step()
             steps += 1
@@ -534,44 +501,55 @@ class _Run:
             moved = _standing(self.coordinator) != before
             stuck = 0 if moved or self.cluster.on_the_way() else stuck + 1
             if stuck >= 3 and state.lost and not self.cluster.on_the_way():
-                if len(state.nodes) > self.scene.nodes + 2 * len(self.program.partitions):
+                if len(state.nodes) > self.scene.nodes + 2 * len(self.driver.program.partitions):
                     lost = tuple(state.lost)
                     self._found(Violation(f"{when}: {lost[0]} finds no node, though there are enough", lost))
-                self.cluster.join({self.cluster.new_name("x"): self.cluster.new_store()}, self.scene.capacity)
+                self.cluster.join({self.cluster.new_name("x"): self.cluster.new_files()}, self.cluster.capacity)
                 stuck = 0
             elif stuck > 12 or steps > MOST_STEPS:
+                if state.parked:
+                    named = tuple(state.parked)
+                    self._found(Violation(f"{when}: {named[0]} was asked to go on, and is still parked", named))
                 behind = tuple(
                     p for p, one in state.partitions.items() if one.frontier < self.coordinator.status.logged
                 )
-                self._found(Violation(f"{when}: nothing moves any more (ran {ran})", behind or self.program.outputs))
+                self._found(
+                    Violation(f"{when}: nothing moves any more (ran {ran})", behind or self.driver.program.outputs)
+                )
 
     def _look(self, *, ran: bool) -> None:
         state, logged = self.coordinator.state, self.coordinator.status.logged
-        self.checks.after_step(state, ran and self.cluster.clean, logged)
-        self.watch.look()
+        self.driver.checks.after_step(state, ran and self.cluster.clean, logged, self.coordinator.parking.failing)
+        self.world.watch.look()
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
         """Compare with a run without failures; see that outboxes are trimmed."""
-        logged = [self.watch.batches[batch] for batch in sorted(self.watch.batches)]
-        for violation in row_problems(self.inputs, logged):
+        world, watch = self.world, self.world.watch
+        logged = [watch.batches[batch] for batch in sorted(watch.batches)]
+        for violation in (*row_problems(world.inputs, logged), *closing_problems(self.driver.program, logged)):
             self._found(violation)
         given = {
-            name: sink.outputs() if isinstance(sink, ParquetSink) else sink.given for name, sink in self.sinks.items()
+            name: sink.outputs() if isinstance(sink, ParquetSink) else sink.given for name, sink in world.sinks.items()
         }
-        batches = [{name: (one.tables, one.watermark) for name, one in batch.items()} for batch in logged]
-        outputs, aside = computed(self.program, batches)
-        for violation in output_problems(self.program, given, outputs, len(batches)):
+        batches = [{name: (one.tables, one.mark) for name, one in batch.sources.items()} for batch in logged]
+        programs = watch.programs()
+        answer = Answer(world.poison_rows, watch.decided.rows)
+        outputs, aside = computed(programs, batches, answer.leave_out)
+        for violation in answer.problems:
             self._found(violation)
-        late = {place: sink.given for place, sink in self.late.items()}
-        for violation in late_problems(late, aside):
+        for violation in output_problems(programs, given, outputs, [one.generation for one in logged]):
+            self._found(violation)
+        late = {place: sink.given for place, sink in world.late.items()}
+        letters = [given for place, given in late.items() if place[1] == DEAD_LETTERS]
+        late = {place: given for place, given in late.items() if place[1] != DEAD_LETTERS}
+        for violation in (*late_problems(late, aside), *answer.letter_problems(letters)):
             self._found(violation)
         self._look_into_files()
         if self.coordinator.state.buffering:
             return  # the last batch is safe already, so no later checkpoint ends what was found only now
-        stores = {name: member.store for name, member in self.cluster.members.items()}
-        for violation in retention_problems(self.program, self.coordinator.state, stores):
+        for violation in retention_problems(self.driver.program, self.coordinator.state, self.cluster.store_of):
             self._found(violation)
 
     def _look_into_files(self) -> None:
@@ -579,7 +557,7 @@ class _Run:
         for _ in range(3):
             epoch = self.coordinator.state.epoch
             self.cluster.recycle()
-            self.coordinator.probe()
+            self.coordinator.probe(trim_outboxes=True)
             if self.coordinator.state.epoch == epoch:
                 return
             self._come_to_rest("after files were found missing")
@@ -587,23 +565,27 @@ class _Run:
 
     def outcome(self, violation: Violation | None) -> Outcome:
         """Say what came of it."""
-        self._count_driver()
-        state = self.coordinator.state
-        partitions = () if violation is None else violation.partitions
-        histories = tuple(f"{p}: {state.partitions[p].history}" for p in partitions)
+        histories: tuple[str, ...] = ()
+        if hasattr(self, "driver"):
+            self._count_driver()
+            known = self.coordinator.state.partitions
+            wanted = () if violation is None else violation.partitions
+            histories = tuple(f"{p}: {known[p].history}" for p in wanted if p in known)
         return Outcome(
             self.seed,
             self.scene.recipe,
             self.scene.strategy,
             self.scene.nodes,
             self.scene.count,
+            self.world.resident,
             violation,
             histories,
             Counter(self.mischief.injected),
             self.epochs,
             self.rollbacks,
             self.starts,
-            tuple(self.journal or ()),
+            tuple(self.world.journal or ()),
+            self.promotions,
         )
 
 
@@ -614,4 +596,66 @@ def _standing(driver: Coordinator) -> object:
         state.checkpoints.global_batch,
         [(one.frontier, one.state) for one in state.partitions.values()],
         list(state.published.values()),
+        len(state.parked),
     )
+
+
+class _Feed:
+    """What the readers of a driver deliver, as the feeding loop sees it."""
+
+    def __init__(self, driver: Driver, world: World) -> None:
+        self._driver, self._world, self._draw = driver, world, world.draw
+
+    @property
+    def reading(self) -> bool:
+        """See Feeding."""
+        some = any(reader.waiting or not reader.listed for reader in self._driver.files.values())
+        return some or not all(one.ended for one in self._driver.readers.values())
+
+    @property
+    def pending(self) -> bool:
+        """See Feeding."""
+        return self._driver.intake.pending
+
+    def log_batches(self) -> bool:
+        """See Feeding: what there is comes, as far as not too much waits."""
+        self.deliver(0.8)
+        return self.make_batches()
+
+    def make_batches(self) -> bool:
+        """Make batches of what has arrived."""
+        coordinator = self._driver.coordinator
+        pace = coordinator.pace
+        return log_batches(coordinator.status, pace.most_ahead, self._driver.intake.make_batch, pace.batches_behind)
+
+    def deliver(self, share: float) -> None:
+        """Let a share of the sources deliver what they have next."""
+        driver = self._driver
+        for name, reader in driver.files.items():
+            if self._draw.random() < share:
+                for notice in reader.look():
+                    self._world.note(f"{name}: {notice.line}")
+        for name in driver.readers:
+            if not driver.readers[name].ended and self._draw.random() < share:
+                turn = driver.intake.reader(name)[0]
+                self._change_under_reader(name, turn)
+                number, offsets, rows, state = driver.readers[name].deliver()
+                if not driver.intake.knows(name, number, offsets, turn=turn):
+                    pieces = (driver.batch_log.write_piece(name, rows, str(number)),) if rows.num_rows else ()
+                    driver.intake.arrived(name, MicroBatch(number, offsets, pieces, state), turn=turn)
+
+    def _change_under_reader(self, name: OperatorId, turn: int) -> None:
+        """Perhaps what a reader goes by has changed: a micro-batch comes again with other contents, and is refused."""
+        last = self._driver.intake.last(name)
+        if last >= 0 and self._world.mischief.strikes(Fault.READER_CHANGED):
+            try:
+                self._driver.intake.knows(name, last, "others", turn=turn)
+            except BadInput:
+                return
+            self._world.complain(
+                f"micro-batch {last} of {name} came again with other contents, and was taken for known"
+            )
+
+
+def _nothing(*given: object) -> None:
+    pass

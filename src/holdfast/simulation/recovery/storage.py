@@ -7,19 +7,43 @@ over. A call can fail with or without its effect, as a store that is away for a 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from holdfast.ids import BatchId, OperatorId
+from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.runtime.io.file_ranges import FileRange, how_of, range_of
+from holdfast.runtime.io.in_place import latest_event
 from holdfast.runtime.io.source_pieces import Piece, piece_of, read_pieces
-from holdfast.runtime.program import Program
-from holdfast.runtime.times import Watermark
+from holdfast.runtime.program import Program, SourceProgram
+from holdfast.runtime.times import Watermark, highest
+from holdfast.simulation.recovery.applications import Recipe, program_of
+from holdfast.simulation.recovery.decided import Decided
 from holdfast.simulation.recovery.faults import Fault, Mischief
+from holdfast.simulation.recovery.folders import SimulatedFolder
 from holdfast.simulation.recovery.stores import Complain
 from holdfast.storage.memory import MemoryStorage
+from holdfast.storage.storage import Storage
+
+
+class Outage:
+    """Whether the storage is away, or full, for a while."""
+
+    def __init__(self, mischief: Mischief, clock: Callable[[], float]) -> None:
+        self.mischief, self._clock = mischief, clock
+        self._until = -1.0
+        self._full = False
+
+    def check(self, name: str, *, writes: bool) -> None:
+        """Raise where a call fails because of it: all calls, or those that need room."""
+        mischief, now = self.mischief, self._clock()
+        if now >= self._until and mischief.strikes(Fault.STORAGE_AWAY):
+            self._until = now + mischief.draw.uniform(2, 60)
+            self._full = mischief.draw.random() < 0.5
+        if mischief.active and now < self._until and (writes or not self._full):
+            raise OSError(f"{name}: no space left" if self._full else f"{name}: the storage does not answer")
 
 
 class DriverStorage:
@@ -27,20 +51,22 @@ class DriverStorage:
 
     def __init__(
         self,
-        world: MemoryStorage,
+        world: Storage,
         touch: Callable[[str], None],
-        mischief: Mischief,
+        outage: Outage,
         created: Callable[[str], None],
         folder: str = "",
     ) -> None:
         """`touch` is called around every call; `created` with the full name of every object that is new."""
-        self._world, self._touch, self._mischief, self._created, self._folder = world, touch, mischief, created, folder
+        self._world, self._touch, self._outage, self._created, self._folder = world, touch, outage, created, folder
+        self._mischief = outage.mischief
         self._view = world.within(folder) if folder else world
         self.url = f"simulated:{folder}"
 
     def create(self, name: str, data: bytes | memoryview | pa.Buffer) -> bool:
         """See Storage."""
         self._touch(f"before creating {name}")
+        self._outage.check(name, writes=True)
         fails = self._mischief.strikes(Fault.STORAGE_FAILED)
         if fails and self._mischief.draw.random() < 0.5:
             raise OSError(f"{name}: no space left")
@@ -55,24 +81,34 @@ class DriverStorage:
     def read(self, name: str) -> pa.Buffer | None:
         """See Storage."""
         self._touch(f"before reading {name}")
+        self._outage.check(name, writes=False)
+        if self._mischief.strikes(Fault.STORAGE_READ_FAILED):
+            raise OSError(f"{name}: input/output error")
         return self._view.read(name)
 
     def list(self, prefix: str = "", *, after: str = "") -> list[str]:
-        """See Storage."""
-        found = self._view.list(prefix, after=after)
-        self._touch(f"after listing {prefix}")
-        return found
+        """See Storage: slow, what others do meanwhile is seen or not, name by name."""
+        self._outage.check(prefix, writes=False)
+        before = self._view.list(prefix, after=after)
+        self._touch(f"while listing {prefix}")
+        now = self._view.list(prefix, after=after)
+        if now == before:
+            return now
+        self._mischief.injected[Fault.LIST_SLOW] += 1
+        draw, there, since = self._mischief.draw, set(now), set(before)
+        return [one for one in sorted(there | since) if (one in there and one in since) or draw.random() < 0.5]
 
     def delete(self, names: Iterable[str]) -> None:
         """See Storage: one after the other."""
         for name in names:
             self._touch(f"before deleting {name}")
+            self._outage.check(name, writes=False)
             self._view.delete([name])
 
     def within(self, folder: str) -> DriverStorage:
         """See Storage."""
         inside = f"{self._folder}/{folder}" if self._folder else folder
-        return DriverStorage(self._world, self._touch, self._mischief, self._created, inside)
+        return DriverStorage(self._world, self._touch, self._outage, self._created, inside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +119,60 @@ class LoggedSource:
     tables: tuple[pa.Table | None, ...]
     """The rows of each partition."""
     watermark: Watermark
+    watermarks: tuple[Watermark, ...]
+    """Of each partition: with what it finds in its ranges, where it reads them in place."""
+
+    def mark(self, partition: int) -> Watermark:
+        """Return the watermark of a partition; the batch between two layouts has those of the one before."""
+        return self.watermarks[partition] if partition < len(self.watermarks) else self.watermark
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedBatch:
+    """A batch as it was when it was logged."""
+
+    generation: int
+    """The layout that processes it."""
+    sources: Mapping[OperatorId, LoggedSource]
+    marked: bool
+    """Whether it is a mark."""
 
 
 @dataclass(slots=True)
 class LogWatch:
-    """What was ever logged. It looks when a batch is logged: later its rows may be trimmed."""
+    """What was ever logged, and which layouts the run had. It looks when a record is written: later it may be gone."""
 
-    program: Program
     world: MemoryStorage
     complain: Complain
-    batches: dict[BatchId, dict[OperatorId, LoggedSource]] = field(default_factory=dict)
+    sources: Mapping[OperatorId, SourceProgram]
+    recipes: Mapping[str, Recipe]
+    """The layouts that drivers are started with, by what progress says of them."""
+    folders: Mapping[OperatorId, SimulatedFolder] = field(default_factory=dict)
+    """Of sources that are read in place."""
+    batches: dict[BatchId, LoggedBatch] = field(default_factory=dict)
+    ranges: dict[tuple[OperatorId, BatchId, int], tuple[FileRange, ...]] = field(default_factory=dict)
+    """By source, batch and partition."""
+    layouts: dict[int, Recipe] = field(default_factory=dict)
+    """By generation."""
+    decided: Decided = field(default_factory=Decided)
+    """Rows that are left out."""
 
     def created(self, name: str) -> None:
         """Look at an object that is new."""
         kind, _, number = name.rpartition("/")
-        if kind != "batches":
-            return
-        batch = BatchId(int(number))
+        if kind == "batches":
+            self._logged(BatchId(int(number)), name)
+        elif kind == "progress":
+            fields = _contents(self.world, name)
+            if (problem := self.decided.written(int(number), fields["machine"])) is not None:
+                self.complain(problem)
+            if fields["identity"] is not None:
+                recipe = self.recipes[json.dumps(fields["identity"]["operators"], sort_keys=True)]
+                generation = fields["generation"]
+                if self.layouts.setdefault(generation, recipe) != recipe:
+                    self.complain(f"layout {generation} was {self.layouts[generation]}, and is {recipe}")
+
+    def _logged(self, batch: BatchId, name: str) -> None:
         if batch in self.batches:
             return  # of a number that was dropped: whoever wrote it must find out that it is over
         fields = _contents(self.world, name)
@@ -109,10 +182,46 @@ class LogWatch:
             for piece in pieces:
                 if self.world.read(piece.file) is None:
                     self.complain(f"batch {batch} is logged, and {piece.file} of {source} is not there")
-            parallelism = self.program.sources[OperatorId(source)].parallelism
-            tables = tuple(read_pieces(self.world, pieces, index) for index in range(parallelism))
-            found[OperatorId(source)] = LoggedSource(pieces, tables, one["watermark"])
-        self.batches[batch] = found
+            tables = tuple(read_pieces(self.world, pieces, index) for index in range(len(one["rows"])))
+            marks = (one["watermark"],) * len(tables)
+            if OperatorId(source) in self.folders:
+                tables, marks = self._in_place(OperatorId(source), batch, one, len(tables))
+            found[OperatorId(source)] = LoggedSource(pieces, tables, one["watermark"], marks)
+        self.batches[batch] = LoggedBatch(fields["generation"], found, bool(fields["marks"]))
+
+    def _in_place(
+        self, name: OperatorId, batch: BatchId, one: Mapping[str, Any], partitions: int
+    ) -> tuple[tuple[pa.Table | None, ...], tuple[Watermark, ...]]:
+        """Return the rows of each partition's ranges, and its watermark, as they are if nothing happens to files."""
+        folder, source = self.folders[name], self.sources[name]
+        ranges = [range_of(fields) for fields in one.get("ranges", ())]
+        folder.logged(ranges)
+        tables: list[pa.Table | None] = []
+        marks: list[Watermark] = []
+        for index in range(partitions):
+            mine = tuple(part for part in ranges if part.partition == index)
+            self.ranges[name, batch, index] = mine
+            rows = folder.rows(source, mine, how_of(one["how"])) if mine else None
+            latest = None if rows is None else latest_event(source, rows)
+            tables.append(rows if rows is not None and rows.num_rows else None)
+            late = 0 if latest is None else how_of(one["how"]).lateness
+            marks.append(one["watermark"] if latest is None else highest(one["watermark"], latest - late))
+        for earlier, index, _, _ in one.get("reads", ()):
+            folder.was_checked(self.ranges.get((name, BatchId(earlier), index), ()))
+        return tuple(tables), tuple(marks)
+
+    def was_marked(self, batch: BatchId, generation: int) -> bool:
+        """Whether a batch of a layout was ever logged as a mark; a frozen driver may know one that is trimmed since."""
+        logged = self.batches.get(batch)
+        return logged is not None and logged.marked and logged.generation == generation
+
+    def is_marked(self, batch: BatchId, generation: int) -> bool:
+        """Whether a batch of a layout is in the log, and a mark; one whose record is trimmed is not."""
+        return self.was_marked(batch, generation) and self.world.read(f"batches/{batch:012d}") is not None
+
+    def programs(self) -> list[Program]:
+        """Return the program that processes each batch, in their order."""
+        return [program_of(self.layouts[self.batches[batch].generation]) for batch in sorted(self.batches)]
 
     def look(self) -> None:
         """See that what the newest progress needs is there: the rows of all batches after the older checkpoint."""
@@ -121,16 +230,22 @@ class LogWatch:
             return
         machine = _contents(self.world, names[-1])["machine"]
         checkpoints = None if machine is None else machine["checkpoints"]
-        first = -1
-        if checkpoints is not None:
-            older = checkpoints["durable-before"]
-            first = checkpoints["durable"] if older is None else older
         there = set(self.world.list("pieces/"))
-        for batch, sources in self.batches.items():
-            for source, logged in sources.items() if batch > first else ():
-                for piece in logged.pieces:
+        for batch, logged in self.batches.items():
+            for source, one in logged.sources.items():
+                for piece in one.pieces if batch > _needed_after(checkpoints, source) else ():
                     if piece.file not in there:
                         self.complain(f"{piece.file} of {source} in batch {batch} is gone, and may be needed")
+
+
+def _needed_after(checkpoints: dict[str, Any] | None, source: OperatorId) -> int:
+    """Return the batch after which a source's rows may be needed: of its partitions, at the older checkpoint."""
+    if checkpoints is None:
+        return -1
+    name = "durable" if checkpoints["durable-before"] is None else "durable-before"
+    covered, beyond = int(checkpoints[name]), checkpoints["lines"][name]
+    mine = [p for p in checkpoints["snapshots"] if PartitionId.parse(p).operator == source]
+    return min((int(beyond.get(p, covered)) for p in mine), default=covered)
 
 
 def _contents(world: MemoryStorage, name: str) -> dict[str, Any]:

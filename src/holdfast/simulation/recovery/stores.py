@@ -4,17 +4,20 @@ and sinks that remember what they were given. Runs anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
-from holdfast.ids import BatchId, Epoch, PartitionId
-from holdfast.runtime.io.sinks import MemorySink, OutputKey, StagedRows
-from holdfast.runtime.state.snapshot_store import Answered, SaveAnswer
+from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.runtime.fetches import Fetched
+from holdfast.runtime.io.sinks import MemorySink, OutputKey, Sink, StagedRows
+from holdfast.runtime.state.snapshot_store import Answered, SaveAnswer, SnapshotStore
 from holdfast.runtime.state.store import Addition, MemoryStore
 from holdfast.runtime.state.versions import Commit, Pointer
 from holdfast.simulation.recovery.faults import Fault, Mischief
+from holdfast.storage.storage import Storage
 
 Complain = Callable[[str], None]
 """Takes what must not happen."""
@@ -75,6 +78,20 @@ class FragileStore(MemoryStore):
         return sorted(one.id.batch for one in self._commits.get(partition, {}).values() if one.blocks in held)
 
 
+class NodeFiles:
+    """The files of a node: a store for each of its operator processes, whether that runs or not."""
+
+    def __init__(self, complain: Complain) -> None:
+        self._complain = complain
+        self.stores: list[FragileStore] = []
+
+    def of(self, process: int = 0) -> FragileStore:
+        """Return the store of a process."""
+        while len(self.stores) <= process:
+            self.stores.append(FragileStore(self._complain))
+        return self.stores[process]
+
+
 @dataclass(slots=True)
 class _Held:
     data: pa.Buffer
@@ -88,6 +105,52 @@ class _Held:
 
 
 _OVER = "its epoch is over"
+
+
+class Snapshots(Protocol):
+    """The snapshots of a simulated run."""
+
+    over: bool
+    """Whether an old driver, or a task of a cycle that is over, asks now: what it wants may have been forgotten."""
+    superseded: Callable[[], bool]
+    """Whether the driver that has the run has lost it, and does not know it yet."""
+
+    @property
+    def folder(self) -> Storage:
+        """Durable snapshots, as storage."""
+        ...
+
+    def new_driver(self) -> None:
+        """A driver has started."""
+        ...
+
+    def node_joins(self, name: NodeId) -> None:
+        """A node is there, with a machine that has an agent."""
+        ...
+
+    def node_killed(self, name: NodeId) -> None:
+        """A node is gone."""
+        ...
+
+    def store(self, name: NodeId) -> SnapshotStore:
+        """Return what a new worker on a node saves and fetches with."""
+        ...
+
+    def created(self, name: str) -> None:
+        """A driver has written a durable snapshot."""
+        ...
+
+    def work(self) -> None:
+        """Let whoever works in the background do something."""
+        ...
+
+    def lacks_machines(self) -> bool:
+        """Whether there are too few machines to save anything."""
+        ...
+
+    def safe(self, name: str) -> bool:
+        """Whether a snapshot was told to be safe, and nobody has dropped it."""
+        ...
 
 
 class SlowSnapshotStore:
@@ -108,13 +171,19 @@ class SlowSnapshotStore:
         self._mischief, self._clock, self._complain, self._may_lose = mischief, clock, complain, may_lose
         self.snapshots: dict[str, _Held] = {}
         self.forgotten: set[str] = set()
+        self._given: dict[str, bytes] = {}
+        """What was ever to be saved: a name stands for one thing."""
         self._epoch = 0
         """The newest epoch in which anybody has saved."""
         self.over = False
         """Whether an old driver, or a task of a cycle that is over, asks now: what it wants may have been forgotten."""
+        self.superseded: Callable[[], bool] = lambda: False
 
     def save(self, name: str, data: bytes | pa.Buffer, *, epoch: int, durable: bool) -> None:
         """See SnapshotStore."""
+        given = bytes(memoryview(data))
+        if self._given.setdefault(name, given) != given:
+            self._complain(f"snapshot {name} is to be saved once more, with other bytes")
         held = self.snapshots.get(name)
         if held is not None and (held.problem is None or (held.problem == _OVER and epoch <= held.epoch)):
             return
@@ -142,7 +211,7 @@ class SlowSnapshotStore:
         """See SnapshotStore."""
         held = self.snapshots.get(name)
         if held is None or not held.reported_safe:
-            if self.over and name in self.forgotten:
+            if (self.over or self.superseded()) and name in self.forgotten:
                 return
             state = "that was forgotten" if name in self.forgotten else "that was never safe"
             self._complain(f"a partition is to start from snapshot {name}, {state}")
@@ -173,6 +242,11 @@ class SlowSnapshotStore:
             return "it is not here"
         return held.lost if held.comes_at is None or held.comes_at <= self._clock() else None
 
+    def origin(self, name: str) -> Fetched:
+        """See SnapshotStore."""
+        held = self.snapshots.get(name)
+        return Fetched(peer_bytes=0 if held is None else held.data.size)
+
     def forget(self, names: Sequence[str]) -> None:
         """See SnapshotStore."""
         for name in names:
@@ -184,22 +258,90 @@ class SlowSnapshotStore:
         held = self.snapshots.get(name)
         return held is not None and held.reported_safe
 
+    @property
+    def folder(self) -> Storage:
+        """See Snapshots."""
+        return SnapshotFolder(self)
+
+    def node_joins(self, name: NodeId) -> None:
+        """See Snapshots: there are no machines here."""
+
+    def node_killed(self, name: NodeId) -> None:
+        """See Snapshots."""
+
+    def store(self, name: NodeId) -> SnapshotStore:
+        """See Snapshots: one for all."""
+        return self
+
+    def created(self, name: str) -> None:
+        """See Snapshots."""
+
+    def work(self) -> None:
+        """See Snapshots: the clock does it."""
+
+    def lacks_machines(self) -> bool:
+        """See Snapshots: it needs none."""
+        return False
+
     def new_driver(self) -> None:
-        """Fetches of the nodes before count no more."""
+        """See Snapshots: fetches of the nodes before count no more."""
         for held in self.snapshots.values():
             held.comes_at = None
 
 
-class WatchedSink:
+class SnapshotFolder:
+    """The durable snapshots of a store, as the storage that drivers look at when they start and change the layout."""
+
+    url = "simulated:checkpoints"
+
+    def __init__(self, store: SlowSnapshotStore) -> None:
+        self._store = store
+
+    def create(self, name: str, data: bytes | memoryview | pa.Buffer) -> bool:
+        """See Storage."""
+        snapshots = self._store.snapshots
+        if name in snapshots:
+            return False
+        snapshots[name] = _Held(pa.py_buffer(bytes(memoryview(data))), True, 0.0, 0, reported_safe=True)
+        return True
+
+    def read(self, name: str) -> pa.Buffer | None:
+        """See Storage."""
+        held = self._store.snapshots.get(name)
+        return None if held is None or not held.durable or held.lost is not None else held.data
+
+    def list(self, prefix: str = "", *, after: str = "") -> list[str]:
+        """See Storage."""
+        held = self._store.snapshots.items()
+        return sorted(name for name, one in held if one.durable and name.startswith(prefix) and name > after)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See Storage."""
+        self._store.forget(list(names))
+
+    def within(self, folder: str) -> SnapshotFolder:
+        """See Storage: nobody looks into folders here."""
+        raise NotImplementedError(folder)
+
+
+class WatchedSink(Sink):
     """A sink that a driver may die before or after publishing to, and that compares what it is given twice.
 
     Sinks that create outputs only if absent refuse nobody: what a driver or a node that is over wants to write must be
     the same as well.
     """
 
-    def __init__(self, touch: Callable[[str], None], complain: Complain) -> None:
+    def __init__(
+        self,
+        touch: Callable[[str], None],
+        complain: Complain,
+        *,
+        at_sink: Callable[[OutputKey], object] = lambda key: None,
+    ) -> None:
+        """`at_sink` is called before anything is published: it may raise."""
         self._inner = MemorySink()
-        self._touch, self._complain = touch, complain
+        self._touch, self._complain, self._at_sink = touch, complain, at_sink
+        self._last: dict[tuple[int, PartitionId], BatchId] = {}
         self.given: dict[OutputKey, pa.Table] = {}
         self._first: dict[OutputKey, pa.Table] = {}
         """What somebody wanted to write first, whether it counted or not."""
@@ -208,6 +350,7 @@ class WatchedSink:
     def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
         """See Sink."""
         self._touch("before publishing")
+        self._at_sink(key)
         self.compare(key, rows)
         new = self._inner.publish(key, rows, epoch)
         if epoch < self._highest:
@@ -217,6 +360,9 @@ class WatchedSink:
             self._complain(f"{key} was published twice")
         if new:
             self.given[key] = rows
+            if key.batch <= (before := self._last.get((key.generation, key.query), BatchId(-1))):
+                self._complain(f"{key} was published after batch {before}")
+            self._last[key.generation, key.query] = key.batch
         self._touch("after publishing")
         return new
 
@@ -247,19 +393,26 @@ class _Stager:
 class StagingWatchedSink(WatchedSink):
     """A watched sink whose rows nodes stage; what they staged can go missing before it is adopted."""
 
-    def __init__(self, touch: Callable[[str], None], complain: Complain, mischief: Mischief) -> None:
-        super().__init__(touch, complain)
+    def __init__(
+        self,
+        touch: Callable[[str], None],
+        complain: Complain,
+        mischief: Mischief,
+        *,
+        at_sink: Callable[[OutputKey], object],
+    ) -> None:
+        super().__init__(touch, complain, at_sink=at_sink)
         self._mischief = mischief
         self._areas: dict[str, dict[str, pa.Table]] = {}
         self._current = ""
 
     def stager(self, start: str) -> _Stager:
-        """See StagingSink."""
+        """See Sink."""
         self._current, self._areas[start] = start, {}
         return _Stager(start, self._areas[start], self.compare, self._mischief)
 
     def adopt(self, key: OutputKey, staged: StagedRows, epoch: Epoch) -> bool:
-        """See StagingSink."""
+        """See Sink."""
         area = self._areas.get(staged.place.partition("/")[0], {})
         if staged.place in area and self._mischief.strikes(Fault.STAGED_MISSING):
             del area[staged.place]
@@ -270,9 +423,9 @@ class StagingWatchedSink(WatchedSink):
         return new
 
     def sweep_staged(self) -> None:
-        """See StagingSink."""
+        """See Sink."""
         self._areas = {start: area for start, area in self._areas.items() if start == self._current}
 
     def end_staging(self) -> None:
-        """See StagingSink."""
+        """See Sink."""
         self._areas.clear()

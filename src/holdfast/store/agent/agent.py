@@ -22,17 +22,28 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from holdfast.erasure.layout import Coding
 from holdfast.errors import BadInput, HoldfastError
-from holdfast.store.agent.agent_files import AgentSettings, process_began, read_note, read_settings, write_note
+from holdfast.store.agent.acknowledging import losses_wanted
+from holdfast.store.agent.agent_files import (
+    AgentSettings,
+    process_began,
+    read_note,
+    read_settings,
+    with_code,
+    write_note,
+)
 from holdfast.store.agent.durable_folder import DurableFolder
 from holdfast.store.agent.spool import make_folders
-from holdfast.store.agent.spool_service import FragmentStore, SpoolService, SpoolServiceSettings
+from holdfast.store.agent.spool_expiry import sweep_spools
+from holdfast.store.agent.spool_orders import FragmentStore, SpoolServiceSettings
+from holdfast.store.agent.spool_service import SpoolService
 from holdfast.store.client.scatter import scatter
 from holdfast.store.peer.limits import Limits
 from holdfast.store.peer.peer import RING, Entrance, Peer, PeerSettings
@@ -41,9 +52,15 @@ from holdfast.store.wire.address import Address
 from holdfast.store.wire.connection import ConnectionPool
 from holdfast.store.wire.failures import BadRequest
 from holdfast.store.wire.frames import FrameProtocol
-from holdfast.store.wire.handshake import key_from_file
 from holdfast.store.wire.listener import Answer, Listener
 from holdfast.store.wire.messages import Frame
+from holdfast.store.wire.secret_files import keys_from_file
+from holdfast.store.wire.tls import TlsFiles
+
+if TYPE_CHECKING:
+    from holdfast.store.client.client import ClientSettings, PeerStore
+    from holdfast.store.client.states import Saved
+    from holdfast.store.client.tuning import CodeChoice
 
 log = logging.getLogger("holdfast.store.agent")
 MEET_SECONDS = 3
@@ -57,15 +74,34 @@ class NodeAgent:
 
     def __init__(self, spool: Path, settings: AgentSettings) -> None:
         """Take over the spool; nothing listens yet."""
-        self._spool, self._settings = spool, settings
+        self._spool, self._started_with = spool, settings
+        self._settings = with_code(settings, read_note(spool / "code.json"))
         self._stop = asyncio.Event()
         self._peer: Peer | None = None
         durable = None if settings.durable is None else DurableFolder(Path(settings.durable))
         uses_ring = settings.peer or bool(settings.peers)
         self._service = SpoolService(
-            spool, self._open_store if uses_ring else None, durable, SpoolServiceSettings(settle=settings.settle)
+            spool,
+            self._open_store if uses_ring else None,
+            durable,
+            SpoolServiceSettings(
+                settle=settings.settle,
+                wanted_losses=self._wanted_losses,
+                tolerant=self._is_tolerant,
+                on_degraded=self._note_degraded,
+            ),
         )
+        self._degraded: str | None = None
+        self._codes: dict[float, dict[str, Any]] = {}
+        """What the tuner has chosen, by size of state."""
+        self._store: PeerStore | None = None
+        self._known: tuple[str, ...] = ()
+        """The agents that the driver named last."""
+        self._went: list[tuple[int, int]] = []
+        """Agents there were, and how many of them the driver gave up together; not told to the tuner yet."""
         self._contact: str | None = None
+        self._noting = threading.Lock()
+        self._tls = None if settings.tls is None else TlsFiles(*settings.tls, names=True)
         self._faults: dict[str, Any] | None = None
 
     async def run(self) -> None:
@@ -90,6 +126,7 @@ class NodeAgent:
             host=settings.host,
             port=settings.port or self._earlier_port(),
             secret_file=settings.secret_file,
+            tls=self._tls,
             domain=settings.domain,
             limits=replace(Limits(), memory_bytes=settings.memory_mb << 20),
             ring=replace(RING, keep_alive=settings.keep_alive),
@@ -109,7 +146,8 @@ class NodeAgent:
     async def _run_without_peer(self) -> None:
         """Only answer pings, so that a frozen node is found; peers elsewhere keep the fragments."""
         settings = self._settings
-        listener = Listener(key_from_file(settings.secret_file), Limits(), _only_ping, lambda note: None)
+        serving = None if self._tls is None else self._tls.context(serving=True)
+        listener = Listener(keys_from_file(settings.secret_file), Limits(), _only_ping, lambda note: None, serving)
         port = await listener.open(settings.host, settings.port)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
@@ -139,7 +177,9 @@ class NodeAgent:
     async def _ready_among(self, peers: list[str], seconds: float) -> list[str]:
         """Wait until one of these has joined the ring; peers that are still joining cannot admit another."""
         loop = asyncio.get_running_loop()
-        pool = ConnectionPool(key_from_file(self._settings.secret_file), connect_seconds=1.0, answer_seconds=1.0)
+        pool = ConnectionPool(
+            keys_from_file(self._settings.secret_file), self._tls, connect_seconds=1.0, answer_seconds=1.0
+        )
 
         def ready() -> list[str]:
             outcomes = scatter(peers, lambda peer: pool.request(Address.parse(peer), "ping", {}), seconds=1.5)
@@ -166,7 +206,57 @@ class NodeAgent:
         write_note(self._spool / "agent.json", {**self._about(address), "ready": not self._settings.peer})
 
     def _about(self, address: str) -> dict[str, Any]:
-        return {"address": address, "pid": os.getpid(), "began": time.time()}
+        return {
+            "address": address,
+            "pid": os.getpid(),
+            "began": time.time(),
+            "degraded": self._degraded,
+            "codes": list(self._codes.values()),
+        }
+
+    def _note_degraded(self, line: str | None) -> None:
+        """Let the driver know what saves lack."""
+        self._degraded = line
+        self._note(degraded=line)
+
+    def _note_code(self, choice: CodeChoice) -> None:
+        """Let the driver know which code the next saves have, and why."""
+        self._codes[choice.state_bytes] = asdict(choice)
+        log.info("code %d+%d: %s", choice.data, choice.parity, choice.reason)
+        self._note(codes=list(self._codes.values()))
+
+    def _note(self, **fields: Any) -> None:
+        with self._noting:
+            note = read_note(self._spool / "agent.json")
+            if note is not None:
+                write_note(self._spool / "agent.json", {**note, **fields})
+
+    def _is_tolerant(self) -> bool:
+        settings = self._settings
+        return settings.survive != 0 if settings.parity_fragments is None else settings.parity_fragments > 0
+
+    def _known_peers(self) -> int:
+        """Return how many agents the driver knows; 0 where it does not name them."""
+        if not self._settings.wait_for_ring:
+            return 0
+        return len((read_note(self._spool / "ring.json") or {}).get("join", ()))
+
+    def _wanted_losses(self, saved: Saved) -> int:
+        """Return how many losses a save must survive: of the agents that the driver knows, or of the peers reached."""
+        settings = self._settings
+        coding = None
+        if settings.data_fragments is not None and settings.parity_fragments is not None:
+            coding = Coding(settings.data_fragments, settings.parity_fragments)
+        return losses_wanted(saved.coding, saved.peers, self._known_peers(), settings.survive, coding)
+
+    def _count_losses(self, join: Sequence[str]) -> None:
+        """Take the agents that the driver names: those that it names no more were lost together."""
+        before, self._known = self._known, tuple(join)
+        if lost := len(set(before) - set(join)):
+            self._went.append((len(before), lost))
+        store = self._store
+        while self._went and store is not None:
+            store.tuner.peers_went(*self._went.pop(0))
 
     def _earlier_port(self) -> int:
         """Return the port of the previous agent on this spool: neighbours have it in their tables."""
@@ -186,8 +276,10 @@ class NodeAgent:
             if (others := self._peer.neighbours()) and others != written:
                 write_note(self._spool / "known.json", {"peers": others})
                 written = others
+            join = (read_note(self._spool / "ring.json") or {}).get("join", ())
+            self._count_losses(join)
             if second % MEET_SECONDS == 0:
-                self._peer.meet((read_note(self._spool / "ring.json") or {}).get("join", ()))
+                self._peer.meet(join)
 
     async def _end_in_time(self) -> None:
         """Stop when SPOOL/stop exists, or when the executor exited more than `linger` seconds ago."""
@@ -195,6 +287,7 @@ class NodeAgent:
         while True:
             await asyncio.sleep(0.5)
             self._take_faults()
+            self._take_code()
             executor = read_note(self._spool / "executor")
             alive = executor is None or process_began(executor["pid"]) == executor["began"]
             gone_since = None if alive else gone_since or time.monotonic()
@@ -205,6 +298,14 @@ class NodeAgent:
                 if self._peer is not None:
                     self._peer.stop()
                 return
+
+    def _take_code(self) -> None:
+        """Code the next saves as SPOOL/code.json says; saves that are under way end with the code they began with."""
+        wanted = with_code(self._started_with, read_note(self._spool / "code.json"))
+        if wanted != self._settings:
+            self._settings = wanted
+            if self._store is not None:
+                self._store.settings = self._client_settings()
 
     def _take_faults(self) -> None:
         """Drop messages as SPOOL/faults.json asks for (drills)."""
@@ -217,8 +318,14 @@ class NodeAgent:
 
     def _open_store(self) -> FragmentStore:
         # The client brings the code and its libraries: loaded by the first order, so that agents start fast.
-        from holdfast.erasure.layout import Coding
-        from holdfast.store.client.client import ClientSettings, PeerStore
+        from holdfast.store.client.client import PeerStore
+
+        self._store = PeerStore(self._client_settings(), known_peers=self._known_peers, on_code=self._note_code)
+        return self._store
+
+    def _client_settings(self) -> ClientSettings:
+        from holdfast.store.client.client import ClientSettings
+        from holdfast.store.client.tuning import TuningGoals
 
         settings = self._settings
         coding, fewest = None, settings.fewest_peers
@@ -226,14 +333,15 @@ class NodeAgent:
             coding = Coding(settings.data_fragments, settings.parity_fragments)
             fewest = max(fewest, coding.total)
         own = (self._contact,) if settings.peer and self._contact is not None else ()
-        return PeerStore(
-            ClientSettings(
-                (*own, *settings.peers),
-                settings.secret_file,
-                coding=coding,
-                survive=settings.survive,
-                fewest_peers=fewest,
-            )
+        return ClientSettings(
+            (*own, *settings.peers),
+            settings.secret_file,
+            self._tls,
+            coding=coding,
+            survive=settings.survive,
+            fewest_peers=fewest,
+            # A restore happens because a node is lost, and with it a fragment.
+            goals=TuningGoals(reliability=settings.reliability, gone=1),
         )
 
 
@@ -259,11 +367,23 @@ def main(arguments: Sequence[str]) -> int:
         with contextlib.suppress(FileNotFoundError):
             (spool / "stop").unlink()
         try:
-            asyncio.run(_run(spool, read_settings(spool)))
+            settings = read_settings(spool)
+            if settings.expiry:
+                threading.Thread(target=_sweep, args=(spool, settings.expiry), daemon=True).start()
+            asyncio.run(_run(spool, settings))
         except HoldfastError as error:
             sys.stderr.write(f"holdfast: {error}\n")
             return error.status
     return 0
+
+
+def _sweep(spool: Path, seconds: float) -> None:
+    """Remove what other runs have left on this host; what fails is tried by the agent that starts next."""
+    try:
+        for path in sweep_spools(spool, time.time(), seconds):
+            log.warning("removed the spool %s: nothing has used it for %.0f s", path, seconds)
+    except OSError as error:
+        log.warning("old spools are removed later: %s", error)
 
 
 def _locked(lock: IO[str], tries: int = 10) -> bool:

@@ -5,18 +5,19 @@ Each file is replaced atomically.
 | file | written by | contents |
 |---|---|---|
 | `settings.json` | the process that starts the agent | `AgentSettings` |
+| `code.json` | the executor's task | how the run fixes the code, where it does: `CodeSettings` |
 | `ring.json` | the driver | addresses of peers: the agent joins the ring through them |
 | `executor` | the executor's task | the process after whose exit the agent stops |
 | `stop` | the process that ends the run | the agent stops at once |
 | `faults.json` | drills | the share of messages that the agent drops |
-| `agent.json` | the agent | its address, its process, whether it has joined the ring |
+| `agent.json` | the agent | its address and process, whether it is in the ring, what its saves lack, its codes |
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from holdfast.durable_files import replace_atomically
 from holdfast.errors import BadInput
 from holdfast.store.agent.spool import make_folders
 
-SURVIVE = 0.5
-"""Default share of the peers that may be lost at once."""
+RELIABILITY = 0.999
+"""Default of the probability that a restore finds enough fragments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,17 @@ class AgentSettings:
     """Peers to join through, or to use when this agent stores no fragments. Empty, and `peer` False: no ring."""
     join_seconds: float = 60.0
     secret_file: str | None = None
+    tls: tuple[str, str, str] | None = None
+    """Files of this agent's certificate, its key, and the authority; None: no TLS."""
     domain: str | None = None
     durable: str | None = None
     """The durable folder: a path that every node can write to. The tasks of a run may name another one."""
     data_fragments: int | None = None
     parity_fragments: int | None = None
-    survive: float = SURVIVE
-    """Share of the peers whose loss a save must survive, where fragments are not given."""
+    survive: float | None = None
+    """Share of the peers whose loss a save must survive, where m and k are not given. None: the agent tunes them."""
+    reliability: float = RELIABILITY
+    """Probability that a restore finds enough fragments, which a code that is tuned must reach."""
     fewest_peers: int = 1
     settle: float = 5.0
     """Seconds without enough fragments after which a snapshot counts as lost; the ring may be repairing before."""
@@ -59,17 +64,52 @@ class AgentSettings:
     """Memory for fragments in MB."""
     linger: float = 600.0
     """Seconds for which the agent outlives the process in SPOOL/executor (`live_with`); without one it stays."""
+    expiry: float = 0.0
+    """Seconds after which it removes spools that other runs have left on this host; 0: never."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         if (self.data_fragments is None) != (self.parity_fragments is None):
             raise BadInput("only one of data and parity is set", remedy="set both, or neither")
-        if not 0 <= self.survive < 1:
+        if not 0 < self.reliability < 1:
+            raise BadInput(
+                f"{self.reliability:g} is not a probability", field="reliability", remedy="give one like 0.999"
+            )
+        if self.survive is not None and not 0 <= self.survive < 1:
             raise BadInput(
                 f"{self.survive:g} is not a share of the peers",
                 field="survive",
                 remedy="give a number from 0 to below 1",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSettings:
+    """How a run wants its snapshots coded. Written to SPOOL/code.json; replaces what the agent started with."""
+
+    data_fragments: int | None = None
+    parity_fragments: int | None = None
+    survive: float | None = None
+    reliability: float = RELIABILITY
+
+
+def write_code(spool: Path, code: CodeSettings) -> None:
+    """Tell the agent of a spool how the run wants its snapshots coded; the last call counts."""
+    if read_note(spool / "code.json") != asdict(code):
+        write_note(spool / "code.json", asdict(code))
+
+
+def with_code(settings: AgentSettings, note: Any) -> AgentSettings:
+    """Return the settings with what SPOOL/code.json says; what cannot be read changes nothing."""
+    try:
+        return replace(settings, **asdict(CodeSettings(**note))) if isinstance(note, dict) else settings
+    except (TypeError, BadInput):
+        return settings
+
+
+def agent_codes(spool: Path) -> tuple[dict[str, Any], ...]:
+    """Return the codes that a spool's agent has chosen, one for each class of sizes, as `CodeChoice` has them."""
+    return tuple((read_note(spool / "agent.json") or {}).get("codes") or ())
 
 
 def write_settings(spool: Path, settings: AgentSettings) -> None:
@@ -86,7 +126,9 @@ def read_settings(spool: Path) -> AgentSettings:
         strange = set(plain) - {field.name for field in fields(AgentSettings)}
         if strange:
             raise BadInput(f"unknown setting {min(strange)!r}", where=str(path))
-        return AgentSettings(**{**plain, "peers": tuple(plain.get("peers", ()))})
+        return AgentSettings(
+            **{**plain, "peers": tuple(plain.get("peers", ())), "tls": tuple(plain.get("tls") or ()) or None}
+        )
     except (OSError, ValueError, TypeError) as error:
         raise BadInput(
             f"the agent's settings cannot be read: {error}", where=str(path), remedy="start the agent again"
@@ -130,6 +172,12 @@ def lose_messages(spool: Path, share: float, seed: int = 1) -> None:
     A dropped one-way message is gone; a dropped request closes its connection.
     """
     write_note(spool / "faults.json", {"lose": share, "seed": seed})
+
+
+def agent_degraded(spool: Path) -> str | None:
+    """Return what the saves of a spool's agent lack; None: nothing."""
+    line = (read_note(spool / "agent.json") or {}).get("degraded")
+    return None if line is None else str(line)
 
 
 def agent_ready(spool: Path) -> bool:

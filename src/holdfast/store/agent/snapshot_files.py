@@ -12,11 +12,7 @@ computed is therefore the one that the last agent compares.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import mmap
-import os
-import secrets
 import struct
 import zlib
 from dataclasses import dataclass
@@ -25,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.ids import Epoch
 from holdfast.store.agent.snapshot_names import key_of
+from holdfast.store.agent.spool_files import FILES, SpoolFiles
 from holdfast.store.wire.failures import Corrupt
 
 if TYPE_CHECKING:
@@ -57,7 +54,9 @@ class SnapshotHead:
         return self.start + self.bytes
 
 
-def write_snapshot(folder: Path, name: str, data: bytes | pa.Buffer, *, epoch: int, durable: bool) -> Path:
+def write_snapshot(
+    folder: Path, name: str, data: bytes | pa.Buffer, *, epoch: int, durable: bool, files: SpoolFiles = FILES
+) -> Path:
     """Write a snapshot into a new file of this folder and return it; the caller publishes it by a rename.
 
     Not synced: the file need not survive a power cut, and readers compare the checksum. After an error (for example a
@@ -66,57 +65,34 @@ def write_snapshot(folder: Path, name: str, data: bytes | pa.Buffer, *, epoch: i
     view = memoryview(data).cast("B")
     about = json.dumps({"name": name, "epoch": epoch, "durable": durable}).encode()
     head = _HEAD.pack(MAGIC, len(about), zlib.crc32(about), len(view), _checksum(view)) + about
-    path = folder / f"{os.getpid()}-{secrets.token_hex(6)}.part"
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            for piece in (head + bytes(-len(head) % ALIGNED), view):
-                rest = memoryview(piece)
-                while rest.nbytes:
-                    rest = rest[os.write(handle, rest[: 1 << 30]) :]
-        finally:
-            os.close(handle)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            path.unlink()
-        raise
+    path = folder / f"{files.new_name()}.part"
+    files.write(path, [head + bytes(-len(head) % ALIGNED), view])
     return path
 
 
-def read_head(path: Path) -> SnapshotHead:
+def read_head(path: Path, files: SpoolFiles = FILES) -> SnapshotHead:
     """Read the header; `Corrupt` where it is not a snapshot file, or is truncated."""
-    with path.open("rb") as file:
-        head = _parse(path, file.read(_HEAD.size + _LONGEST_JSON))
-        size = os.fstat(file.fileno()).st_size
+    head = _parse(path, files.read(path, _HEAD.size + _LONGEST_JSON))
+    size = files.size(path)
     if size != head.file_bytes:
         raise Corrupt(f"the file has {size} bytes; its header states {head.file_bytes}", where=str(path))
     return head
 
 
-def check_snapshot(path: Path, name: str) -> SnapshotHead:
+def check_snapshot(path: Path, name: str, files: SpoolFiles = FILES) -> SnapshotHead:
     """Read a whole file and compare its checksum; `Corrupt` where it is damaged or another snapshot."""
-    head = read_head(path)
+    head = read_head(path, files)
     if head.name != name:
         raise Corrupt(f"the file holds snapshot {head.name}, not {name}", where=str(path))
-    if _checksum(mapped(path)[head.start :]) != head.checksum:
+    if _checksum(files.mapped(path)[head.start :]) != head.checksum:
         raise Corrupt(f"the checksum of snapshot {name} does not match", where=str(path))
     return head
 
 
-def mapped(path: Path) -> memoryview:
-    """Map a file for reading; it stays readable after its name is removed, and is unmapped with its last view."""
-    with path.open("rb") as file:
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-
-
-def mapped_data(path: Path) -> pa.Buffer:
+def mapped_data(path: Path, files: SpoolFiles = FILES) -> pa.Buffer:
     """Return the bytes of a snapshot without copying them."""
-    import pyarrow as pa
-
-    head = read_head(path)
-    with pa.memory_map(str(path)) as file:
-        whole = file.read_buffer()
-    return whole.slice(head.start, head.bytes)
+    head = read_head(path, files)
+    return files.buffer(path).slice(head.start, head.bytes)
 
 
 def _parse(path: Path, begin: bytes) -> SnapshotHead:

@@ -6,7 +6,7 @@ only: every file is written under `parts` and renamed. Several processes may use
 
     SPOOL/orders/KEY.save, KEY.durable              snapshots to save
     SPOOL/orders/KEY.fetch, *.forget                snapshots to fetch and to delete
-    SPOOL/answers/KEY.saved, KEY.lost               results
+    SPOOL/answers/KEY.saved, KEY.lost, KEY.fetched  results; where a snapshot was fetched from
     SPOOL/snapshots/KEY                             snapshots that were fetched
     SPOOL/durable/RUN                               the durable folder of a run, if it is not the agent's
     SPOOL/parts/                                    files being written
@@ -19,9 +19,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
-import secrets
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.store.agent.snapshot_files import mapped_data, write_snapshot
 from holdfast.store.agent.snapshot_names import key_of
+from holdfast.store.agent.spool_files import FILES, SpoolFiles
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.failures import Corrupt
 
@@ -61,11 +59,32 @@ class SaveAnswer:
     """The save is not tried again: its epoch is fenced. A newer epoch may save the same snapshot."""
     epoch: int = 0
     """The fenced epoch, where the answer is final."""
+    survives: int = 0
+    """Peers that may be lost, whichever they are."""
 
     @property
     def ok(self) -> bool:
         """The snapshot is safe."""
         return self.problem is None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer:
+    """Where a fetched snapshot came from."""
+
+    source: str = "node"
+    """`peers`, `folder`, or `node`: it was still in this node's spool."""
+    bytes: int = 0
+    """Read from there; of peers, those of doubled requests included."""
+    seconds: float = 0.0
+    """Retrieving and recomputing, where it came from peers."""
+    predicted_seconds: float | None = None
+    """The same by the model, before it began."""
+    data: int = 0
+    parity: int = 0
+    """m and k of the code it was stored with, where it came from peers."""
+    missing: int = 0
+    """Fragments that were lost or damaged."""
 
 
 class Spool:
@@ -77,6 +96,7 @@ class Spool:
         *,
         durable_folder: Path | str | None = None,
         silence_seconds: float = SILENCE_SECONDS,
+        files: SpoolFiles = FILES,
     ) -> None:
         """Use this folder of the node; the agent and the tasks name the same one.
 
@@ -85,6 +105,7 @@ class Spool:
         self.folder = Path(folder)
         self.durable_folder = None if durable_folder is None else Path(durable_folder)
         self.silence_seconds = silence_seconds
+        self._files = files
         self._problems: dict[str, SaveAnswer] = {}
         self._unreachable: dict[str, str] = {}
         self._to_forget: list[tuple[list[str], int | None]] = []
@@ -98,26 +119,30 @@ class Spool:
         """Start to save an immutable snapshot under this name; `saved` returns problems, a full disk included."""
         key = key_of(name)
         order = self._order(key, "durable" if durable else "save")
-        # The agent writes the answer before it removes the order: one of the two exists from the first call on.
-        if order.exists() or self._order(key, "durable").exists():
-            return
-        answer = self._answer(key)
-        if answer is not None and answer.final and epoch <= answer.epoch:
-            return
-        if answer is not None and answer.ok and (answer.durable or not durable):
-            return
-        self._problems.pop(key, None)
         try:
+            # The agent writes the answer before it removes the order: one of the two exists from the first call on.
+            if self._files.exists(order) or self._files.exists(self._order(key, "durable")):
+                return
+            answer = self._answer(key)
+            if answer is not None and answer.final and epoch <= answer.epoch:
+                return
+            if answer is not None and answer.ok and (answer.durable or not durable):
+                return
+            self._problems.pop(key, None)
             self._prepare(name)
-            write_snapshot(self.folder / "parts", name, data, epoch=epoch, durable=durable).rename(order)
+            parts, files = self.folder / "parts", self._files
+            files.rename(write_snapshot(parts, name, data, epoch=epoch, durable=durable, files=files), order)
         except OSError as error:
             self._problems[key] = SaveAnswer(problem=f"cannot spool {name}: {error.strerror or error}")
 
     def saved(self, name: str) -> SaveAnswer | None:
         """Return the result of a save; None: it is not done yet."""
         key = key_of(name)
-        pending = any(self._order(key, kind).exists() for kind in ("durable", "save"))
-        answer = self._answer(key)
+        try:
+            pending = any(self._files.exists(self._order(key, kind)) for kind in ("durable", "save"))
+            answer = self._answer(key)
+        except OSError as error:
+            return SaveAnswer(problem=f"the answer about {name} cannot be read: {error.strerror or error}")
         if answer is not None and (not pending or not answer.ok):
             return answer
         if not pending:
@@ -127,23 +152,27 @@ class Spool:
 
     # Fetching
 
-    def fetch(self, name: str) -> None:
-        """Start to fetch a snapshot to this node."""
+    def fetch(self, name: str, *, quick: bool = False, again: bool = False) -> None:
+        """Start to fetch a snapshot to this node.
+
+        `quick`: there is another place to read it from, so the agent says at the first look that the ring lacks it.
+        `again`: request it anew, although it has just been found lost.
+        """
         key = key_of(name)
         snapshot, order, lost = self._snapshot(key), self._order(key, "fetch"), self._lost(key)
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(snapshot)  # still wanted
-            return
-        if order.exists():
-            return
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - lost.stat().st_mtime < AGAIN_SECONDS:
-                return
-            lost.unlink()
         self._unreachable.pop(key, None)
         try:
+            with contextlib.suppress(FileNotFoundError):
+                self._files.touch(snapshot)  # still wanted
+                return
+            if self._files.exists(order):
+                return
+            with contextlib.suppress(FileNotFoundError):
+                if not again and self._files.now() - self._files.changed_at(lost) < AGAIN_SECONDS:
+                    return
+                self._files.remove(lost)
             self._prepare(name)
-            publish(self.folder, order, json.dumps({"name": name}).encode())
+            publish(self.folder, order, json.dumps({"name": name, "quick": quick}).encode(), self._files)
         except OSError as error:
             self._unreachable[key] = f"{name} cannot be fetched to this node: {error.strerror or error}"
 
@@ -151,21 +180,33 @@ class Spool:
         """Return a fetched snapshot, mapped; the agent that fetched it has compared its checksum."""
         snapshot = self._snapshot(key_of(name))
         try:
-            os.utime(snapshot)
-            return mapped_data(snapshot)
+            self._files.touch(snapshot)
+            return mapped_data(snapshot, self._files)
         except FileNotFoundError:
             return None
-        except Corrupt:
-            snapshot.unlink(missing_ok=True)  # truncated by a crash of the machine: the next fetch replaces it
+        except (Corrupt, OSError):
+            # Truncated by a crash of the machine, or on a bad sector: the next fetch replaces it.
+            with contextlib.suppress(OSError):
+                self._files.remove(snapshot)
             return None
 
     def lost(self, name: str) -> str | None:
         """Return why a snapshot cannot be fetched; None: it is here, being fetched, or was not requested."""
-        key = key_of(name)
+        return self.not_found(name) or self._unreachable.get(key_of(name))
+
+    def not_found(self, name: str) -> str | None:
+        """Return the agent's answer that a snapshot cannot be found; None: it has given none."""
         try:
-            return self._lost(key).read_text()
-        except FileNotFoundError:
-            return self._unreachable.get(key)
+            return self._files.read(self._lost(key_of(name))).decode()
+        except OSError:
+            return None
+
+    def origin(self, name: str) -> FetchAnswer | None:
+        """Return where a fetched snapshot came from; None: nothing says so."""
+        try:
+            return FetchAnswer(**json.loads(self._files.read(self.folder / "answers" / f"{key_of(name)}.fetched")))
+        except (OSError, ValueError, TypeError):
+            return None
 
     # Forgetting
 
@@ -180,11 +221,12 @@ class Spool:
         self._to_forget += [(list(names), epoch)] if names else []
         while self._to_forget:
             names_now, epoch_of_order = self._to_forget[0]
-            order = self.folder / "orders" / f"{secrets.token_hex(8)}.forget"
+            order = self.folder / "orders" / f"{self._files.new_name()}.forget"
             try:
                 for run in {name.partition("/")[0] for name in names_now}:
                     self._prepare(run)
-                publish(self.folder, order, json.dumps({"names": names_now, "epoch": epoch_of_order}).encode())
+                wanted = json.dumps({"names": names_now, "epoch": epoch_of_order}).encode()
+                publish(self.folder, order, wanted, self._files)
             except OSError as error:
                 # The names stay in the list: the next call writes them.
                 log.warning("snapshots are deleted later, the order could not be written: %s", error)
@@ -195,21 +237,21 @@ class Spool:
 
     def _prepare(self, name: str) -> None:
         """Create the folders, and publish the durable folder of this run to the agent."""
-        make_folders(self.folder)
+        make_folders(self.folder, self._files)
         run = name.partition("/")[0]
-        if self.durable_folder is not None and read_durable(self.folder, run) != self.durable_folder:
-            publish(self.folder, self.folder / "durable" / run, str(self.durable_folder).encode())
+        if self.durable_folder is not None and read_durable(self.folder, run, self._files) != self.durable_folder:
+            publish(self.folder, self.folder / "durable" / run, str(self.durable_folder).encode(), self._files)
 
     def silence(self) -> str | None:
         """Return a sentence if no agent runs on this node; None where one does."""
         try:
-            age = time.time() - (self.folder / "heartbeat").stat().st_mtime
+            age = self._files.now() - self._files.changed_at(self.folder / "heartbeat")
         except FileNotFoundError:
             return "no agent has started on this node"
         return f"this node's agent has not responded for {age:.0f} s" if age > self.silence_seconds else None
 
     def _answer(self, key: str) -> SaveAnswer | None:
-        return read_answer(self.folder, key)
+        return read_answer(self.folder, key, self._files)
 
     def _order(self, key: str, kind: str) -> Path:
         return self.folder / "orders" / f"{key}.{kind}"
@@ -229,43 +271,43 @@ def agent_address(folder: Path | str) -> Address | None:
         return None
 
 
-def make_folders(spool: Path) -> None:
+def make_folders(spool: Path, files: SpoolFiles = FILES) -> None:
     """Create a spool's folders if they do not exist."""
-    if not (spool / FOLDERS[-1]).is_dir():
+    if not files.is_folder(spool / FOLDERS[-1]):
         for name in FOLDERS:
-            (spool / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+            files.make_folder(spool / name)
 
 
-def publish(spool: Path, path: Path, contents: bytes) -> None:
+def publish(spool: Path, path: Path, contents: bytes, files: SpoolFiles = FILES) -> None:
     """Write a small file of the spool atomically."""
-    part = spool / "parts" / f"{os.getpid()}-{secrets.token_hex(6)}.part"
+    part = spool / "parts" / f"{files.new_name()}.part"
     try:
-        part.write_bytes(contents)
-        part.rename(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
+        files.write(part, [contents])
+        files.rename(part, path)
+    except OSError:
+        files.remove(part)
         raise
 
 
-def read_durable(spool: Path, run: str) -> Path | None:
+def read_durable(spool: Path, run: str, files: SpoolFiles = FILES) -> Path | None:
     """Return the durable folder that the tasks of a run have named; None: the agent's."""
     try:
-        return Path((spool / "durable" / run).read_text())
+        return Path(files.read(spool / "durable" / run).decode())
     except FileNotFoundError:
         return None
 
 
-def read_answer(spool: Path, key: str) -> SaveAnswer | None:
+def read_answer(spool: Path, key: str, files: SpoolFiles = FILES) -> SaveAnswer | None:
     """Return the result of a save, if there is one."""
     try:
-        return SaveAnswer(**json.loads((spool / "answers" / f"{key}.saved").read_bytes()))
+        return SaveAnswer(**json.loads(files.read(spool / "answers" / f"{key}.saved")))
     except (FileNotFoundError, ValueError, TypeError):  # an answer that a crash of the machine has torn counts as none
         return None
 
 
-def write_answer(spool: Path, key: str, answer: SaveAnswer) -> None:
+def write_answer(spool: Path, key: str, answer: SaveAnswer, files: SpoolFiles = FILES) -> None:
     """Write the result of a save."""
-    publish(spool, spool / "answers" / f"{key}.saved", json.dumps(asdict(answer)).encode())
+    publish(spool, spool / "answers" / f"{key}.saved", json.dumps(asdict(answer)).encode(), files)
 
 
 def _spool(folder: str, durable_folder: Path | None, silence_seconds: float) -> Spool:

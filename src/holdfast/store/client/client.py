@@ -22,12 +22,20 @@ from holdfast.erasure.fragment import FragmentHeader, StateHeader, StateId
 from holdfast.erasure.layout import Coding
 from holdfast.ids import BatchId, Epoch
 from holdfast.store.client.local import readable_versions
+from holdfast.store.client.peer_speeds import PeerSpeeds, model_weights
 from holdfast.store.client.retrieving import HEDGE_SECONDS, Retrieval, RetrieveReport, read_blocks
 from holdfast.store.client.saving import STALL_SECONDS, save_fragments
 from holdfast.store.client.scatter import Outcome, scatter
 from holdfast.store.client.states import Contents, Loaded, LoadedFile, Part, Saved, Version, chain_to
 from holdfast.store.client.target_files import target_file
-from holdfast.store.client.tuning import CodingTuner, SaveMeasurement, TuningGoals, coding_to_survive
+from holdfast.store.client.tuning import (
+    CodeChoice,
+    CodingTuner,
+    SaveMeasurement,
+    TuningGoals,
+    coding_to_survive,
+    peers_to_code_for,
+)
 from holdfast.store.peer.survey import Survey, everyone, locate, survey_state
 from holdfast.store.ring.ids import state_key
 from holdfast.store.ring.messages import Contact
@@ -35,8 +43,8 @@ from holdfast.store.ring.placement import Placement, choose_holders, rank
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.connection import ANSWER_SECONDS, CONNECT_SECONDS, ConnectionPool
 from holdfast.store.wire.failures import BadRequest, NotSaved, StateMissing, Unreachable
-from holdfast.store.wire.handshake import key_from_file
 from holdfast.store.wire.messages import Bytes, Frame
+from holdfast.store.wire.secret_files import keys_from_file
 from holdfast.store.wire.tls import TlsFiles
 
 Read = TypeVar("Read")
@@ -72,17 +80,29 @@ class ClientSettings:
 class PeerStore:
     """States on a ring of peers."""
 
-    def __init__(self, settings: ClientSettings) -> None:
-        """Read the secret; connect when there is something to do."""
+    def __init__(
+        self,
+        settings: ClientSettings,
+        *,
+        known_peers: Callable[[], int] = lambda: 0,
+        on_code: Callable[[CodeChoice], None] = lambda choice: None,
+    ) -> None:
+        """Read the secret; connect when there is something to do.
+
+        `known_peers`: how many there must be, whoever this client reaches: a code that is tuned is for so many.
+        `on_code` gets the codes that the tuner chooses.
+        """
         if not settings.peers:
             raise BadRequest("no peer address is given", remedy="give HOST:PORT of at least one peer")
         for peer in settings.peers:
             Address.parse(peer)
         self.settings = settings
-        self.tuner = CodingTuner(settings.goals)
+        self.tuner = CodingTuner(settings.goals, on_code)
+        self.speeds = PeerSpeeds()
+        self._known_peers = known_peers
         self._known: list[str] = []
         self._pool = ConnectionPool(
-            key_from_file(settings.secret_file),
+            keys_from_file(settings.secret_file),
             settings.tls,
             connect_seconds=settings.connect_seconds,
             answer_seconds=settings.answer_seconds,
@@ -142,32 +162,48 @@ class PeerStore:
         candidates: Sequence[Contact],
     ) -> Saved:
         header = describe(contents, state, version, epoch, coding, follows=follows)
-        placement = choose_holders(state_key(state), candidates, coding)
+        weighed = self.speeds.weighed(candidates)
+        placement = choose_holders(state_key(state), weighed, coding)
         tolerate = coding.parity if self.settings.tolerate is None else min(self.settings.tolerate, coding.parity)
         report = save_fragments(
             self._pool,
             header,
             contents,
             [holder.address for holder in placement.holders],
-            self._spares(state, candidates, placement),
+            self._spares(state, weighed, placement),
             required=coding.data + tolerate,
             stall_seconds=self.settings.stall_seconds,
             acknowledge_seconds=self.settings.answer_seconds,
         )
+        for address, sent, seconds in report.sent:
+            self.speeds.measured(address, sent, seconds)
         self.tuner.saved(
             header,
-            len(candidates),
+            peers_to_code_for(len(candidates), self._known_peers()),
             SaveMeasurement(
                 report.encode_seconds,
                 report.seconds - report.encode_seconds,
                 coding.total,
                 sum(isinstance(one.error, Unreachable) for one in report.refused),
+                self.speeds.usual(one.address for one in candidates),
+                model_weights(self.speeds.weighed(candidates)),
             ),
         )
         notes = [f"fragment {one.index} went elsewhere: {one.error}" for one in report.refused]
         if placement.warning is not None:
             notes.append(placement.warning)
-        return Saved(state, version, epoch, len(contents), coding, len(report.stored), report.seconds, tuple(notes))
+        return Saved(
+            state,
+            version,
+            epoch,
+            len(contents),
+            coding,
+            len(report.stored),
+            report.seconds,
+            tuple(report.stored.values()),
+            len(candidates),
+            tuple(notes),
+        )
 
     def _coding(self, state_bytes: int, peers: int, asked: Coding | None = None) -> Coding:
         if peers < self.settings.fewest_peers:
@@ -178,7 +214,7 @@ class PeerStore:
         if asked is not None:
             return asked
         surviving = None if self.settings.survive is None else coding_to_survive(peers, self.settings.survive)
-        return surviving or self.tuner.choose(state_bytes, peers)
+        return surviving or self.tuner.choose(state_bytes, peers_to_code_for(peers, self._known_peers()))
 
     def _answering(self, candidates: Sequence[Contact]) -> list[Contact]:
         outcomes = scatter(
@@ -227,18 +263,33 @@ class PeerStore:
 
         def read(survey: Survey, chain: list[StateHeader]) -> LoadedFile:
             lost: list[str] = []
-            used, decoding = 0, 0.0
+            used, received, decoding, asking = 0, 0, 0.0, time.monotonic()
+            predicted = sum(self.tuner.predicted_seconds(header, len(survey.asked)) for header in chain)
             with target_file(path) as file:
                 for header in chain:
                     stripes, report = self._stripes(survey, header)
                     for stripe in stripes:
                         file.write(stripe)
                     used += len(report.used)
+                    received += report.bytes
                     decoding += report.decode_seconds
                     lost += self._lost(survey, header, report)
             sizes = tuple(one.state_bytes for one in chain)
-            seconds = time.monotonic() - began
-            return LoadedFile(state, chain[-1].version, path, sizes, used, tuple(lost), seconds, decoding)
+            ended = time.monotonic()
+            return LoadedFile(
+                state,
+                chain[-1].version,
+                path,
+                sizes,
+                used,
+                tuple(lost),
+                ended - began,
+                decoding,
+                received,
+                ended - asking,
+                predicted,
+                chain[-1].coding,
+            )
 
         return self._reading(state, version, read)
 

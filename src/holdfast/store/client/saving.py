@@ -49,6 +49,8 @@ class SaveReport:
     seconds: float
     encode_seconds: float
     """Of these, spent in coding."""
+    sent: tuple[tuple[str, int, float], ...] = ()
+    """Bytes that each peer was sent, and the seconds it took until it had stored them."""
 
 
 def save_fragments(
@@ -71,6 +73,7 @@ def save_fragments(
     targets = dict(enumerate(holders))
     stored: dict[int, str] = {}
     refused: list[Refusal] = []
+    sent: list[tuple[str, int, float]] = []
     began, encoding = time.monotonic(), 0.0
     while targets:
         senders = [
@@ -83,6 +86,7 @@ def save_fragments(
         for sender in senders:
             if sender.finished(deadline):
                 stored[sender.header.index] = sender.address
+                sent.append((sender.address, sender.sent_bytes, sender.busy_seconds))
                 continue
             assert sender.error is not None
             refused.append(Refusal(sender.header.index, sender.address, sender.error))
@@ -96,7 +100,7 @@ def save_fragments(
             f"{header}: {len(stored)} of {needed} required fragments were stored; {why}",
             remedy="start more peers, or ask for fewer fragments",
         )
-    return SaveReport(stored, tuple(refused), time.monotonic() - began, encoding)
+    return SaveReport(stored, tuple(refused), time.monotonic() - began, encoding, tuple(sent))
 
 
 def _feed(

@@ -33,6 +33,9 @@ class FragmentSender:
         self.address = address
         self.error: HoldfastError | None = None
         self.progress = time.monotonic()
+        self.busy_seconds = 0.0
+        """Spent in sending, and in waiting for the peer's acknowledgement."""
+        self.sent_bytes = 0
         self._pool = pool
         self._seconds = acknowledge_seconds
         self._request = {"do": "put", "repairing": repairing}
@@ -95,8 +98,13 @@ class FragmentSender:
             if pieces is None:
                 break
             if not here:
+                before = time.monotonic()
                 connection.send(Kind.CHUNK, {}, pieces)
+                self.busy_seconds += time.monotonic() - before
+                self.sent_bytes += sum(len(piece) for piece in pieces)
             self.progress = time.monotonic()
         if self.error is None and not here:
+            before = time.monotonic()
             connection.send(Kind.CHUNK, {"end": True})
             connection.answer(self._seconds)
+            self.busy_seconds += time.monotonic() - before

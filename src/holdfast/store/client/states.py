@@ -33,6 +33,10 @@ class Saved:
     stored: int
     """Fragments acknowledged."""
     seconds: float = 0.0
+    holders: tuple[str, ...] = ()
+    """Who holds each of them; a holder of several is named for each."""
+    peers: int = 0
+    """Peers that there were to choose from."""
     notes: tuple[str, ...] = ()
     """What went wrong on the way without doing harm, and warnings about placement."""
 
@@ -98,6 +102,14 @@ class LoadedFile:
     seconds: float = 0.0
     decode_seconds: float = 0.0
     """Of these, spent in checking and rebuilding rather than in waiting for peers."""
+    received_bytes: int = 0
+    """Bytes that peers sent, those of doubled requests included."""
+    retrieve_seconds: float = 0.0
+    """From the first request for a block to the verified file: what the model predicts."""
+    predicted_seconds: float | None = None
+    """The same by the model, before the first request; None: nothing predicts it."""
+    coding: Coding | None = None
+    """The code of the last part."""
 
     @property
     def bytes(self) -> int:

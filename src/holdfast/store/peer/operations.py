@@ -38,14 +38,21 @@ from holdfast.store.peer.fragment_writer import FragmentWriter
 from holdfast.store.ring.encoding import contact_to_plain
 from holdfast.store.ring.ids import SIZE, clockwise, state_key
 from holdfast.store.ring.membership import Membership
-from holdfast.store.wire.failures import BadRequest
+from holdfast.store.wire.failures import BadRequest, NotTrusted
 from holdfast.store.wire.frames import FrameProtocol
+from holdfast.store.wire.handshake import opens
 from holdfast.store.wire.listener import Answer
 from holdfast.store.wire.messages import LARGEST_BODY, BadFrame, Frame, Kind
 
 T = TypeVar("T")
 MOST_HEADERS = 20_000
 """Fragment headers in one answer to `inventory`."""
+
+
+OPEN_TO_NAMESPACES = frozenset(
+    {"put", "read", "find", "locate", "members", "release", "forget", "fence", "fences", "ping"}
+)
+"""What a client that has the secret of one namespace may request, of that namespace."""
 
 
 class PeerServices(Protocol):
@@ -100,6 +107,8 @@ class Operations:
         if operation is None:
             raise BadRequest(f"unknown operation {str(frame.header.get('do'))[:40]!r}")
         try:
+            if protocol.namespace is not None:
+                _check_namespace(protocol.namespace, frame)
             return await operation(protocol, frame)
         except BadInput as bad:
             # Names and numbers that are not allowed, wherever they were noticed.
@@ -206,7 +215,8 @@ class Operations:
         return Answer({"epoch": epoch})
 
     async def _all_fences(self, protocol: FrameProtocol, frame: Frame) -> Answer:
-        return Answer({"fences": self._files.fences()})
+        fences, only = self._files.fences(), protocol.namespace
+        return Answer({"fences": {name: one for name, one in fences.items() if opens(only, name)}})
 
     async def _restore(self, protocol: FrameProtocol, frame: Frame) -> Answer:
         version = None if frame.header.get("version") is None else BatchId(_number(frame, "version"))
@@ -223,6 +233,25 @@ class Operations:
 
     async def _status(self, protocol: FrameProtocol, frame: Frame) -> Answer:
         return Answer(self._services.status())
+
+
+def _check_namespace(namespace: str, frame: Frame) -> None:
+    """Refuse what a client of one namespace may not request: another namespace, or what concerns all of them."""
+    operation = str(frame.header.get("do"))
+    if operation not in OPEN_TO_NAMESPACES or frame.header.get("repairing"):
+        raise NotTrusted(
+            f"{operation} needs the cluster's secret; this one opens namespace {namespace!r} only",
+            remedy="pass the file with the cluster's secret",
+        )
+    named = None
+    if operation in ("put", "read"):
+        named = _fragment(frame).state.state.namespace
+    elif operation not in ("members", "fences", "ping"):
+        named = _text(frame, "namespace")
+    if named is not None and not opens(namespace, named):
+        raise NotTrusted(
+            f"this secret opens namespace {namespace!r}, not {named!r}", remedy="pass the secret of that namespace"
+        )
 
 
 def _fragment(frame: Frame) -> FragmentHeader:

@@ -41,9 +41,9 @@ from holdfast.store.wire.address import Address, is_loopback
 from holdfast.store.wire.connection import ConnectionPool
 from holdfast.store.wire.failures import Busy, Corrupt, StateMissing
 from holdfast.store.wire.frames import FrameProtocol
-from holdfast.store.wire.handshake import key_from_file
 from holdfast.store.wire.listener import Answer, Listener
 from holdfast.store.wire.messages import Frame
+from holdfast.store.wire.secret_files import keys_from_file
 from holdfast.store.wire.tls import TlsFiles
 
 log = logging.getLogger("holdfast.store.peer.peer")
@@ -97,7 +97,7 @@ class Peer:
     def __init__(self, settings: PeerSettings) -> None:
         """Check the settings and open the data folder; the peer does not listen yet."""
         self.settings = settings
-        self._key = key_from_file(settings.secret_file)
+        self._key = keys_from_file(settings.secret_file)
         if not self._key.secret and not is_loopback(settings.host):
             raise BadInput(
                 f"refusing to listen on {settings.host} without a secret",

@@ -35,11 +35,13 @@ from holdfast.store.wire.address import Address
 from holdfast.store.wire.failures import StateMissing
 from holdfast.store.wire.frames import ConnectionEnded, FrameProtocol
 from holdfast.store.wire.greeting import open_frames
-from holdfast.store.wire.handshake import ClusterKey
+from holdfast.store.wire.handshake import ClusterKey, Keys
 from holdfast.store.wire.messages import BadFrame, Frame
 
 log = logging.getLogger("holdfast.store.ring.machine")
 CONNECT_SECONDS = 5.0
+RENEW_SECONDS = 3.0
+"""A link that rests on the previous secret tries the new one so often; less than a listener's grace."""
 MOST_WAITING = 64
 """Notes that wait for a link to come up; older ones are dropped, as a lossy network would."""
 
@@ -55,7 +57,7 @@ class Membership:
         self,
         contact: Contact,
         settings: RingSettings,
-        key: ClusterKey,
+        keys: Keys,
         *,
         tls: ssl.SSLContext | None = None,
         on_found: Callable[[Contact], None] = lambda contact: None,
@@ -65,7 +67,7 @@ class Membership:
         self.ring = RingPeer(contact, settings, Random(contact.id))
         self.joined = asyncio.Event()
         self._join_failed = asyncio.Event()
-        self._key, self._tls = key, tls
+        self._keys, self._tls = keys, tls
         self._on_found, self._on_lost = on_found, on_lost
         self._links: dict[str, _Link] = {}
         self._lookups: dict[int, asyncio.Future[LookupDone]] = {}
@@ -219,7 +221,7 @@ class Membership:
     def _send(self, address: str, message: Message) -> None:
         link = self._links.get(address)
         if link is None:
-            link = self._links[address] = _Link(address, self._key, self._tls, self.unreachable)
+            link = self._links[address] = _Link(address, self._keys, self._tls, self.unreachable)
         if self._written is None or self._written[0] is not message:
             # A keep-alive goes to all neighbours: it is written once.
             note = {"from": contact_to_plain(self.ring.contact), "message": to_plain(message)}
@@ -230,10 +232,10 @@ class Membership:
 class _Link:
     """One-way messages to one peer: connects when there is one to send, reports when it cannot."""
 
-    def __init__(
-        self, address: str, key: ClusterKey, tls: ssl.SSLContext | None, on_broken: Callable[[str], None]
-    ) -> None:
-        self._address, self._key, self._tls, self._on_broken = address, key, tls, on_broken
+    def __init__(self, address: str, keys: Keys, tls: ssl.SSLContext | None, on_broken: Callable[[str], None]) -> None:
+        self._address, self._keys, self._tls, self._on_broken = address, keys, tls, on_broken
+        self._valid: tuple[ClusterKey, ...] = ()
+        self._renew_at = 0.0
         self._waiting: deque[bytes] = deque(maxlen=MOST_WAITING)
         self._protocol: FrameProtocol | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -241,12 +243,23 @@ class _Link:
 
     def send(self, note: bytes) -> None:
         """Send now, or as soon as there is a connection, or not at all."""
+        self._renew()
         if self._protocol is not None and not self._protocol.ended:
             self._protocol.send_note(note)
             return
         self._waiting.append(note)
         if self._connecting is None and not self._closing:
             self._connecting = asyncio.create_task(self._open())
+
+    def _renew(self) -> None:
+        """Connect anew where the secret is being replaced: the other side ends what rests on the previous one."""
+        protocol, valid = self._protocol, self._keys.valid()
+        if protocol is None or self._connecting is not None or protocol.ended:
+            return
+        fell_back = protocol.key != valid[0] and asyncio.get_running_loop().time() >= self._renew_at
+        if valid != self._valid or fell_back:
+            self._protocol = None  # its end is no loss
+            protocol.end()
 
     async def close(self) -> None:
         """Send what waits, then close."""
@@ -260,7 +273,9 @@ class _Link:
     async def _open(self) -> None:
         broken = False
         try:
-            opening = open_frames(Address.parse(self._address), self._key, self._tls, self._ended)
+            self._valid = self._keys.valid()
+            self._renew_at = asyncio.get_running_loop().time() + RENEW_SECONDS
+            opening = open_frames(Address.parse(self._address), self._keys, self._tls, self._ended)
             protocol = await asyncio.wait_for(opening, CONNECT_SECONDS)
             while self._waiting:
                 protocol.send_note(self._waiting.popleft())

@@ -96,6 +96,8 @@ def choose_holders(
             allowed_in_domain, allowed_on_peer = _relaxed(
                 ranked, on_peer, in_domain, allowed_in_domain, allowed_on_peer
             )
+    # Data fragments are read first and need no decoding: the heaviest peers get them. Equal ones stay in rank order.
+    chosen.sort(key=lambda contact: -contact.weight)
     places = dict(zip(wanted, chosen, strict=True)) | kept
     return Placement(
         holders=tuple(places[index] for index in range(coding.total)),

@@ -19,14 +19,15 @@ from typing import Any
 
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.bandwidth import Bandwidth
-from holdfast.store.wire.failures import Busy, Unreachable, raised_again
-from holdfast.store.wire.handshake import ClientHandshake, ClusterKey, SessionSeals
+from holdfast.store.wire.failures import Busy, NotTrusted, Unreachable, raised_again
+from holdfast.store.wire.handshake import ClientHandshake, ClusterKey, Keys, SessionSeals
 from holdfast.store.wire.messages import PREFIX, BadFrame, Bytes, Frame, Kind, pack, read_prefix, unpack
 from holdfast.store.wire.sockets import MOST_BUFFERS, reason
-from holdfast.store.wire.tls import TlsFiles
+from holdfast.store.wire.tls import Tls, server_name
 
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 30.0
+TLS_REMEDY = "check the certificates of both sides, their authority and their names"
 RETRIES = (0.05, 0.2, 0.6)
 """Seconds to wait, about, before trying again at a door that turned us away."""
 
@@ -73,13 +74,18 @@ class Connection:
         self.closed = False
         self._reset = False
         self.reused = False
+        self.valid_keys: tuple[ClusterKey, ...] = (key,)
+        """The keys that were valid when it was made."""
         self.answer_seconds = answer_seconds
         self.bytes_out = self.bytes_in = 0
         try:
             self._socket: socket.socket = socket.create_connection((address.host, address.port), connect_seconds)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
-                self._socket = tls.wrap_socket(self._socket)
+                self._socket = tls.wrap_socket(self._socket, server_hostname=server_name(tls, address.host))
+        except ssl.SSLError as error:
+            self.close()
+            raise NotTrusted(reason(error), where=str(address), remedy=TLS_REMEDY) from None
         except OSError as error:
             raise Unreachable(f"cannot connect: {reason(error)}", where=str(address)) from None
         handshake = ClientHandshake(key)
@@ -127,7 +133,10 @@ class Connection:
                 self._bandwidth.sent(sum(map(len, parts)))
         except OSError as error:
             self._reset = isinstance(error, ConnectionError)
+            refusal = None if self._trusted else self._refusal(error)
             self.close()
+            if refusal is not None:
+                raise NotTrusted(reason(refusal), where=str(self.address), remedy=TLS_REMEDY) from None
             raise Unreachable(f"connection lost while sending: {reason(error)}", where=str(self.address)) from None
 
     def receive(self, seconds: float) -> Frame:
@@ -140,6 +149,8 @@ class Connection:
         except (OSError, BadFrame) as error:
             self._reset = isinstance(error, ConnectionError)
             self.close()
+            if isinstance(error, ssl.SSLError) and not self._trusted:
+                raise NotTrusted(reason(error), where=str(self.address), remedy=TLS_REMEDY) from None
             raise Unreachable(
                 f"connection lost while waiting for the response: {reason(error)}", where=str(self.address)
             ) from None
@@ -162,6 +173,23 @@ class Connection:
         """Give the socket and the session away; this connection is over, the session goes on."""
         self.closed = True
         return self._socket, self._seals
+
+    def _refusal(self, error: OSError) -> ssl.SSLError | None:
+        """Return why the other side ended TLS, where a first frame could not be sent.
+
+        With TLS 1.3 the side that connects is done before its certificate is judged. A refusal that is faster than the
+        first frame makes sending fail, and stands in what has been received.
+        """
+        if not isinstance(self._socket, ssl.SSLSocket):
+            return None
+        try:
+            self._socket.settimeout(1.0)
+            self._socket.recv(1)
+        except ssl.SSLError as refusal:
+            return refusal
+        except OSError:
+            pass  # Nothing stands there: what sending found is all there is.
+        return error if isinstance(error, ssl.SSLError) else None
 
     def _send_all(self, parts: list[Bytes]) -> None:
         size = sum(map(len, parts))
@@ -200,8 +228,8 @@ class ConnectionPool:
 
     def __init__(
         self,
-        key: ClusterKey,
-        tls: TlsFiles | None = None,
+        keys: Keys,
+        tls: Tls | None = None,
         *,
         connect_seconds: float = CONNECT_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
@@ -210,7 +238,7 @@ class ConnectionPool:
     ) -> None:
         """Keep at most `idle` unused connections to a peer; all together keep within `bandwidth` bytes per second."""
         self._bandwidth = SharedBandwidth(bandwidth) if bandwidth is not None else None
-        self._key = key
+        self._keys = keys
         self._tls = tls.context(serving=False) if tls is not None else None
         self._connect_seconds = connect_seconds
         self._answer_seconds = answer_seconds
@@ -232,12 +260,9 @@ class ConnectionPool:
             for connections in inherited.values():
                 for connection in connections:
                     connection.abandon()
-        with self._lock:
-            idle = self._idle.get(address)
-            if idle and not fresh:
-                connection = idle.pop()
-                connection.reused = True
-                return connection
+        idle = None if fresh else self._idle_one(address)
+        if idle is not None:
+            return idle
         for wait in RETRIES:
             try:
                 return self._connected(address)
@@ -245,15 +270,38 @@ class ConnectionPool:
                 time.sleep(wait * (0.5 + random.random()))
         return self._connected(address)
 
+    def _idle_one(self, address: Address) -> Connection | None:
+        valid, stale = self._keys.valid(), list[Connection]()
+        with self._lock:
+            idle = self._idle.get(address, [])
+            stale += [one for one in idle if one.valid_keys != valid]  # the secret is being replaced
+            idle[:] = [one for one in idle if one.valid_keys == valid]
+            found = idle.pop() if idle else None
+        for one in stale:
+            one.close()
+        if found is not None:
+            found.reused = True
+        return found
+
     def _connected(self, address: Address) -> Connection:
-        return Connection(
-            address,
-            self._key,
-            tls=self._tls,
-            connect_seconds=self._connect_seconds,
-            answer_seconds=self._answer_seconds,
-            bandwidth=self._bandwidth,
-        )
+        valid = self._keys.valid()
+        for number, key in enumerate(valid, 1):
+            try:
+                made = Connection(
+                    address,
+                    key,
+                    tls=self._tls,
+                    connect_seconds=self._connect_seconds,
+                    answer_seconds=self._answer_seconds,
+                    bandwidth=self._bandwidth,
+                )
+            except NotTrusted:
+                if number == len(valid):
+                    raise
+            else:
+                made.valid_keys = valid
+                return made
+        raise AssertionError("unreachable")
 
     def give_back(self, connection: Connection) -> None:
         """Keep a connection for the next use, if it is sound and there is room."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.store.wire.bandwidth import Bandwidth
-from holdfast.store.wire.handshake import SessionSeals
+from holdfast.store.wire.handshake import ClusterKey, SessionSeals
 from holdfast.store.wire.messages import PREFIX, BadFrame, Bytes, Frame, Kind, Prefix, pack, read_prefix, unpack
 
 
@@ -40,6 +40,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self.remote = "?"
         self.fault: str | None = None
         self.serving = False
+        self.key: ClusterKey | None = None
+        """The key by which the two sides trust each other."""
+        self.namespace: str | None = None
+        """The one namespace that the other side may use; None: everything."""
         self.last_frame = asyncio.get_running_loop().time()
         self._loop = asyncio.get_running_loop()
         self._in, self._out = incoming, outgoing
@@ -184,6 +188,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self.last_frame = self._loop.time()
         if frame.kind is Kind.NOTE and self._on_note is not None:
             # Notes are one-way messages: they are handled here, without waking the coroutine of the requests.
+            if self.namespace is not None:
+                raise BadFrame(f"a message of the ring from a client of namespace {self.namespace!r}")
             self._on_note(frame)
             return
         self._frames.append(frame)

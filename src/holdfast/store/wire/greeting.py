@@ -8,15 +8,29 @@ from collections.abc import Callable
 
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.bandwidth import Bandwidth
+from holdfast.store.wire.failures import NotTrusted
 from holdfast.store.wire.frames import FrameProtocol
-from holdfast.store.wire.handshake import ClientHandshake, ClusterKey, SessionSeals
+from holdfast.store.wire.handshake import ClientHandshake, ClusterKey, Keys, SessionSeals
 from holdfast.store.wire.messages import Kind
+from holdfast.store.wire.tls import server_name
 
 
 async def open_frames(
-    address: Address, key: ClusterKey, tls: ssl.SSLContext | None = None, on_end: Callable[[], None] | None = None
+    address: Address, keys: Keys, tls: ssl.SSLContext | None = None, on_end: Callable[[], None] | None = None
 ) -> FrameProtocol:
-    """Connect to a peer and shake hands; `on_end` is called when the connection ends."""
+    """Connect to a peer and shake hands, with one valid key after the other; `on_end` is called when it ends."""
+    first, *others = keys.valid()
+    for key in (first, *others):
+        try:
+            return await _opened(address, key, tls, on_end)
+        except NotTrusted as refused:
+            last = refused
+    raise last
+
+
+async def _opened(
+    address: Address, key: ClusterKey, tls: ssl.SSLContext | None, on_end: Callable[[], None] | None
+) -> FrameProtocol:
     handshake = ClientHandshake(key)
     greeting = SessionSeals(handshake.greeting.incoming, handshake.greeting.outgoing)
     unlimited = Bandwidth(None)
@@ -25,7 +39,7 @@ async def open_frames(
         address.host,
         address.port,
         ssl=tls,
-        server_hostname="" if tls is not None else None,
+        server_hostname=None if tls is None else server_name(tls, address.host) or "",
     )
     try:
         await protocol.send(Kind.HELLO, handshake.hello())
@@ -34,4 +48,5 @@ async def open_frames(
     except BaseException:
         protocol.end()
         raise
+    protocol.key = key
     return protocol

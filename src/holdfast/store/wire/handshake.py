@@ -12,6 +12,10 @@ changed, repeated or reordered. Not protected: secrecy; for that, use TLS below 
 
 Without a secret the same handshake runs on a public key: it then only detects mistakes and damage, and peers listen
 on loopback only.
+
+A side may have two keys at once while a secret is replaced (`secret_files`): the peer accepts a proof by either. The
+key of a *namespace* is made from the cluster's key and the namespace's name. A client that has only it names the
+namespace in HELLO; the peer makes the same key, and serves that client nothing but the namespace.
 """
 
 from __future__ import annotations
@@ -19,16 +23,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Protocol
 
-from holdfast.errors import BadInput
 from holdfast.store.wire.failures import NotTrusted
 from holdfast.store.wire.messages import BadFrame, Frame, Header, Kind, Seals
 
 NONCE_BYTES = 32
-SHORT_SECRET = 16
-"""A secret of fewer bytes is taken, with a warning."""
 RANDOM_SECRET = 32
 """Bytes of a secret that is taken without stretching, at least."""
 _GREETING_KEY = b"holdfast greeting"
@@ -41,9 +44,15 @@ class ClusterKey:
 
     key: bytes
     secret: bool
+    namespace: str | None = None
+    """The one namespace that this key opens; None: everything."""
 
     def __repr__(self) -> str:
         return "ClusterKey(secret)" if self.secret else "ClusterKey(none)"
+
+    def valid(self) -> tuple[ClusterKey, ...]:
+        """See Keys: this one only."""
+        return (self,)
 
     def __reduce__(self) -> str:
         raise TypeError("a cluster key is not pickled: pass the secret's file name and read it where it is used")
@@ -67,28 +76,31 @@ def key_from_random(secret: bytes) -> ClusterKey:
     return ClusterKey(hmac.digest(secret, b"holdfast random secret 1", "sha256"), secret=True)
 
 
-def key_from_file(path: str | Path | None) -> ClusterKey:
-    """Read the cluster secret from a file (white space around it does not count); no file, no secret."""
-    if path is None:
-        return open_key()
-    try:
-        secret = Path(path).read_bytes().strip()
-    except OSError as error:
-        raise BadInput(
-            f"cannot read the secret: {error.strerror}", where=str(path), remedy="name a file that this user may read"
-        ) from None
-    if not secret:
-        raise BadInput("the secret is empty", where=str(path), remedy="write at least 16 random characters into it")
-    return key_from_secret(secret)
+def namespace_key(key: ClusterKey, namespace: str) -> ClusterKey:
+    """Return the key of one namespace; the cluster's key cannot be computed from it."""
+    made = hmac.digest(key.key, b"holdfast namespace 1\0" + namespace.encode(), "sha256")
+    return ClusterKey(made, key.secret, namespace)
 
 
-def weakness(path: str | Path) -> str | None:
-    """Return what is unwise about a secret's file, if anything."""
-    if len(Path(path).read_bytes().strip()) < SHORT_SECRET:
-        return f"the secret is shorter than {SHORT_SECRET} characters and could be guessed"
-    if Path(path).stat().st_mode & 0o077:
-        return "other users may read the secret's file; chmod 600 it"
-    return None
+def opens(opened: str | None, namespace: str) -> bool:
+    """Whether the secret of a namespace opens this one too: its own, and those of its application's runs.
+
+    The namespace of a run is the application's name and twelve hexadecimal digits.
+    """
+    return opened is None or opened == namespace or bool(re.fullmatch(re.escape(opened) + "-[0-9a-f]{12}", namespace))
+
+
+class Keys(Protocol):
+    """The keys that are valid now: a `ClusterKey`, or a file with secrets, which may change."""
+
+    @property
+    def secret(self) -> bool:
+        """Whether there is a secret at all."""
+        ...
+
+    def valid(self) -> tuple[ClusterKey, ...]:
+        """Return the valid keys; the first one is tried first where this side connects."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -102,8 +114,7 @@ class SessionSeals:
 class Greeting:
     """What both sides share: the seals of the greeting frames and the transcript."""
 
-    def __init__(self, key: ClusterKey) -> None:
-        self._key = key.key
+    def __init__(self) -> None:
         self.incoming = Seals(_GREETING_KEY)
         self.outgoing = Seals(_GREETING_KEY)
         self._transcript = b""
@@ -112,26 +123,28 @@ class Greeting:
         """Fix the transcript."""
         self._transcript = _nonce(hello) + _nonce(challenge)
 
-    def proof(self, role: bytes) -> str:
+    def proof(self, key: ClusterKey, role: bytes) -> str:
         """Return what only one who knows the secret can compute for this role and transcript."""
-        return self._made(b"proof of the " + role).hex()
+        return self._made(key, b"proof of the " + role).hex()
 
-    def session(self, *, client: bool) -> SessionSeals:
+    def session(self, key: ClusterKey, *, client: bool) -> SessionSeals:
         """Return the session's seals."""
-        to_peer, to_client = Seals(self._made(b"to the peer")), Seals(self._made(b"to the client"))
+        to_peer, to_client = Seals(self._made(key, b"to the peer")), Seals(self._made(key, b"to the client"))
         return SessionSeals(to_client, to_peer) if client else SessionSeals(to_peer, to_client)
 
-    def _made(self, purpose: bytes) -> bytes:
-        return hmac.digest(self._key, purpose + b"\0" + self._transcript, "sha256")
+    def _made(self, key: ClusterKey, purpose: bytes) -> bytes:
+        return hmac.digest(key.key, purpose + b"\0" + self._transcript, "sha256")
 
 
 class ClientHandshake:
-    """The client's side: `hello()`, then `answer(frame)` until it returns a session."""
+    """The client's side: `hello()`, then `prove(challenge)`, then `finish(welcome)` returns the session."""
 
     def __init__(self, key: ClusterKey) -> None:
-        self.greeting = Greeting(key)
-        self._secret = key.secret
+        self.greeting = Greeting()
+        self._key = key
         self._hello: Header = {"nonce": os.urandom(NONCE_BYTES).hex()}
+        if key.namespace is not None:
+            self._hello["namespace"] = key.namespace
 
     def hello(self) -> Header:
         """Return the first frame's header."""
@@ -141,18 +154,18 @@ class ClientHandshake:
         """Return the header of PROOF."""
         self._expect(challenge, Kind.CHALLENGE)
         self.greeting.note(self._hello, challenge.header)
-        return {"proof": self.greeting.proof(b"client")}
+        return {"proof": self.greeting.proof(self._key, b"client")}
 
     def finish(self, welcome: Frame) -> SessionSeals:
         """Check that the peer knows the secret too."""
         self._expect(welcome, Kind.WELCOME)
-        if not _same(welcome.header.get("proof"), self.greeting.proof(b"peer")):
+        if not _same(welcome.header.get("proof"), self.greeting.proof(self._key, b"peer")):
             raise NotTrusted("the peer does not know this cluster's secret", remedy="check the address and the secret")
-        return self.greeting.session(client=True)
+        return self.greeting.session(self._key, client=True)
 
     def _expect(self, frame: Frame, kind: Kind) -> None:
         if frame.kind is Kind.REFUSED:
-            have = "the secret given is not the cluster's" if self._secret else "this cluster has a secret"
+            have = "the secret given is not the cluster's" if self._key.secret else "this cluster has a secret"
             raise NotTrusted(f"the peer refused the connection: {have}", remedy="pass the right --secret-file")
         if frame.kind is not kind:
             raise BadFrame(f"{frame.kind.name} where {kind.name} was due")
@@ -161,14 +174,24 @@ class ClientHandshake:
 class PeerHandshake:
     """The peer's side: feed HELLO, send `challenge`, feed PROOF, send `welcome`."""
 
-    def __init__(self, key: ClusterKey) -> None:
-        self.greeting = Greeting(key)
+    def __init__(self, keys: Keys) -> None:
+        self.greeting = Greeting()
+        self._keys = keys
+        self._hello_namespace: str | None = None
         self._challenge: Header = {"nonce": os.urandom(NONCE_BYTES).hex()}
+        self.accepted: ClusterKey | None = None
+        """The valid key by which the client was accepted, or of whose namespaces it has one."""
+        self.namespace: str | None = None
+        """The one namespace that an accepted client may use; None: all that this side serves."""
 
     def challenge(self, hello: Frame) -> Header:
         """Return the header of CHALLENGE."""
         if hello.kind is not Kind.HELLO:
             raise BadFrame(f"{hello.kind.name} where HELLO was due")
+        namespace = hello.header.get("namespace")
+        if namespace is not None and not isinstance(namespace, str):
+            raise BadFrame("a greeting with a namespace that is not text")
+        self._hello_namespace = namespace
         self.greeting.note(hello.header, self._challenge)
         return self._challenge
 
@@ -176,9 +199,19 @@ class PeerHandshake:
         """Check the client's proof; return the header of WELCOME and the session."""
         if proof.kind is not Kind.PROOF:
             raise BadFrame(f"{proof.kind.name} where PROOF was due")
-        if not _same(proof.header.get("proof"), self.greeting.proof(b"client")):
-            raise NotTrusted("the client sent no secret or a wrong one")
-        return {"proof": self.greeting.proof(b"peer")}, self.greeting.session(client=False)
+        for valid, key in self._expected():
+            if _same(proof.header.get("proof"), self.greeting.proof(key, b"client")):
+                self.accepted, self.namespace = valid, None if valid is key else key.namespace
+                return {"proof": self.greeting.proof(key, b"peer")}, self.greeting.session(key, client=False)
+        raise NotTrusted("the client sent no secret or a wrong one")
+
+    def _expected(self) -> Iterator[tuple[ClusterKey, ClusterKey]]:
+        """Return the valid keys, each with the key that the client must have."""
+        for valid in self._keys.valid():
+            if valid.namespace == self._hello_namespace:
+                yield valid, valid
+            elif valid.namespace is None and self._hello_namespace is not None:
+                yield valid, namespace_key(valid, self._hello_namespace)
 
 
 def _nonce(header: Header) -> bytes:

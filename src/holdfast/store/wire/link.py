@@ -200,6 +200,8 @@ class LinkListener:
             self._refuse("bad frames", remote, str(bad))
         except HoldfastError as error:
             self._refuse("refused", remote, str(error))
+        except ssl.SSLError as error:
+            self._refuse("strangers", remote, reason(error))
         except OSError as error:
             self._refuse("slow" if isinstance(error, TimeoutError) else "cut", remote, reason(error))
         except Exception:

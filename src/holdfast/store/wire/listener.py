@@ -20,10 +20,14 @@ from holdfast.store.peer.limits import Limits
 from holdfast.store.wire.bandwidth import Bandwidth
 from holdfast.store.wire.failures import BadRequest, NotTrusted, code_of
 from holdfast.store.wire.frames import ConnectionEnded, FrameProtocol
-from holdfast.store.wire.handshake import ClusterKey, PeerHandshake, SessionSeals
+from holdfast.store.wire.handshake import Keys, PeerHandshake, SessionSeals
 from holdfast.store.wire.messages import BadFrame, Bytes, Frame, Header, Kind
 
 log = logging.getLogger("holdfast.store.door")
+REVOKE_SECONDS = 1.0
+"""Between two looks whether connections rest on a secret that is no longer valid."""
+GRACE_SECONDS = 10.0
+"""How long such a connection may last: the other side connects anew with the new secret meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +47,22 @@ class Listener:
 
     def __init__(
         self,
-        key: ClusterKey,
+        keys: Keys,
         limits: Limits,
         serve: Serve,
         on_note: Callable[[Frame], None],
         tls: ssl.SSLContext | None = None,
+        *,
+        grace_seconds: float = GRACE_SECONDS,
     ) -> None:
         """Serve requests with `serve`; hand one-way notes to `on_note`."""
+        self._grace = grace_seconds
         self.incoming = Bandwidth(limits.bandwidth)
         self.outgoing = Bandwidth(limits.bandwidth)
         self.counts: Counter[str] = Counter()
         self.lose: Callable[[], bool] = lambda: False
         """Whether to lose the next message, as a bad network would: drills and tests set it."""
-        self._key, self._limits, self._serve, self._on_note, self._tls = key, limits, serve, on_note, tls
+        self._keys, self._limits, self._serve, self._on_note, self._tls = keys, limits, serve, on_note, tls
         self._strangers: dict[FrameProtocol, None] = {}
         self._trusted: set[FrameProtocol] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,6 +77,7 @@ class Listener:
         self._server = await loop.create_server(self._accept, host, port, ssl=self._tls, backlog=256)
         found: int = self._server.sockets[0].getsockname()[1]
         self._tasks.add(asyncio.create_task(self._sweep()))
+        self._tasks.add(asyncio.create_task(self._revoke()))
         return found
 
     async def close(self, timeout: float = 5.0) -> None:
@@ -91,7 +99,7 @@ class Listener:
         return len(self._trusted)
 
     def _accept(self) -> FrameProtocol:
-        handshake = PeerHandshake(self._key)
+        handshake = PeerHandshake(self._keys)
         seals = SessionSeals(handshake.greeting.incoming, handshake.greeting.outgoing)
 
         def ready(protocol: FrameProtocol) -> None:
@@ -147,6 +155,7 @@ class Listener:
             self._refuse("busy", protocol, "too many connections")
             protocol.end("too many connections")
             raise ConnectionEnded
+        protocol.key, protocol.namespace = handshake.accepted, handshake.namespace
         await protocol.send(Kind.WELCOME, header)
         protocol.trust(seals)
 
@@ -201,6 +210,20 @@ class Listener:
             await asyncio.sleep(min(30.0, self._limits.idle_seconds / 4))
             for protocol in list(self._trusted):
                 if not protocol.serving and clock() - protocol.last_frame > self._limits.idle_seconds:
+                    protocol.end()
+
+    async def _revoke(self) -> None:
+        """Close connections that rest on a secret which is no longer valid, after a while: members connect anew."""
+        clock = asyncio.get_running_loop().time
+        overdue: dict[FrameProtocol, float] = {}
+        while True:
+            await asyncio.sleep(min(REVOKE_SECONDS, self._grace / 4))
+            valid = self._keys.valid()
+            old = [one for one in self._trusted if one.key is not None and one.key not in valid]
+            overdue = {one: overdue.get(one, clock() + self._grace) for one in old}
+            for protocol, until in overdue.items():
+                if clock() >= until:
+                    self.counts["revoked"] += 1
                     protocol.end()
 
     def _refuse(self, what: str, protocol: FrameProtocol, why: str) -> None:

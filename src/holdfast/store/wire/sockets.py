@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.store.wire.messages import PREFIX, Bytes, Frame, Seals, read_prefix, unpack
+from holdfast.store.wire.tls import explained
 
 MOST_BUFFERS = 512
 """Buffers given to the kernel at once; it takes up to 1024."""
@@ -150,5 +151,7 @@ def reason(error: BaseException) -> str:
     """Return what an error of a socket says, in a few words."""
     if isinstance(error, TimeoutError):
         return "timed out"
+    if isinstance(error, ssl.SSLError):
+        return explained(error)
     text = getattr(error, "strerror", None)
     return text if isinstance(text, str) and text else str(error) or type(error).__name__

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import acero
 
 from holdfast.application import steps
 from holdfast.errors import BadInput
@@ -19,11 +18,14 @@ from holdfast.runtime.worker.operators.kernel import Declaration, InputColumns, 
 
 
 class PassOn:
-    """Give rows as they came: a source."""
+    """Give rows as they came: a source, or the exchange behind one."""
+
+    def __init__(self, kind: str = "source") -> None:
+        self._kind = kind
 
     def declare(self, inputs: Sequence[InputColumns]) -> Declaration:
         """See Kernel."""
-        return Declaration("source")
+        return Declaration(self._kind)
 
     def step(self, state: Runs, inputs: Sequence[pa.Table | None], before: Watermark, now: Watermark) -> Stepped:
         """Give the rows."""
@@ -72,6 +74,8 @@ class Condition:
         if rows is None or rows.num_rows == 0:
             return Stepped(state)
         if isinstance(self._condition, pc.Expression):
+            from pyarrow import acero  # loads pandas, which few applications need
+
             plan = acero.Declaration.from_sequence(
                 [
                     acero.Declaration("table_source", acero.TableSourceNodeOptions(rows)),

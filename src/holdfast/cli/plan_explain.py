@@ -1,0 +1,161 @@
+"""`holdfast plan explain`: what a plan, or a run as it is, promises; and what a loss of nodes would take down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.output import json_option, print_json, print_table
+from holdfast.cli.plan_targets import cluster_options
+
+if TYPE_CHECKING:
+    from holdfast.planning.joint.model import JointModel, JointPlan
+
+_MOST_QUERIES = 20
+
+
+@click.command("explain")
+@click.argument("given", metavar="FILE|DIRECTORY")
+@click.option("--lose", metavar="NODES", help="A number of nodes (the worst such loss), or their names: a,b.")
+@cluster_options
+@json_option
+def explain(
+    given: str,
+    lose: str | None,
+    bandwidth: float | None,
+    restore_bandwidth: float | None,
+    fixed_seconds: float | None,
+    nodes: int | None,
+    cores: float | None,
+    as_json: bool,
+) -> None:
+    """Say what a plan costs and promises: which queries would be down, for how long, at what fidelity.
+
+    FILE is a plan that `plan auto --json` printed; or a topology file, an application or a name, explained as a run
+    with default settings would be. DIRECTORY is that of a run: it is explained as it is, with what its driver measured
+    and set. Partitions are where the profile says, else spread evenly over --nodes.
+
+    \b
+    Examples:
+      holdfast plan explain plan.json --lose 1 --nodes 4
+      holdfast plan explain /data/my-app --lose 2
+    """
+    from holdfast.planning.joint.explaining import plan_document
+    from holdfast.planning.joint.losing import chosen_nodes, losing
+
+    own = {
+        "bandwidth": bandwidth,
+        "restore_bandwidth": restore_bandwidth,
+        "fixed_seconds": fixed_seconds,
+        "nodes": nodes,
+        "cores": cores,
+    }
+    model, plan, measured, executed = _read(given, own)
+    document = plan_document(model, plan, measured, what=executed)
+    if lose is not None:
+        placement = _placement(model, measured)
+        document["lost"] = losing(model, plan, placement, chosen_nodes(model, placement, lose))
+    restores = _restores(measured)
+    if restores is not None:
+        document["restores"] = restores
+    if as_json:
+        print_json(document)
+        return
+    _print(document)
+    if restores is not None:
+        click.echo(restores_line(restores))
+
+
+def _restores(measured: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return what restores of a run have read and taken, beside what was predicted; None: there were none."""
+    found = (measured or {}).get("fragments") or {}
+    return found if any(found.get(name) for name in ("bytes_from_peers", "bytes_from_folder")) else None
+
+
+def restores_line(restores: dict[str, Any]) -> str:
+    """Return a line for people about what restores have read and taken."""
+    line = (
+        f"Restored: {restores['bytes_from_peers']:,} bytes from peers, "
+        f"{restores['bytes_from_folder']:,} from the durable folder"
+    )
+    if restores.get("predicted_seconds") is None:
+        return line
+    return (
+        f"{line}; a partition from fragments in {restores['measured_seconds']:.3g} s, "
+        f"predicted {restores['predicted_seconds']:.3g} s"
+    )
+
+
+def _read(given: str, own: dict[str, float | None]) -> tuple[JointModel, JointPlan, dict[str, Any] | None, str]:
+    """Return the model and the plan of a plan's file, of a run, or of default settings."""
+    from holdfast.planning.joint.explaining import read_plan
+    from holdfast.planning.joint.model import JointModel
+
+    path = Path(given)
+    if path.is_file() and not given.endswith(".py"):
+        try:
+            document = json.loads(path.read_bytes())
+        except ValueError:
+            document = None  # a topology in YAML, or what no topology is: read below
+        if isinstance(document, dict) and "plan" in document:
+            model, plan, measured = read_plan(document, given)
+            assumed = model.assumed.given(**own)
+            return JointModel(model.topology, model.targets, assumed), plan, measured, "a plan"
+    from holdfast.cli.plan_targets import read_assumptions, read_measured
+    from holdfast.planning.joint.as_set import as_set
+    from holdfast.planning.joint.targets import Targets
+    from holdfast.store.client.tuning import first_code
+
+    if path.is_dir() or "://" in given:
+        from holdfast.runtime.coordinator.profile_records import profile_of_run
+
+        topology, measured = profile_of_run(given)
+        what = "a run as it is"
+    else:
+        topology, measured = read_measured(given)
+        what = "default settings"
+    # A run without a plan has no targets: its figures are predictions.
+    model = JointModel(topology, Targets(overhead=1.0), read_assumptions(measured, **own))
+    return model, as_set(model, measured or {}, first_code), measured, what
+
+
+def _placement(model: JointModel, measured: dict[str, Any] | None) -> dict[str, str]:
+    from holdfast.errors import BadInput
+    from holdfast.planning.joint.as_set import placed_as_measured
+    from holdfast.recovery.assignment import spread_evenly
+
+    if placed := placed_as_measured(measured):
+        return placed
+    if not model.assumed.nodes:
+        raise BadInput("needs nodes that can be lost", field="--lose", remedy="say how many there are with --nodes")
+    return {str(p): f"N{slot + 1}" for p, slot in spread_evenly(model.topology, model.assumed.nodes).items()}
+
+
+def _print(document: dict[str, Any]) -> None:
+    from holdfast.cli.plan_auto import print_plan
+
+    print_plan(document)
+    lost = document.get("lost")
+    if lost is None:
+        return
+    down = sorted(lost["down"], key=lambda one: (-one["priority"], one["query"]))
+    print_table(
+        f"After the loss of {', '.join(lost['nodes'])}: {len(down)} of {lost['queries']} queries are down",
+        ["query", "priority", "back after, s", "fidelity meanwhile"],
+        [
+            (
+                one["query"],
+                one["priority"],
+                "waits for nodes" if one["waits_for_nodes"] else one["seconds"],
+                one["fidelity"],
+            )
+            for one in down[:_MOST_QUERIES]
+        ],
+        right=(1, 2, 3),
+    )
+    click.echo(f"{len(lost['partitions'])} partitions are lost; fidelity {lost['fidelity']:.4g} until they are back")
+    if not lost["survives"]:
+        click.echo("More nodes are lost than the code survives: the last durable checkpoint is restored")

@@ -1,0 +1,198 @@
+"""The metrics of checkpoints, nodes, operators and the ring of peers. Pure."""
+
+from __future__ import annotations
+
+from holdfast.dashboard.metric_readers import (
+    Kind,
+    Metric,
+    by_state,
+    count_states,
+    of_checkpoint,
+    of_ring,
+    of_run,
+    per_node,
+    per_operator,
+    single,
+)
+
+_G, _C, _S = Kind.GAUGE, Kind.COUNTER, Kind.SUMMARY
+
+CLUSTER_METRICS = (
+    Metric(
+        "holdfast_checkpoint_batch",
+        _G,
+        (),
+        "Batch of the last complete checkpoint.",
+        of_checkpoint("batch"),
+    ),
+    Metric(
+        "holdfast_checkpoint_durable_batch",
+        _G,
+        (),
+        "Batch of the last durable checkpoint.",
+        of_checkpoint("durable"),
+    ),
+    Metric(
+        "holdfast_checkpoint_timestamp_seconds",
+        _G,
+        (),
+        "When the last checkpoint was complete, in seconds since 1970.",
+        of_checkpoint("at"),
+    ),
+    Metric(
+        "holdfast_checkpoint_interval_seconds",
+        _G,
+        (),
+        "Time between the last two complete checkpoints.",
+        of_checkpoint("interval"),
+    ),
+    Metric(
+        "holdfast_checkpoints_total",
+        _C,
+        (),
+        "Checkpoints that are complete.",
+        single(lambda given: given.totals.checkpoints),
+    ),
+    Metric(
+        "holdfast_snapshots_not_stored_total",
+        _C,
+        (),
+        "Attempts to store a snapshot that failed, and are repeated.",
+        single(lambda given: given.totals.snapshots_not_stored),
+    ),
+    Metric(
+        "holdfast_nodes",
+        _G,
+        ("state",),
+        "Nodes by state, those that were lost among them.",
+        by_state(("up", "lost", "silent"), lambda given: count_states(given.view["nodes"])),
+    ),
+    Metric(
+        "holdfast_nodes_lost_total",
+        _C,
+        ("how",),
+        "Nodes that were lost, by how it was noticed: lost (its executor is gone), silent (it did not answer).",
+        lambda given: [((how,), many) for how, many in sorted(given.totals.nodes_lost.items())],
+    ),
+    Metric(
+        "holdfast_nodes_arrived_total",
+        _C,
+        (),
+        "Nodes that arrived.",
+        single(lambda given: given.totals.nodes_arrived),
+    ),
+    Metric(
+        "holdfast_false_alarms_total",
+        _C,
+        (),
+        "Nodes that answered after they were declared silent.",
+        of_run("false_alarms"),
+    ),
+    Metric(
+        "holdfast_node_partitions",
+        _G,
+        ("node",),
+        "Partitions on a node.",
+        per_node(lambda one: one["partitions"]),
+    ),
+    Metric(
+        "holdfast_node_load_cores",
+        _G,
+        ("node",),
+        "What the partitions on a node need, as measured, in cores.",
+        per_node(lambda one: one["load"]),
+    ),
+    Metric(
+        "holdfast_node_capacity_cores",
+        _G,
+        ("node",),
+        "What a node can carry, in the unit of the partitions' costs.",
+        per_node(lambda one: one["capacity"]),
+    ),
+    Metric(
+        "holdfast_operator_input_rows_total",
+        _C,
+        ("operator",),
+        "Rows that an operator's partitions took in, as of the last checkpoint.",
+        per_operator("rows"),
+    ),
+    Metric(
+        "holdfast_operator_input_bytes_total",
+        _C,
+        ("operator",),
+        "Bytes that an operator's partitions took in, as of the last checkpoint.",
+        per_operator("bytes"),
+    ),
+    Metric(
+        "holdfast_operator_late_rows_total",
+        _C,
+        ("operator",),
+        "Rows that came too late for their window, as of the last checkpoint.",
+        per_operator("late"),
+    ),
+    Metric(
+        "holdfast_operator_cpu_seconds_total",
+        _C,
+        ("operator",),
+        "CPU time of an operator's partitions, as of the last checkpoint.",
+        per_operator("cpu"),
+    ),
+    Metric(
+        "holdfast_operator_state_bytes",
+        _G,
+        ("operator",),
+        "Size of an operator's state, as of the last checkpoint.",
+        per_operator("state"),
+    ),
+    Metric(
+        "holdfast_ring_peers",
+        _G,
+        (),
+        "Peers of the fragment store that answer.",
+        of_ring(lambda ring: len(ring["peers"])),
+    ),
+    Metric(
+        "holdfast_ring_silent_peers",
+        _G,
+        (),
+        "Peers that are known and do not answer.",
+        of_ring(lambda ring: len(ring["silent"])),
+    ),
+    Metric(
+        "holdfast_ring_snapshots",
+        _G,
+        (),
+        "Snapshots in the fragment store.",
+        of_ring(lambda ring: ring["states"]),
+    ),
+    Metric(
+        "holdfast_ring_bytes",
+        _G,
+        (),
+        "Bytes of the snapshots in the fragment store.",
+        of_ring(lambda ring: ring["bytes"]),
+    ),
+    Metric(
+        "holdfast_ring_parity_fragments",
+        _G,
+        (),
+        "Fragments that a snapshot can lose when it is whole (k of the code of most snapshots).",
+        of_ring(lambda ring: (ring["code"] or (None, None))[1]),
+    ),
+    Metric(
+        "holdfast_ring_redundancy_min",
+        _G,
+        (),
+        "Fragments that the snapshot with the least redundancy can still lose; below 0 it cannot be "
+        "rebuilt from the ring.",
+        of_ring(lambda ring: ring["least"]),
+    ),
+    Metric(
+        "holdfast_ring_fragments_to_rebuild",
+        _G,
+        (),
+        "Fragments that the repair still has to rebuild.",
+        of_ring(lambda ring: ring["to_rebuild"]),
+    ),
+)
+"""In the order in which they are shown."""

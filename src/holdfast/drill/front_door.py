@@ -1,0 +1,132 @@
+"""The application of a drill through the front door: started as `hf.start` does, fed by sources that are read.
+
+Runs on the driver. Its sources read the files that the drill lets arrive (`arriving`); batches, checkpoints, outputs
+and the end are the run's own. It ends when batches hold all files and no query is parked: then all windows are closed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from holdfast.drill.arriving import with_file_sources
+from holdfast.drill.driving import READY_SECONDS, Admission, await_executors, emit_outboxes, recovery_of, warm_up
+from holdfast.drill.faulty_operators import POISON, with_faulty_operators
+from holdfast.drill.scenarios import scenario_of
+from holdfast.ids import BatchId
+from holdfast.spark.ingest import Ingestion
+from holdfast.spark.run import SparkRun
+from holdfast.spark.session import start_session
+from holdfast.spark.settings import PREFIX
+from holdfast.spark.start import DrillOptions, Watch, launch
+
+if TYPE_CHECKING:
+    from holdfast.drill.driver import DriverJob, EventPipe
+    from holdfast.runtime.coordinator.event_log import Observation
+
+
+def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
+    """Run the drill's application until all that arrives is out."""
+    asked = job.settings
+    assert job.input_folder is not None
+    spark = start_session(f"drill {asked.scenario}", job.master, settings=dict(job.session))
+    if job.warm:
+        await_executors(spark, job.nodes)
+        warm_up(job, spark)
+    app = with_file_sources(scenario_of(asked).application(), Path(job.input_folder))
+    app = with_faulty_operators(app, job)
+    last = {name: asked.batches - 1 for name in app.steps if not app.operator(name).inputs}
+
+    def has_all(running: SparkRun, ingestion: Ingestion) -> bool:
+        poisoned = job.faults_folder is not None and (Path(job.faults_folder) / POISON).exists()
+        return ingestion.intake.has_taken(last) and not running.coordinator.state.parked and not poisoned
+
+    def request_nodes(count: int) -> str | None:
+        events.emit("nodes-requested", count=count)
+        return None
+
+    run = launch(
+        app,
+        spark,
+        directory=job.directory,
+        conf=conf_of_job(job),
+        nodes=0,
+        available_now=False,
+        close=True,
+        sinks={},
+        batches=None,
+        checkpoint_every=asked.checkpoint_every,
+        watch=lambda running: RunEvents(running, events).watch(),
+        take_over=job.take_over,
+        drill=DrillOptions(recovery_of(asked), job.nodes, request_nodes, Admission(job.admitted), has_all),
+    )
+    if job.warm:
+        deadline = time.monotonic() + READY_SECONDS
+        while run.recovery is not None and run.isActive and time.monotonic() < deadline:
+            time.sleep(0.05)  # partitions are placed before the first file arrives
+    events.emit("driver-ready")
+    orders.readline()
+    run.awaitTermination()
+    spark.stop()
+
+
+def conf_of_job(job: DriverJob) -> dict[str, str]:
+    """Return the settings of the run that the drill was asked for."""
+    asked = job.settings
+    found = {} if asked.capacity is None else {f"{PREFIX}node.capacity": str(asked.capacity)}
+    if asked.exchange is not None:
+        found[f"{PREFIX}exchange"] = asked.exchange
+    if asked.replicas is not None:
+        found[f"{PREFIX}replicas.budget"] = asked.replicas
+    if job.secret_file is not None:
+        found[f"{PREFIX}store.secretFile"] = job.secret_file
+    return {**found, **job.conf}
+
+
+class RunEvents:
+    """Emits what a run does, and every batch that it logs, to the drill; called in the run's own thread."""
+
+    def __init__(self, running: SparkRun, events: EventPipe) -> None:
+        self._running, self._events = running, events
+        self._emitted = -1
+
+    def watch(self) -> Watch:
+        """Return what takes the run's events."""
+        return Watch(log=_write, emit=self.observe, closing=self.end)
+
+    def observe(self, seen: Observation) -> None:
+        """Take an event; batches that were logged before it come first."""
+        self._emit_logged()
+        self._events.emit(seen.kind, seen.at, **dict(seen.fields))
+
+    def end(self) -> None:
+        """Emit what is left, where the run has come to its end."""
+        running = self._running
+        self._emit_logged()
+        if running.closed and running.frontier >= running.logged and not running.coordinator.state.parked:
+            emit_outboxes(running, self._events)
+            self._events.emit("finished", batch=int(running.frontier))
+
+    def _emit_logged(self) -> None:
+        log = self._running.batch_log
+        for number in range(self._emitted + 1, log.frontier + 1):
+            record = log.record(BatchId(number))
+            self._emitted = number
+            if record is None:  # trimmed: an earlier driver has emitted it
+                continue
+            self._events.emit(
+                "logged",
+                record.logged_at,
+                batch=number,
+                through={name: int(one.position.get("through", -1)) for name, one in record.sources.items()},
+                rows={name: sum(one.rows) for name, one in record.sources.items()},
+                closes=record.closes,
+            )
+
+
+def _write(line: str) -> None:
+    """Write a line for people into the driver's log."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,213 @@
+"""What becomes of copies as events come: built, followed, promoted, dropped; and moves, which are made of these. Pure.
+
+The recovery machine has one of these and calls it where something changes. A *move* is a copy on another node that
+takes its primary's place once it is level; nodes that will go are left that way, all their partitions at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from holdfast.ids import BatchId, NodeId, PartitionId
+from holdfast.recovery.cluster_state import ClusterState, Start, batch_of
+from holdfast.recovery.copies import (
+    Copy,
+    CopyState,
+    inputs_kept,
+    level,
+    needs,
+    promotable,
+    to_build,
+    to_move,
+    to_yield,
+    useless,
+)
+from holdfast.recovery.effects import CopyDropped, CopyLeftOut, CopyLevel, CopyPlaced, Effect, NodesEvacuated, Promoted
+from holdfast.recovery.states import Cause
+
+if TYPE_CHECKING:
+    from holdfast.recovery.checkpoints import SavedSnapshot
+
+
+class CopyLifecycle:
+    """See the module."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        *,
+        start_of: Callable[[PartitionId], SavedSnapshot | None],
+        new_epoch: Callable[[str], None],
+        turn: Callable[[PartitionId, Cause, NodeId | None], None],
+        emit: Callable[[Effect], None],
+    ) -> None:
+        """`start_of` gives the snapshot that a partition would start from; the others are the machine's own means."""
+        self._state, self._start_of = state, start_of
+        self._new_epoch, self._turn, self._emit = new_epoch, turn, emit
+        self._levelled: set[PartitionId] = set()
+        self._without: set[PartitionId] = set()
+        """Partitions of which it was said that their copies find no place."""
+
+    # -- reports -------------------------------------------------------------------------------------------------------
+
+    def reported(self, frontiers: Mapping[PartitionId, BatchId], problems: Mapping[PartitionId, str]) -> None:
+        """Take how far copies are, and which have failed."""
+        copies = self._state.copies
+        for p, frontier in frontiers.items():
+            if (copy := copies.at.get(p)) is not None:
+                copy.state = CopyState.RUNNING
+                # What it has beyond its primary does not count: it is told to complete no more than that.
+                copy.frontier = max(copy.frontier, min(frontier, self._state.partitions[p].frontier))
+        for p, problem in problems.items():
+            if p in copies.at:
+                self.drop(p, problem)
+        for p in level(self._state):
+            if p not in self._levelled:
+                self._levelled.add(p)
+                copies.levelled(p)
+                self._emit(CopyLevel(p, copies.at[p].node, copies.at[p].frontier))
+
+    def tend(self) -> None:
+        """Drop what is of no use, finish moves that can be finished, build what is wanted and fits."""
+        self.restart()
+        self.drop_useless()
+        for p in to_yield(self._state):
+            self.drop(p, f"{self._state.copies.at[p].node} has no room for it")
+        self._finish_moves()
+        self._build()
+
+    # -- building ------------------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        state = self._state
+        found, without = to_build(state, self._reach)
+        for p, why in without.items():
+            if p not in self._without:
+                self._emit(CopyLeftOut(p, why))
+        # Named again once it has had a copy in between.
+        self._without = {p for p in self._without | set(without) if p not in found and p not in state.copies.at}
+        if any(not state.copies.is_fresh(p, node, state.epoch) for p, node in found.items()):
+            self._new_epoch("copies are built again")
+        for p, node in found.items():
+            start, outbox_from = self._start(p)
+            state.copies.build(Copy(p, node, start, start.batch, outbox_from))
+            self._levelled.discard(p)
+            self._emit(CopyPlaced(p, node, start.batch))
+
+    def _snapshot(self, partition: PartitionId) -> SavedSnapshot | None:
+        """Return what a copy would start from: never ahead of its primary, which may have gone back."""
+        found = self._start_of(partition)
+        if batch_of(found) <= self._state.partitions[partition].frontier:
+            return found
+        return self._state.checkpoints.at(partition, self._state.checkpoints.line[partition])
+
+    def _reach(self, partition: PartitionId) -> tuple[BatchId, BatchId]:
+        snapshot = self._snapshot(partition)
+        at = batch_of(snapshot)
+        first = at + 1 if snapshot is None or snapshot.outbox_from is None else min(snapshot.outbox_from, at + 1)
+        return at, BatchId(first)
+
+    def _start(self, partition: PartitionId) -> tuple[Start, BatchId]:
+        """Return what a copy starts from in this epoch, and the first batch of its outbox then."""
+        snapshot = self._snapshot(partition)
+        at, first = self._reach(partition)
+        chain = () if snapshot is None else self._state.checkpoints.chain(partition, snapshot)
+        return Start(self._state.epoch, at, chain), first
+
+    def restart(self) -> None:
+        """Let copies on their way whose snapshots are of no use any more start from later ones.
+
+        One may have begun with the earlier snapshot meanwhile; so what it surely has completed stays what it was, until
+        that would hold senders back too much.
+        """
+        state = self._state
+        for p, copy in state.copies.at.items():
+            known = all(state.checkpoints.knows(p, one) for one in copy.start.snapshots)
+            if copy.state is CopyState.BUILDING and not (known and copy.start.batch >= state.checkpoints.line[p]):
+                start, first = self._start(p)
+                copy.start = Start(copy.start.epoch, start.batch, start.snapshots)
+                copy.kept_from = max(copy.kept_from, first)
+                if copy.frontier < state.checkpoints.line[p] - state.copies.lag:
+                    copy.frontier = start.batch
+
+    # -- dropping ------------------------------------------------------------------------------------------------------
+
+    def drop(self, partition: PartitionId, why: str, *, pause: bool = True) -> None:
+        """Let go of a copy; it is built again, after a while where it failed."""
+        state = self._state
+        copy = state.copies.take(partition, state.epoch)
+        if pause:
+            state.copies.pause(partition, state.logged)
+        self._levelled.discard(partition)
+        self._emit(CopyDropped(partition, copy.node, why))
+
+    def drop_useless(self) -> None:
+        """Drop the copies that nothing can come of any more."""
+        for p, why in useless(self._state).items():
+            self.drop(p, why, pause="too far behind" in why)
+
+    def drop_all(self, partitions: Collection[PartitionId], why: str) -> None:
+        """Drop the copies of these partitions."""
+        for p in [p for p in partitions if p in self._state.copies.at]:
+            self.drop(p, why, pause=False)
+
+    # -- promoting -----------------------------------------------------------------------------------------------------
+
+    def promote(self, partition: PartitionId, first_mark: BatchId, why: str) -> None:
+        """Let a copy take its primary's place, where it stands; the epoch has begun."""
+        state = self._state
+        copy = state.copies.take(partition, state.epoch)
+        self._levelled.discard(partition)
+        mine = state.partitions[partition]
+        before = mine.node
+        mine.start, mine.kept_from, mine.first_mark = copy.start, copy.kept_from, first_mark
+        mine.own_mark = None
+        mine.frontier = copy.frontier
+        self._turn(partition, Cause.PROMOTED, copy.node)
+        self._emit(Promoted(partition, before, copy.node, copy.frontier, why))
+
+    # -- moves ---------------------------------------------------------------------------------------------------------
+
+    def leave(self, nodes: Collection[NodeId]) -> list[NodeId]:
+        """Nodes will go: nothing comes there any more. Returns those that are new."""
+        state = self._state
+        fresh = [node for node in nodes if node in state.nodes and node not in state.copies.leaving]
+        state.copies.leaving.update(fresh)
+        return fresh
+
+    def gone(self, nodes: Collection[NodeId]) -> None:
+        """Nodes are gone."""
+        self._state.copies.leaving.difference_update(nodes)
+        self._state.copies.evacuated.difference_update(nodes)
+
+    def _finish_moves(self) -> None:
+        """Let the copies of all partitions of leaving nodes take over, in one epoch, once all are level."""
+        state, copies = self._state, self._state.copies
+        ready = level(state)
+        moving: list[PartitionId] = []
+        for node in sorted(copies.leaving):
+            here = [p for p in to_move(state) if state.partitions[p].node == node]
+            if not here and node not in copies.evacuated:
+                copies.evacuated.add(node)
+                self._emit(NodesEvacuated((node,)))
+            elif here and all(p in ready and self._can_move(p) for p in here):
+                moving += here
+        if moving:
+            self._new_epoch(f"{len(moving)} partitions move")
+            for p in moving:
+                self.promote(p, state.partitions[p].first_mark, "moved")
+            self.drop_useless()
+            self._finish_moves()
+
+    def _can_move(self, partition: PartitionId) -> bool:
+        state = self._state
+        copy = state.copies.at[partition]
+        return (
+            copy.frontier >= state.checkpoints.line[partition]
+            and inputs_kept(state, partition, copy.frontier)
+            and copy.kept_from <= min(needs(state, partition), default=copy.kept_from)
+        )
+
+
+__all__ = ["CopyLifecycle", "promotable"]

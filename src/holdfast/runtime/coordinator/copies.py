@@ -1,0 +1,52 @@
+"""The part of the desired state that is about second copies of partitions. Pure; runs on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from holdfast.ids import BatchId, PartitionId
+from holdfast.recovery.cluster_state import ClusterState
+from holdfast.recovery.copies import keep_from
+from holdfast.runtime.messages import DesiredState, PartitionAssignment
+
+
+def assign_copies(
+    state: ClusterState,
+    primaries: Mapping[PartitionId, PartitionAssignment],
+    checks: Callable[[PartitionId, BatchId], tuple[tuple[BatchId, tuple[int, ...]], ...]],
+) -> dict[PartitionId, PartitionAssignment]:
+    """Return what copies are to do: what their primaries do, up to where these are known to be.
+
+    `checks` gives the checksums of what a source partition has read in place after a batch. A copy saves nothing, but
+    keeps the states at marks: it may have to save them in its primary's place.
+    """
+    kept = keep_from(state)
+    return {
+        p: replace(
+            primaries[p],
+            node=copy.node,
+            start=copy.start,
+            frontier=copy.frontier,
+            keep_from=kept[p],
+            through=state.partitions[p].frontier,
+            attempt=0,
+            skips={batch: one for batch, one in state.quarantined.get(p, {}).items() if batch > copy.frontier},
+            checks=checks(p, copy.frontier),
+            replica=True,
+        )
+        for p, copy in state.copies.at.items()
+    }
+
+
+def copies_have_more(state: ClusterState, desired: DesiredState) -> bool:
+    """Whether copies would have more to do with a new desired state than with this one."""
+    for p, copy in state.copies.at.items():
+        one = desired.copies.get(p)
+        if (
+            one is None
+            or (one.node, one.start) != (copy.node, copy.start)
+            or one.through < state.partitions[p].frontier
+        ):
+            return True
+    return False

@@ -1,0 +1,57 @@
+"""The feeding loop: batches are logged while those who can go on are not far behind, until the input ends.
+
+Runs on the driver; pure apart from what it calls. The same loop runs on a cluster and under the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from holdfast.ids import BatchId
+from holdfast.runtime.coordinator.status import RunStatus, has_room
+
+
+class Feeding(Protocol):
+    """What brings batches into a run."""
+
+    @property
+    def reading(self) -> bool:
+        """Whether more may come; raises what a source failed with."""
+        ...
+
+    @property
+    def pending(self) -> bool:
+        """Whether rows are there that are in no batch yet."""
+        ...
+
+    def log_batches(self) -> bool:
+        """Log batches of what has come, not too many at once; say whether there was one."""
+        ...
+
+
+def log_batches(
+    status: RunStatus, most_ahead: int, make_batch: Callable[[], BatchId | None], most_behind: int | None = None
+) -> bool:
+    """Make batches of what has come for as long as there is room; say whether there was one."""
+    made = False
+    while has_room(status, most_ahead, most_behind) and make_batch() is not None:
+        made = True
+    return made
+
+
+def feed_until_end(
+    feed: Feeding, advance: Callable[[], bool], *, stopped: Callable[[], bool], turned: Callable[[bool], object]
+) -> None:
+    """Log batches and process them until the input has ended, or a stop is requested.
+
+    `turned` is called after every turn, with whether `advance` had anything to do.
+    """
+    while not stopped():
+        reading = feed.reading
+        made = feed.log_batches()
+        worked = advance()
+        turned(worked)
+        # Where too much waits for lost partitions, no batch is made: what has come must still go into one.
+        if not reading and not made and not worked and not feed.pending:
+            return

@@ -1,0 +1,139 @@
+"""What source partitions found in the ranges that they read in place: watermarks, and checksums. Runs on the driver.
+
+A batch is logged before anybody has read its ranges. What partitions report is logged with the next batch: where the
+source's watermark stands, so that partitions without ranges do not hold it back, and the checksums of the ranges, which
+a partition that reads them again must find. So both are decided once, and a new driver reads them in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.runtime.io.batch_log import BatchLog, WasRead
+from holdfast.runtime.io.file_ranges import RangesRead
+from holdfast.runtime.messages import SourceRead
+from holdfast.runtime.program import Program
+from holdfast.runtime.times import Watermark, highest
+
+
+class SourceReads:
+    """What is known of the ranges of a run's sources."""
+
+    def __init__(self, program: Program, log: BatchLog, checkpoint: BatchId) -> None:
+        """Begin with what the log has of the batches after a checkpoint."""
+        self._log = log
+        self._found: dict[PartitionId, dict[BatchId, RangesRead]] = {
+            p: {} for p in program.partitions if p.operator in log.sources and log.sources[p.operator].reader
+        }
+        self._marks: dict[PartitionId, Watermark] = {}
+        self._written: dict[PartitionId, set[BatchId]] = {p: set() for p in self._found}
+        self._counted: dict[PartitionId, BatchId] = {}
+        """The last batch of each partition whose rows are in `rows_read`."""
+        self.rows_read: dict[OperatorId, int] = dict.fromkeys((p.operator for p in self._found), 0)
+        """How many rows each source has read since this driver began; of batches that are read again once."""
+        self._looked = checkpoint
+        """The last batch whose record was read."""
+        if self._found:
+            self._catch_up()
+        log.learn_reads(self._was_read)
+
+    def _catch_up(self) -> None:
+        """Read the records that are new: those of this driver, and those that it has adopted."""
+        while self._looked < self._log.frontier:
+            self._looked = BatchId(self._looked + 1)
+            self._take_logged(self._looked)
+
+    def _take_logged(self, number: BatchId) -> None:
+        record = self._log.record(number)
+        if record is None or record.generation != self._log.generation:
+            return
+        for name, one in record.sources.items():
+            for (batch, index), read in one.reads.items():
+                partition = PartitionId(name, index)
+                if partition in self._found:
+                    self._found[partition].setdefault(batch, read)
+                    self._written[partition].add(batch)
+
+    def take(self, reports: Sequence[tuple[PartitionId, SourceRead]]) -> list[tuple[OperatorId, BatchId, RangesRead]]:
+        """Take what partitions report. What was found first holds: who finds anything else refuses it.
+
+        Returns what is new, of batches that are read again nothing.
+        """
+        new = []
+        for partition, read in reports:
+            mine = self._found.get(partition)
+            if mine is None:
+                continue
+            self._marks[partition] = highest(self._marks.get(partition), read.watermark)
+            for batch, found in read.batches:
+                mine.setdefault(batch, found)
+                if batch > self._counted.get(partition, BatchId(-1)):
+                    self._counted[partition] = batch
+                    self.rows_read[partition.operator] += found.rows
+                    new.append((partition.operator, batch, found))
+        return new
+
+    def checks(self, partition: PartitionId, frontier: BatchId) -> tuple[tuple[BatchId, tuple[int, ...]], ...]:
+        """Return the checksums of a partition's ranges in the batches after one, as far as they are known."""
+        mine = self._found.get(partition)
+        if not mine or max(mine) <= frontier:
+            return ()
+        return tuple((batch, mine[batch].checks) for batch in sorted(mine) if batch > frontier)
+
+    def rows(self, source: OperatorId, batch: BatchId) -> int:
+        """Return how many rows the ranges of a batch had, as far as they have been read."""
+        return sum(mine[batch].rows for p, mine in self._found.items() if p.operator == source and batch in mine)
+
+    def is_ahead(self) -> bool:
+        """Whether a source's watermark is further than its last batch says: an empty batch would bring it to all."""
+        last = self._log.record(self._log.frontier)
+        if last is None or last.closes:
+            return False
+        for partition, mark in list(self._marks.items()):
+            source, logged = self._log.sources[partition.operator], last.sources.get(partition.operator)
+            if mark is None or logged is None or source.parallelism == 1 or logged.watermark is None:
+                continue
+            if mark > logged.watermark:
+                return True
+        return False
+
+    def marks_logged(self) -> Callable[[], bool]:
+        """Return what says whether the log has moved watermarks as far as what was read until now does.
+
+        From any thread.
+        """
+        wanted = {p: mark for p, mark in list(self._marks.items()) if mark is not None}
+
+        def moved() -> bool:
+            last = self._log.record(self._log.frontier)
+            if last is None or last.closes:
+                return True
+            return all(
+                self._log.sources[p.operator].parallelism == 1
+                or (logged := last.sources.get(p.operator)) is None
+                or logged.watermark is None
+                or logged.watermark >= mark
+                for p, mark in wanted.items()
+            )
+
+        return moved
+
+    def trim(self, through: BatchId) -> None:
+        """Forget what no recovery can need."""
+        for partition, mine in self._found.items():
+            for batch in [batch for batch in mine if batch <= through]:
+                del mine[batch]
+            self._written[partition] = {batch for batch in self._written[partition] if batch > through}
+
+    def _was_read(self, source: OperatorId) -> WasRead:
+        """Say what the record of the next batch is to have; of batches that are in the log."""
+        self._catch_up()
+        mine = [p for p in self._found if p.operator == source]
+        new = {
+            (batch, p.index): read
+            for p in mine
+            for batch, read in self._found[p].items()
+            if batch not in self._written[p] and batch <= self._log.frontier
+        }
+        return WasRead(highest(*(self._marks.get(p) for p in mine)), new)

@@ -1,0 +1,399 @@
+"""Outputs as commits to a Delta table, each once. Runs on the driver; rows are written on nodes, with pyarrow alone.
+
+A node writes an output's rows as Parquet files into the table's folder, where no reader sees them: what a table has
+is what its log names. The driver adds the files of all outputs that it has to the log in one commit. With the files,
+the commit holds how far each query is: an *application transaction* of Delta, whose id is the run and the query and
+whose version is the batch. Before a commit the driver asks the table how far the query is, and of two commits with
+the same id that do not know of each other the table refuses the second. So a driver that dies between its commit and
+its progress, one that was frozen and wakes up late, and two at once add the rows of a batch once.
+
+Files that are in no commit are left behind by nodes and drivers that die; `VACUUM` removes them, as it does after any
+writer of Delta. Nothing of ours deletes a file: a late driver could still name it.
+
+A revision above 0 replaces the rows of an output in one commit: it removes the files of lower ones and adds its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from holdfast.errors import BadInput, CheckFailed, missing_extra, one_line
+from holdfast.ids import Epoch
+from holdfast.runtime.io.delta_types import delta_rows, plain_schema
+from holdfast.runtime.io.sinks import Output, OutputKey, Sink, StagedRows
+from holdfast.storage.storage import Storage, is_url, open_storage
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_STARTS = "_holdfast/starts/"
+"""One object for each driver that runs: a node that reads it reaches the same folder. Readers of Delta pass over it."""
+_TRIES = 20
+"""How often a commit is tried that others came before."""
+_WAIT_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file that holds rows of an output, with the values of the columns that the table is partitioned by."""
+
+    name: str
+    size: int
+    rows: int
+    values: dict[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaStager:
+    """See Stager: writes files into the table's folder, where this node reaches the folder of its driver."""
+
+    url: str
+    start: str
+    partition_by: tuple[str, ...]
+
+    def stage(self, key: OutputKey, rows: pa.Table) -> StagedRows | str:
+        """See Stager."""
+        try:
+            written = _write(_reached(self.url, self.start), key, rows, self.start, self.partition_by)
+        except Exception as error:
+            # The driver can still take the rows; where it cannot write them either, it names the output.
+            return one_line(f"{type(error).__name__}: {error}")
+        return StagedRows(written, rows.num_rows)
+
+
+class DeltaSink(Sink):
+    """Adds outputs to a Delta table, exactly once; several outputs and several runs may write to one table."""
+
+    grouped: bool = True
+
+    def __init__(self, table: str | Path, partition_by: Sequence[str] = ()) -> None:
+        """Take the table's folder, or its URL in an object store; it is created with the first rows."""
+        self._place, self._partition_by = str(table), tuple(partition_by)
+        self._start = "driver"
+        self._table: DeltaTable | None = None
+        self._storage_of: Storage | None = None
+
+    @property
+    def _storage(self) -> Storage:
+        if self._storage_of is None:
+            self._storage_of = open_storage(self._place)
+        return self._storage_of
+
+    def begin(self, run: str, epoch: Epoch) -> None:
+        """See Sink. A table that is there must be one that this output can be added to."""
+        table = self._opened()
+        if table is not None and (there := tuple(table.metadata().partition_columns)) != self._partition_by:
+            mine = ", ".join(self._partition_by) or "nothing"
+            raise BadInput(
+                f"is partitioned by {', '.join(there) or 'nothing'}, not by {mine}",
+                where=self._place,
+                remedy=f"name the table's columns: hf.delta(…, partition_by={list(there)!r})",
+            )
+        if self._start != "driver":
+            self._storage.create(_STARTS + self._start, run.encode())
+
+    def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
+        """See Sink."""
+        return self._commit([Output(key, rows)]) > 0
+
+    def adopt(self, key: OutputKey, staged: StagedRows, epoch: Epoch) -> bool:
+        """See Sink."""
+        if not self._are_there(staged):
+            raise FileNotFoundError(staged.place)
+        return self._commit([Output(key, None, staged)]) > 0
+
+    def publish_all(self, outputs: Sequence[Output], epoch: Epoch) -> list[OutputKey]:
+        """See Sink: one commit for all of them. Of each query, nothing after an output whose files are gone is out."""
+        gone = set()
+        whole = []
+        for output in outputs:
+            query = output.key.query
+            if query in gone:
+                continue
+            if output.staged is not None and not self._are_there(output.staged):
+                gone.add(query)
+                continue
+            whole.append(output)
+        self._commit(whole)
+        return [output.key for output in whole]
+
+    # -- rows that nodes write ---------------------------------------------------------------------------------------
+
+    def stager(self, start: str) -> DeltaStager | None:
+        """See Sink."""
+        self._start = re.sub(r"[^A-Za-z0-9_-]", "-", start)
+        return DeltaStager(self._storage.url, self._start, self._partition_by)
+
+    def end_staging(self) -> None:
+        """See Sink: files that no commit names stay until VACUUM, because a late driver could still commit them."""
+        if self._start != "driver":
+            with contextlib.suppress(OSError):  # this is only tidying
+                self._storage.delete([_STARTS + self._start])
+
+    # -- what is there -----------------------------------------------------------------------------------------------
+
+    def rows(self) -> pa.Table | None:
+        """Return all rows of the table, in no order; None where there is no table."""
+        table = self._opened()
+        return None if table is None else pa.table(table.to_pyarrow_table())
+
+    def count(self) -> int:
+        """Return how many rows the table has, of whatever writer."""
+        table = self._opened()
+        return 0 if table is None else int(table.count())
+
+    # -- commits -----------------------------------------------------------------------------------------------------
+
+    def _commit(self, outputs: Sequence[Output]) -> int:
+        """Add to the table what it does not have; return how many outputs that were."""
+        written = {output.key: _files_of(output, self._write) for output in outputs}
+        schemas = [schema for schema, files in written.values() if files]
+        if not schemas:
+            return 0
+        last: Exception | None = None
+        for attempt in range(_TRIES):
+            table = self._opened() or self._created(schemas[0])
+            for schema in schemas:
+                self._check_schema(table, schema)
+            new = [output for output in outputs if written[output.key][1] and not _is_in(table, output.key)]
+            if not new:
+                return 0
+            try:
+                self._add(table, new, {output.key: written[output.key][1] for output in new})
+                return len(new)
+            except _commit_failed() as error:
+                # Another writer was faster: of this output (a driver that is over), or of this table.
+                last = error
+                time.sleep(_WAIT_SECONDS * min(attempt, 10))
+        raise CheckFailed(
+            f"could not be committed in {_TRIES} attempts: {one_line(str(last))}",
+            where=self._place,
+            remedy="let other writers of the table pause, or give this output a table of its own",
+        )
+
+    def _add(self, table: DeltaTable, outputs: Sequence[Output], files: Mapping[OutputKey, Sequence[_File]]) -> None:
+        from deltalake import CommitProperties, Transaction
+        from deltalake.transaction import AddAction, RemoveAction
+
+        now = int(time.time() * 1000)
+        actions: list[Any] = []
+        versions: dict[str, int] = {}
+        for output in outputs:
+            key = output.key
+            identity, version = _transaction(key)
+            versions[identity] = max(version, versions.get(identity, -1))
+            if key.revision:
+                actions += [RemoveAction(path, True, now, size) for path, size in _earlier_files(table, key)]
+            actions += [
+                AddAction(one.name, one.size, one.values, now, True, json.dumps({"numRecords": one.rows}))
+                for one in files[key]
+            ]
+        table.create_write_transaction(
+            actions,
+            "append",
+            table.schema(),
+            partition_by=list(self._partition_by),
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(identity, version, now) for identity, version in versions.items()]
+            ),
+        )
+
+    def _opened(self) -> DeltaTable | None:
+        """Return the table as it is now; None where there is none yet."""
+        from_deltalake = _deltalake()
+        try:
+            if self._table is None:
+                self._table = from_deltalake.DeltaTable(self._uri())
+            else:
+                self._table.update_incremental()
+        except from_deltalake.exceptions.TableNotFoundError:
+            self._table = None
+        return self._table
+
+    def _created(self, schema: pa.Schema) -> DeltaTable:
+        table = _deltalake().DeltaTable.create(
+            self._uri(), schema, mode="ignore", partition_by=list(self._partition_by) or None
+        )
+        self._table = table
+        return table
+
+    def _uri(self) -> str:
+        if is_url(self._place):
+            return self._place
+        Path(self._place).mkdir(parents=True, exist_ok=True)
+        return str(Path(self._place).resolve())
+
+    def _check_schema(self, table: DeltaTable, schema: pa.Schema) -> None:
+        there = plain_schema(pa.schema(table.schema().to_arrow()))
+        mine = plain_schema(schema)
+        if [(one.name, one.type) for one in there] != [(one.name, one.type) for one in mine]:
+            raise BadInput(
+                f"has the columns {_columns(there)}, and the output has {_columns(mine)}",
+                where=self._place,
+                remedy="give the output a table of its own, or select and name its columns as the table has them",
+            )
+
+    def _write(self, key: OutputKey, rows: pa.Table) -> str:
+        return _write(self._storage, key, rows, self._start, self._partition_by)
+
+    def _are_there(self, staged: StagedRows) -> bool:
+        """Whether files are still there: VACUUM may have removed what waited for days, and a table must not name it."""
+        _, files = _read_place(staged.place)
+        return all(one.name in self._storage.list(one.name) for one in files)
+
+
+def _transaction(key: OutputKey) -> tuple[str, int]:
+    """Return under which id and version the table remembers an output."""
+    base = f"holdfast/{key.run}/{key.query}"
+    return (base, key.batch) if not key.revision else (f"{base}/{key.batch}", key.revision)
+
+
+def _is_in(table: DeltaTable, key: OutputKey) -> bool:
+    identity, version = _transaction(key)
+    held = table.transaction_version(identity)
+    if held is not None and held >= version:
+        return True
+    # Revision 0 that comes after a correction of it is over.
+    later = None if key.revision else table.transaction_version(f"{identity}/{key.batch}")
+    return later is not None
+
+
+def _stem(key: OutputKey) -> str:
+    operator, index = key.query
+    run = re.sub(r"[^A-Za-z0-9_-]", "-", key.run)
+    return f"{run}-{operator}-{index:05d}-{key.batch:010d}-g{key.generation}"
+
+
+def _write(storage: Storage, key: OutputKey, rows: pa.Table, start: str, partition_by: Sequence[str]) -> str:
+    """Write the rows of an output; return where they are, as `StagedRows.place` has it."""
+    rows = delta_rows(rows)
+    files = []
+    for number, (values, part) in enumerate(_parts(rows, partition_by)):
+        name = f"hf-{start}-{_stem(key)}-r{key.revision}-{number:04d}.parquet"
+        file = pa.BufferOutputStream()
+        pq.write_table(part, file)
+        contents = file.getvalue()
+        size = contents.size
+        if not storage.create(name, contents):
+            # This node has written it before, or another one under this driver: with the same rows.
+            held = storage.read(name)
+            if held is None:
+                raise FileNotFoundError(name)
+            size = held.size
+        files.append([name, size, part.num_rows, values])
+    schema = rows.schema.remove_metadata().serialize().to_pybytes().hex()
+    return json.dumps({"schema": schema, "files": files})
+
+
+def _read_place(place: str) -> tuple[pa.Schema, list[_File]]:
+    fields = json.loads(place)
+    schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(fields["schema"])))
+    return schema, [_File(*one) for one in fields["files"]]
+
+
+def _files_of(output: Output, write: Callable[[OutputKey, pa.Table], str]) -> tuple[pa.Schema, list[_File]]:
+    """Return the files of an output, which are written now where no node has."""
+    if output.staged is not None:
+        return _read_place(output.staged.place)
+    if output.rows is None:
+        return pa.schema([]), []
+    return _read_place(write(output.key, output.rows))
+
+
+def _parts(rows: pa.Table, columns: Sequence[str]) -> list[tuple[dict[str, str | None], pa.Table]]:
+    """Divide rows by the values of columns; a table's files do not contain the columns that it is partitioned by."""
+    if not columns:
+        return [({}, rows)]
+    missing = [name for name in columns if name not in rows.column_names]
+    if missing:
+        raise BadInput(
+            f"has no column {missing[0]!r} to partition by",
+            field="delta.partition_by",
+            remedy=f"there are {', '.join(rows.column_names)}",
+        )
+    groups = rows.select(list(columns)).group_by(list(columns), use_threads=False).aggregate([])
+    found = []
+    for row in groups.to_pylist():
+        chosen = None
+        for name, value in row.items():
+            column = rows[name]
+            same = pc.is_null(column) if value is None else pc.fill_null(pc.equal(column, value), False)
+            chosen = same if chosen is None else pc.and_(chosen, same)
+        part = rows.filter(chosen).drop_columns(list(columns))
+        found.append(({name: _partition_text(value) for name, value in row.items()}, part))
+    return found
+
+
+def _partition_text(value: Any) -> str | None:
+    """Write a value as Delta's log does."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return "true" if value else "false"
+        case datetime():
+            at = value.astimezone(UTC) if value.tzinfo else value
+            return at.strftime("%Y-%m-%d %H:%M:%S.%f")
+        case date():
+            return value.isoformat()
+        case str() | int() | Decimal():
+            return str(value)
+        case float():
+            return repr(value)
+    raise BadInput(
+        f"a value of type {type(value).__name__} cannot be one to partition by",
+        field="delta.partition_by",
+        remedy="name columns of texts, numbers, dates or times",
+    )
+
+
+def _earlier_files(table: DeltaTable, key: OutputKey) -> list[tuple[str, int]]:
+    """Return the files of lower revisions of an output that the table has, with their sizes."""
+    of_output = re.compile(rf"hf-[^/]*-{re.escape(_stem(key))}-r([0-9]+)-[0-9]+\.parquet", re.ASCII)
+    found = []
+    for one in pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist():
+        named = of_output.fullmatch(one["path"])
+        if named is not None and int(named[1]) < key.revision:
+            found.append((one["path"], one["size_bytes"]))
+    return found
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{one.name} {one.type}" for one in schema)
+
+
+def _deltalake() -> Any:
+    try:
+        import deltalake
+        import deltalake.exceptions
+    except ModuleNotFoundError as error:
+        raise missing_extra(error) or error from None
+    return deltalake
+
+
+def _commit_failed() -> type[Exception]:
+    failed: type[Exception] = _deltalake().exceptions.CommitFailedError
+    return failed
+
+
+@cache
+def _reached(url: str, start: str) -> Storage:
+    """Return the storage, where its driver is seen from this process; what fails is tried again."""
+    storage = open_storage(url)
+    if storage.read(_STARTS + start) is None:
+        raise FileNotFoundError(f"{url} is not shared with this node")
+    return storage

@@ -1,0 +1,100 @@
+"""What a batch has of a topic for one source partition, read from the brokers. Runs on a node.
+
+The batch's record says which offsets. Where a reading before has left its checksum, the records must be the same: a
+compacted topic, or one that somebody changed, would give others. What the brokers no longer give as it was logged is
+read from the run's copy of it. Without one it is an error that names what is lost, before a row of it goes anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from holdfast.application.kafka_topics import KafkaTopic
+from holdfast.errors import CheckFailed
+from holdfast.runtime.io.file_ranges import HowRead
+from holdfast.runtime.io.kafka_records import Records, record_rows
+from holdfast.runtime.io.kafka_stream import OffsetsGone, stream_of
+from holdfast.runtime.io.offset_ranges import OffsetRange
+from holdfast.runtime.io.range_rows import RangeRows, Rejected
+from holdfast.runtime.program import SourceProgram
+
+Fetch = Callable[[KafkaTopic, OffsetRange, HowRead], Records]
+"""Returns the records of a range; `OffsetsGone` where the brokers do not have them all."""
+
+
+def fetch_offsets(reader: KafkaTopic, one: OffsetRange, how: HowRead) -> Records:
+    """Fetch a range with this process's stream of its topic partition."""
+    return stream_of(reader, one.topic, one.topic_partition, headers=wants_headers(how)).read(one.start, one.end)
+
+
+def wants_headers(how: HowRead) -> bool:
+    """Whether rows need the headers of records; they are in checksums then, too."""
+    return how.format == "raw" or "headers" in dict(how.options)
+
+
+def read_offsets(
+    source: SourceProgram,
+    one: OffsetRange,
+    how: HowRead,
+    expected: int | None,
+    copy: Callable[[], Records | None],
+    *,
+    fetch: Fetch = fetch_offsets,
+) -> RangeRows:
+    """Read a range; refuse it where it is not the one that the batch has."""
+    reader = source.reader
+    if not isinstance(reader, KafkaTopic):
+        raise CheckFailed(
+            f"batches of it have {one}, and it does not read Kafka any more",
+            where=f"source {source.id}",
+            remedy="read it as before: app.source(…, hf.kafka(…)); or begin in another directory",
+        )
+    lost: Rejected | None = None
+    try:
+        records = fetch(reader, one, how)
+    except OffsetsGone as gone:
+        held = copy()
+        if held is not None:
+            records = held
+        elif reader.fail_on_data_loss or expected is not None or gone.end < one.end:
+            raise _lost(_what_is_gone(one, gone), one) from None
+        else:
+            lost = Rejected(one.start, "", f"the brokers do not have offsets {one.start} to {gone.earliest} any more")
+            rest = replace(one, start=min(gone.earliest, one.end))
+            records = _rest(reader, rest, how, fetch)
+    except CheckFailed:
+        held = copy()
+        if held is None:
+            raise
+        records = held
+    if expected is not None and records.check() != expected:
+        held = copy()
+        if held is None or held.check() != expected:
+            raise _lost("does not have the records any more that were first read", one)
+        records = held
+    found = record_rows(records, how, source.schema, one.topic_partition)
+    return found if lost is None else replace(found, rejected=(lost, *found.rejected))
+
+
+def _rest(reader: KafkaTopic, rest: OffsetRange, how: HowRead, fetch: Fetch) -> Records:
+    try:
+        return fetch(reader, rest, how)
+    except OffsetsGone as gone:
+        raise _lost(_what_is_gone(rest, gone), rest) from None
+
+
+def _what_is_gone(one: OffsetRange, gone: OffsetsGone) -> str:
+    if gone.end < one.end:
+        return f"ends at offset {gone.end}: records were lost, or the topic was deleted and created again"
+    first = min(gone.earliest, one.end)
+    return f"begins at offset {gone.earliest}: offsets {one.start} to {first} went by its retention"
+
+
+def _lost(what: str, one: OffsetRange) -> CheckFailed:
+    return CheckFailed(
+        f"{what}: the records of {one} are lost to their batch, and nothing is published from it",
+        where=f"topic {one.topic}, partition {one.topic_partition}",
+        remedy="raise the topic's retention and begin in another directory; or go on without what is lost: "
+        "hf.kafka(…, fail_on_data_loss=False), then run `holdfast resume`",
+    )

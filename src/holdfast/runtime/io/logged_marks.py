@@ -1,0 +1,37 @@
+"""Marks of checkpoints as the record of a batch holds them: by segment. Pure.
+
+A run has one segment today, of all its partitions. A record names it all the same, so that more can follow without
+another format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.ids import SegmentId
+
+ALL_PARTITIONS = SegmentId("*")
+"""The segment that holds every partition of a run; no operator has this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedMark:
+    """That a segment's partitions take a snapshot at a batch."""
+
+    durable: bool
+
+
+LoggedMarks = Mapping[SegmentId, LoggedMark]
+"""Of one batch; segments that are not named take no snapshot at it."""
+
+
+def mark_fields(marks: LoggedMarks) -> dict[str, dict[str, bool]]:
+    """Return marks as a record holds them."""
+    return {segment: {"durable": mark.durable} for segment, mark in marks.items()}
+
+
+def marks_of(fields: Mapping[str, Any]) -> LoggedMarks:
+    """Read the marks of a record; one that an earlier version wrote has none."""
+    return {SegmentId(name): LoggedMark(bool(one["durable"])) for name, one in fields.get("marks", {}).items()}

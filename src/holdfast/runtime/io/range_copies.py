@@ -1,0 +1,175 @@
+"""Copies of ranges that a source may soon be unable to give again, in the run's log. The driver writes, nodes read.
+
+Brokers delete records by age and size, and compaction removes them. While a batch may still be needed by a recovery
+(a parked query, a checkpoint that is not durable), its ranges must stay readable. So the driver copies those that are
+about to go. A node reads a copy only where the brokers no longer give what was logged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from threading import Lock
+from typing import Protocol
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError
+from holdfast.ids import BatchId, OperatorId
+from holdfast.runtime.io.file_ranges import HowRead
+from holdfast.runtime.io.kafka_records import Records, decode_records
+from holdfast.runtime.io.offset_ranges import OffsetRange
+from holdfast.runtime.io.offset_tracker import TopicSeen, soon_gone
+from holdfast.storage.storage import Storage
+
+LOOK_SECONDS = 2.0
+"""How often it is looked for ranges that are about to go."""
+SAFE_SHARE = 0.75
+"""Of the retention time: records that are older are copied where they are still needed."""
+MOST_AT_ONCE = 8
+"""Ranges that one look copies."""
+RETENTION_SECONDS = 60.0
+"""How often the topic's settings are asked for."""
+
+
+class CopyStore:
+    """The copies of a run."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage, self._guard = storage, Lock()
+        self._names: set[str] | None = None
+
+    def has(self, source: OperatorId, batch: BatchId, partition: int, number: int) -> bool:
+        """Whether there is a copy of a range: the so-and-so-manieth of a partition in a batch."""
+        return copy_name(source, batch, partition, number) in self._known()
+
+    def add(self, source: OperatorId, batch: BatchId, partition: int, number: int, data: pa.Buffer) -> None:
+        """Keep a copy; it is safe when this returns."""
+        name = copy_name(source, batch, partition, number)
+        self._storage.create(name, data)
+        with self._guard:
+            assert self._names is not None
+            self._names.add(name)
+
+    def read(self, source: OperatorId, batch: BatchId, partition: int, number: int) -> Records | None:
+        """Return a copy; None: there is none."""
+        held = self._storage.read(copy_name(source, batch, partition, number))
+        return None if held is None else decode_records(held)
+
+    def drop(self, through: BatchId) -> None:
+        """Delete the copies of batches that no recovery can need."""
+        over = [name for name in self._known() if _batch_of(name) <= through]
+        if over:
+            self._storage.delete(over)
+            with self._guard:
+                assert self._names is not None
+                self._names.difference_update(over)
+
+    def _known(self) -> set[str]:
+        with self._guard:
+            if self._names is None:
+                self._names = set(self._storage.list("copies/"))
+            return set(self._names)
+
+
+def copy_name(source: OperatorId, batch: BatchId, partition: int, number: int) -> str:
+    """Return the name under which a range is copied: the same for everybody."""
+    return f"copies/{source}/{batch:010d}-{partition:05d}-{number:05d}"
+
+
+def _batch_of(name: str) -> int:
+    return int(name.rpartition("/")[2].partition("-")[0])
+
+
+Needed = tuple[BatchId, int, int, OffsetRange, HowRead]
+"""Batch, partition of the source, number among its ranges; the range, and how it is read."""
+
+
+class KeptTopic(Protocol):
+    """What is asked about a topic's retention."""
+
+    def retention(self) -> tuple[float | None, bool]:
+        """Return after how many seconds records go (None: not by age), and whether the topic is compacted."""
+        ...
+
+    def offsets_at(self, numbers: list[int], milliseconds: int) -> dict[int, int | None]:
+        """Return the first offset of each topic partition that is not older than a time; None: there is none."""
+        ...
+
+
+class RetentionWatch:
+    """Copies what a source still needs before it goes."""
+
+    def __init__(
+        self,
+        source: OperatorId,
+        topic: KeptTopic,
+        needed: Callable[[], Iterator[Needed]],
+        copies: CopyStore,
+        read: Callable[[OffsetRange, HowRead], Records],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`needed`: the ranges that recoveries may need. `read` fetches a range; it raises where it is gone."""
+        self._source, self._topic, self._needed, self._copies, self._read = source, topic, needed, copies, read
+        self._clock, self._wall = clock, wall
+        self._looked = self._asked = -1e9
+        self._kept: tuple[float | None, bool] = (None, False)
+        self._began: dict[int, int] = {}
+        """Where topic partitions began at the look before."""
+        self._lost: set[tuple[BatchId, int, int]] = set()
+
+    def look(self, seen: TopicSeen) -> list[str]:
+        """Copy ranges that may go soon; return lines about it. Not more often than every few seconds."""
+        now = self._clock()
+        if now - self._looked < LOOK_SECONDS:
+            return []
+        self._looked = now
+        there = [
+            one for one in self._needed() if one[:3] not in self._lost and not self._copies.has(self._source, *one[:3])
+        ]
+        lines: list[str] = []
+        if there:
+            lines = self._copy([one for one in there if self._goes(one[3], seen, aged=self._aged(seen))][:MOST_AT_ONCE])
+        self._began = {number: one.earliest for number, one in seen.partitions.items()}
+        return lines
+
+    def _aged(self, seen: TopicSeen) -> dict[int, int | None]:
+        """Return the first offset of each topic partition that is not about to go by its age."""
+        if self._clock() - self._asked >= RETENTION_SECONDS:
+            self._kept, self._asked = self._topic.retention(), self._clock()
+        seconds, _ = self._kept
+        if seconds is None:
+            return {}
+        safe = self._topic.offsets_at(list(seen.partitions), round(1000 * (self._wall() - SAFE_SHARE * seconds)))
+        # Where no record is young enough, all are about to go.
+        return {number: seen.partitions[number].end if at is None else at for number, at in safe.items()}
+
+    def _goes(self, one: OffsetRange, seen: TopicSeen, *, aged: dict[int, int | None]) -> bool:
+        number = one.topic_partition
+        if number not in seen.partitions:
+            return False
+        earliest = seen.partitions[number].earliest
+        before = self._began.get(number, earliest)
+        return soon_gone(one.start, earliest, before, aged.get(number), compacted=self._kept[1])
+
+    def _copy(self, due: list[Needed]) -> list[str]:
+        lines, copied = list[str](), list[Needed]()
+        for batch, partition, number, one, how in due:
+            try:
+                records = self._read(one, how)
+            except HoldfastError as error:
+                lines.append(f"{one} (batch {batch}) cannot be copied, and is tried again: {error}")
+                break
+            except LookupError:
+                self._lost.add((batch, partition, number))
+                lines.append(f"{one} (batch {batch}) went before a copy was made: a recovery that reads it again fails")
+                continue
+            self._copies.add(self._source, batch, partition, number, records.encode())
+            copied.append((batch, partition, number, one, how))
+        if copied:
+            first = copied[0][3]
+            more = "" if len(copied) == 1 else f" and {len(copied) - 1} more ranges"
+            lines.append(f"{first}{more} may go soon and are still needed: copied into the run's log")
+        return lines

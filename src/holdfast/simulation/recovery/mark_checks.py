@@ -1,0 +1,46 @@
+"""What must hold of marks in every simulated recovery: seen as desired states are handed out. Runs anywhere.
+
+A mark that comes late, or that another driver would not find, does no harm to outputs, and checkpoints come all the
+same: the end of a run would not show it.
+"""
+
+from __future__ import annotations
+
+from holdfast.ids import BatchId
+from holdfast.recovery.cluster_state import ClusterState
+from holdfast.runtime.messages import DesiredState
+from holdfast.simulation.recovery.storage import LogWatch
+from holdfast.simulation.recovery.stores import Complain
+
+
+class MarkChecks:
+    """Looks at the marks of one driver."""
+
+    def __init__(self, state: ClusterState, generation: int, watch: LogWatch, complain: Complain) -> None:
+        self._state, self._generation, self._watch, self._complain = state, generation, watch, complain
+        self._checkpoint = self._handed_out = state.checkpoints.global_batch
+        """The last checkpoint, and up to where workers were given the log."""
+        self._marks: set[BatchId] = set()
+
+    def look(self, desired: DesiredState) -> None:
+        """See that a desired state has the marks of the batches that it is the first to give to workers."""
+        checkpoints = self._state.checkpoints
+        if checkpoints.global_batch < self._checkpoint:
+            self._handed_out, self._marks = checkpoints.global_batch, set()  # everything starts anew
+        self._checkpoint = checkpoints.global_batch
+        if not desired.assignments:
+            return
+        through = max(one.through for one in desired.assignments.values())
+        marks = set(checkpoints.marks)
+        for mark in sorted(marks - self._marks):
+            if mark == through and checkpoints.is_durable(mark):
+                continue  # a run that ends orders a checkpoint at its last batch
+            if not self._watch.was_marked(mark, self._generation):
+                self._complain(f"batch {mark} is a mark, and no record says so")
+            if mark <= self._handed_out:
+                self._complain(f"batch {mark} is marked, and workers were given batch {self._handed_out} before")
+        first = BatchId(max(self._handed_out, checkpoints.global_batch) + 1)
+        fresh = {BatchId(n) for n in range(first, through + 1) if self._watch.is_marked(BatchId(n), self._generation)}
+        if fresh and not fresh & marks:
+            self._complain(f"batch {min(fresh)} is marked in the log, and handed out without a mark")
+        self._handed_out, self._marks = max(self._handed_out, through), marks

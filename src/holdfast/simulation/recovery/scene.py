@@ -1,0 +1,134 @@
+"""What a seed draws before anything happens: an application and its later layouts, a cluster, a strategy, the faults.
+
+Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from holdfast.ids import PartitionId
+from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
+from holdfast.runtime.coordinator.pacing import CycleSettings
+from holdfast.runtime.program import Program
+from holdfast.simulation.recovery.applications import Recipe, draw_change, draw_recipe
+from holdfast.simulation.recovery.faults import Mischief, draw_mischief
+
+WAIT_SECONDS = 900.0
+"""How long a driver that brings an old layout to its end waits for nodes before it gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyScene:
+    """Second copies of partitions, drawn apart: what other runs draw stays the same."""
+
+    seed: int
+    share: float
+    lag: int
+    room: float
+    """How much more nodes carry than in other runs."""
+
+    def replicas(self, program: Program) -> tuple[PartitionId, ...]:
+        """Return who has a copy, by the partition's name alone."""
+        chances = {p: random.Random(f"{p} {self.seed} copy").random() for p in program.partitions}
+        sure = [p for p in program.partitions if program.operators[p.operator].deterministic]
+        return tuple(sorted((p for p in sure if chances[p] < self.share), key=lambda p: chances[p]))
+
+
+@dataclass(slots=True)
+class Scene:
+    """What a seed draws first."""
+
+    draw: random.Random
+    recipe: Recipe = field(init=False)
+    layouts: list[Recipe] = field(init=False)
+    """Layouts that the application is restarted with, one after the other; in most runs none."""
+    strategy: RecoveryStrategy = field(init=False)
+    pace: CycleSettings = field(init=False)
+    count: int = field(init=False)
+    input_seed: int = field(init=False)
+    nodes: int = field(init=False)
+    spare: float = field(init=False)
+    mischief: Mischief = field(init=False)
+    copies: CopyScene | None = None
+    """Which partitions have a second copy, in runs that have copies."""
+    _recovery: RecoverySettings = field(init=False)
+    _backup_share: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        draw = self.draw
+        self.recipe = draw_recipe(draw)
+        self.layouts = []
+        for _ in range(draw.choice((0, 0, 0, 1, 1, 2))):
+            self.layouts.append(draw_change(draw, self.layouts[-1] if self.layouts else self.recipe))
+        self.strategy = draw.choices(list(RecoveryStrategy), weights=[6, 2, 1, 1])[0]
+        self.count = draw.choice((8, 10, 12))
+        self.input_seed = draw.randrange(4)
+        self.pace = CycleSettings(
+            checkpoint_batches=draw.choice((1, 2, 3, 4)),
+            durable_every=draw.choice((1, 2, 3)),
+            most_batches=draw.choice((1, 2, 8)),
+            most_tries=60,
+            wait_seconds=1e9,
+        )
+        self.nodes = draw.randint(3, 8)
+        # With a little to spare: after failures not everything fits.
+        self.spare = draw.choice((1.1, 1.3, 1.6))
+        self.mischief = draw_mischief(draw)
+        self._backup_share = draw.choice((0.0, 0.0, 0.2))
+        self._recovery = RecoverySettings(
+            strategy=self.strategy,
+            incremental_after_losses=draw.choice((1, 1, 1, 2)),
+            level_lag=draw.choice((0, 1, 2)),
+            buffer_bytes=draw.choice((float("inf"), float("inf"), 400.0)),
+        )
+
+    def capacity(self, program: Program) -> float:
+        """Return what a node can carry."""
+        costs, spare = program.topology.cost, self.spare if self.copies is None else self.spare * self.copies.room
+        return max(float(costs.sum()) / self.nodes * spare, float(costs.max()) * 1.05) / 0.8
+
+    def settings(self, program: Program) -> RecoverySettings:
+        """Return how a driver of this program recovers; who keeps backups is drawn by the partition's name alone."""
+        backups = frozenset(
+            p for p in program.partitions if random.Random(f"{p} {self.input_seed}").random() < self._backup_share
+        )
+        found = self._recovery
+        return RecoverySettings(
+            strategy=found.strategy,
+            backup_partitions=backups,
+            incremental_after_losses=found.incremental_after_losses,
+            level_lag=found.level_lag,
+            buffer_bytes=found.buffer_bytes,
+            replicas=() if self.copies is None else self.copies.replicas(program),
+            replica_lag=found.replica_lag if self.copies is None else self.copies.lag,
+        )
+
+
+def is_resident(seed: int) -> bool:
+    """Whether workers stay in a run: in every third, with each kind of sink, of snapshots and of snapshot store."""
+    return seed // 36 % 3 == 1
+
+
+def has_copies(seed: int) -> bool:
+    """Whether partitions have second copies in a run: in every third of those whose workers stay."""
+    return is_resident(seed) and seed // 108 % 3 == 2
+
+
+def draw_copies(seed: int) -> CopyScene:
+    """Draw who has copies."""
+    draw = random.Random(f"{seed} copies")
+    return CopyScene(seed, draw.choice((0.4, 0.7, 1.0)), draw.choice((0, 1, 4)), draw.choice((1.0, 1.5, 2.5)))
+
+
+def layout_pace(pace: CycleSettings) -> CycleSettings:
+    """Return the pace of a driver that brings an old layout to its end: it does not wait for nodes for ever."""
+    return CycleSettings(
+        checkpoint_batches=pace.checkpoint_batches,
+        durable_every=pace.durable_every,
+        most_batches=pace.most_batches,
+        most_tries=pace.most_tries,
+        wait_seconds=WAIT_SECONDS,
+        batches_behind=pace.batches_behind,
+    )

@@ -1,0 +1,221 @@
+"""What all drivers of a simulated run share: storage, sinks, snapshots, the clock, and who watches. Runs anywhere."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from holdfast.ids import OperatorId
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.coordinator.liveness import SignWriter
+from holdfast.runtime.identity import describe
+from holdfast.runtime.io.batch_log import BatchLog
+from holdfast.runtime.io.file_reader import FileReader
+from holdfast.runtime.io.intake import Intake
+from holdfast.runtime.io.parquet_sink import ParquetSink
+from holdfast.runtime.program import Program, SourceProgram
+from holdfast.simulation.recovery.agents import AgentSnapshots
+from holdfast.simulation.recovery.applications import Recipe, inputs_of, program_of
+from holdfast.simulation.recovery.checks import StepChecks, Violation
+from holdfast.simulation.recovery.cluster import FakeClock, SimulatedCluster
+from holdfast.simulation.recovery.faults import Fault, draw_leaving, draw_transport
+from holdfast.simulation.recovery.folders import READER, SimulatedFolder, allows_in_place, is_in_place
+from holdfast.simulation.recovery.network import Network
+from holdfast.simulation.recovery.poison import Poison
+from holdfast.simulation.recovery.poison_rows import PoisonRows
+from holdfast.simulation.recovery.scene import Scene, draw_copies, has_copies, is_resident
+from holdfast.simulation.recovery.storage import DriverStorage, LogWatch, Outage, SimulatedReader
+from holdfast.simulation.recovery.stores import (
+    SlowSnapshotStore,
+    Snapshots,
+    StagingWatchedSink,
+    WatchedSink,
+)
+from holdfast.storage.memory import MemoryStorage
+
+RUN = "run"
+"""The name of every simulated run."""
+
+
+class DriverDied(BaseException):
+    """The driver is killed: nothing that it did not write down is left of it."""
+
+
+class Found(BaseException):
+    """A violation ends a run, wherever it is found: nothing in between may take it for a failure of its own."""
+
+    def __init__(self, violation: Violation) -> None:
+        super().__init__(violation.what)
+        self.violation = violation
+
+
+@dataclass(slots=True)
+class Driver:
+    """A driver, with all that is its own."""
+
+    number: int
+    claim: int
+    generation: int
+    program: Program
+    cluster: SimulatedCluster
+    batch_log: BatchLog
+    intake: Intake
+    readers: dict[OperatorId, SimulatedReader]
+    files: dict[OperatorId, FileReader]
+    """The readers of sources that are read in place."""
+    coordinator: Coordinator
+    checks: StepChecks
+    signs: SignWriter
+    ended: bool = field(default=False)
+
+
+def has_agents(seed: int) -> bool:
+    """Whether machines have agents with a ring of peers in this seed."""
+    return seed % 4 == 3
+
+
+class World:
+    """The world of one seed, whoever drives the run in it."""
+
+    def __init__(
+        self,
+        seed: int,
+        record: bool,
+        touch: Callable[[str], None],
+        may_lose: Callable[[str], bool],
+    ) -> None:
+        """`touch` is called where a driver may die or be frozen; `may_lose`: whether a durable snapshot may be lost."""
+        self.seed, self.touch = seed, touch
+        self.scene = Scene(random.Random(seed))
+        self.draw, self.mischief = self.scene.draw, self.scene.mischief
+        self.resident = is_resident(seed)
+        if self.resident:
+            self.mischief.rates.update(draw_transport(seed))
+        if has_copies(seed):
+            self.scene.copies = draw_copies(seed)
+            self.mischief.rates.update(draw_leaving(seed, self.mischief.rates))
+        self.clock = FakeClock()
+        self.journal: list[str] | None = [] if record else None
+        self.network = Network(self.mischief, self.clock, self.note)
+        self.outage = Outage(self.mischief, self.clock)
+        self.objects = MemoryStorage()
+        """The run's storage as it is."""
+        self.snapshot_store: Snapshots
+        if has_agents(seed):
+            # Most snapshots are on the ring then, and not in the run's storage as well.
+            self.scene.pace = replace(self.scene.pace, durable_every=3)
+            self.snapshot_store = AgentSnapshots(
+                self.objects, self.outage, self.clock, self.network, self.complain, may_lose, seed
+            )
+        else:
+            self.snapshot_store = SlowSnapshotStore(self.mischief, self.clock, self.complain, may_lose)
+        self.recipes = [self.scene.recipe, *self.scene.layouts]
+        given = inputs_of(self.scene.recipe, self.scene.input_seed, self.scene.count)
+        sources = program_of(self.scene.recipe).sources
+        self.inputs = {name: [batch[name] for batch in given] for name in sources}
+        in_place = is_in_place(seed) and _allow_in_place(self.recipes)
+        self.folders = {
+            name: SimulatedFolder(name, tables, seed, self.clock, self.mischief, touch)
+            for name, tables in (self.inputs.items() if in_place else ())
+        }
+        self.watch = LogWatch(
+            self.objects,
+            self.complain,
+            self.sources_of(program_of(self.scene.recipe)),
+            {_identity(program_of(one)): one for one in self.recipes},
+            self.folders,
+        )
+        self.storage = DriverStorage(self.objects, touch, self.outage, self.watch.created)
+        """The run's storage as drivers see it."""
+        self.node_storage = DriverStorage(self.objects, _nothing, self.outage, _nothing)
+        """The run's storage as nodes see it."""
+        self.durable = DriverStorage(self.snapshot_store.folder, touch, self.outage, self.snapshot_store.created)
+        """Durable snapshots as drivers see them."""
+        self.poison = Poison(seed, self.objects, self.mischief, self.clock)
+        self.poison_rows = PoisonRows(seed, self.mischief, resident=self.resident)
+        self.scene.pace = replace(self.scene.pace, batches_behind=self.poison_rows.batches_behind)
+        self.sinks: dict[OperatorId, WatchedSink | ParquetSink] = {}
+        self.late: dict[tuple[OperatorId, OperatorId], WatchedSink] = {}
+        self.foreign: list[str] = []
+        """Objects of another run where this one is to write its outputs."""
+        if seed % 9 == 1:
+            outputs = dict.fromkeys(p.operator for p in program_of(self.scene.recipe).outputs)
+            self.foreign = [f"out/{name}/_holdfast/run.json" for name in outputs]
+            for name in self.foreign:
+                self.objects.create(name, b'{"run": "another"}')
+
+    def sources_of(self, program: Program) -> dict[OperatorId, SourceProgram]:
+        """Return a program's sources as this world has them: from files, or ingested."""
+        return {
+            name: replace(source, reader=READER) if name in self.folders else source
+            for name, source in program.sources.items()
+        }
+
+    def open_files(self, path: str) -> SimulatedFolder:
+        """Return what opens the file at a path."""
+        return self.folders[OperatorId(path.split("/")[1])]
+
+    def take_foreign_away(self) -> None:
+        """The run has been refused: its outputs go elsewhere."""
+        self.mischief.injected[Fault.OUTPUTS_TAKEN] += 1
+        self.objects.delete(self.foreign)
+        self.foreign = []
+
+    def sinks_of(self, program: Program) -> dict[OperatorId, WatchedSink | ParquetSink]:
+        """Return the sinks of a program's outputs."""
+        for name in dict.fromkeys(p.operator for p in program.outputs):
+            if name not in self.sinks:
+                self.sinks[name] = self._sink(name)
+        return {name: self.sinks[name] for name in dict.fromkeys(p.operator for p in program.outputs)}
+
+    def _sink(self, name: OperatorId) -> WatchedSink | ParquetSink:
+        """Return a sink: in every third run nodes stage rows, in every other third outputs are Parquet files."""
+        if self.seed % 3 == 0:
+            return StagingWatchedSink(self.touch, self.complain, self.mischief, at_sink=self.poison.at_sink)
+        if self.seed % 3 == 1:
+            return ParquetSink(self.storage.within(f"out/{name}"))
+        return WatchedSink(self.touch, self.complain, at_sink=self.poison.at_sink)
+
+    def late_sink(self, operator: OperatorId, feed: OperatorId) -> WatchedSink:
+        """Return the sink of rows that came too late."""
+        return self.late.setdefault((operator, feed), WatchedSink(self.touch, self.complain))
+
+    def note(self, line: str) -> None:
+        """Write a line into the journal."""
+        if self.journal is not None:
+            self.journal.append(f"{self.clock.now:8.1f}  {line}")
+
+    def complain(self, what: str) -> None:
+        """Something has happened that must not."""
+        raise Found(Violation(what))
+
+    def found(self, violation: Violation) -> None:
+        """As `complain`, with the partitions that it is about."""
+        raise Found(violation)
+
+
+def _allow_in_place(recipes: Sequence[Recipe]) -> bool:
+    return all(allows_in_place(program_of(one)) for one in recipes)
+
+
+def reads_in_place(seed: int) -> bool:
+    """Whether sources are read in place in a run."""
+    if not is_in_place(seed):
+        return False
+    scene = Scene(random.Random(seed))
+    return _allow_in_place([scene.recipe, *scene.layouts])
+
+
+def _identity(program: Program) -> str:
+    return json.dumps(describe(program)["operators"], sort_keys=True)
+
+
+def recipe_of(application: bytes) -> Recipe:
+    """Return the recipe that a driver has kept as its application."""
+    return Recipe.parse(application.decode())
+
+
+def _nothing(what: str) -> None:
+    pass

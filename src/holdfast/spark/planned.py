@@ -1,0 +1,168 @@
+"""The plan that a run executes: from targets, from a plan's file, or from `auto`. Runs on the driver, before a start.
+
+What a run executes of a joint plan today: one checkpoint interval for all operators, the backups, and the code, as the
+share of nodes whose loss a checkpoint survives, so that the ring may grow and shrink. What it does not execute
+(segments, replicas) is a line at the start. Settings that somebody has set go before the plan, and a line says so.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import BadInput
+from holdfast.ids import PartitionId
+from holdfast.planning.joint.conflicts import refuse, require_room
+from holdfast.planning.joint.explaining import as_executed, not_executed, plan_document, promises_of, read_plan
+from holdfast.planning.joint.model import JointModel, JointPlan
+from holdfast.planning.joint.search import plan_jointly
+from holdfast.planning.joint.targets import Targets, assumptions_of
+from holdfast.runtime.coordinator.profile_records import last_profile
+from holdfast.spark.settings import PREFIX, Settings
+from holdfast.storage.storage import Storage
+from holdfast.topology import Topology, fingerprint, from_document
+
+AUTO = "auto"
+PLAN_SECONDS = 3.0
+"""How long a start may plan."""
+NEVER = 2**31 - 1
+"""Batches after which a checkpoint is taken at the latest, where a plan says how many seconds are between two."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunPlan:
+    """What a run executes, and what it promises by that."""
+
+    document: Mapping[str, Any]
+    """The whole plan, as `holdfast plan auto --json` prints it."""
+    interval: float
+    backups: frozenset[PartitionId]
+    tolerate: float | None
+    """Share of the nodes whose loss a checkpoint survives; None: there are no fragments."""
+    predicted: tuple[Mapping[str, Any], ...]
+    """The promises of what is executed."""
+    lines: tuple[str, ...]
+    """For people: what is planned, and what is not executed."""
+
+    def applied(self, settings: Settings, given: Mapping[str, str]) -> tuple[Settings, list[str]]:
+        """Return the settings with the plan's; what somebody has set stays, with a line about it."""
+        wanted: dict[str, tuple[str, Any]] = {
+            "checkpoint_seconds": ("checkpoint.seconds", self.interval),
+            "checkpoint_batches": ("checkpoint.batches", NEVER),
+        }
+        fixed = {f"{PREFIX}store.dataFragments", f"{PREFIX}store.parityFragments"} & set(given)
+        if self.tolerate is not None and not fixed:
+            wanted["store_tolerate_node_loss"] = ("store.tolerateNodeLoss", self.tolerate)
+        changed, kept = {}, []
+        for field, (key, value) in wanted.items():
+            if PREFIX + key in given:
+                kept.append(PREFIX + key)
+            else:
+                changed[field] = value
+        kept += sorted(fixed)
+        if f"{PREFIX}retention" in given:
+            kept.append(f"{PREFIX}retention")
+        line = f"set by hand, so not as planned, and promises may not hold: {', '.join(kept)}"
+        return replace(settings, **changed), [line] if kept else []
+
+    def event(self) -> dict[str, Any]:
+        """Return what the event `plan` says."""
+        document = self.document
+        return {
+            "topology": document["topology"],
+            "targets": document["targets"],
+            "interval_seconds": self.interval,
+            "backups": sorted(str(p) for p in self.backups),
+            "fragments": document["fragments"],
+            "not_executed": document["executed"]["not_executed"],
+            "predicted": [dict(one) for one in self.predicted],
+        }
+
+
+def plan_for_run(
+    given: object,
+    topology: Topology,
+    storage: Storage | None,
+    *,
+    nodes: int | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> RunPlan | None:
+    """Return the plan for a run: `auto`, targets, or a plan's file; None where none is asked for.
+
+    `auto` and targets plan with the profile that an earlier driver of the run has left in its storage, where it is of
+    this topology; else with what the application declares. Contradicting targets end with status 3, before a start.
+    """
+    if given is None:
+        return None
+    if isinstance(given, Targets) or given == AUTO:
+        wanted = given if isinstance(given, Targets) else Targets()
+        return _made(wanted, topology, storage, nodes, clock)
+    if not isinstance(given, str | Path):
+        raise BadInput(f"{given!r} is not a plan", field="plan", remedy='give "auto", a plan\'s file, or hf.targets(…)')
+    where = str(given)
+    try:
+        document = json.loads(Path(given).read_bytes())
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror}", where=where, remedy="give a plan's file") from None
+    except ValueError:
+        raise BadInput("is not JSON", where=where, remedy="give what `holdfast plan auto --json` printed") from None
+    if isinstance(document, dict) and "plan" not in document and "backups" in document:
+        raise BadInput(
+            "is a plan of backups only",
+            where=where,
+            remedy=f"give it as {PREFIX}retention, or a joint plan (`holdfast plan auto --json`)",
+        )
+    model, plan, measured = read_plan(document, where, topology)
+    return _run_plan(model, plan, measured)
+
+
+def _made(
+    wanted: Targets, topology: Topology, storage: Storage | None, nodes: int | None, clock: Callable[[], float]
+) -> RunPlan:
+    measured: dict[str, Any] | None = None
+    if storage is not None and (document := last_profile(storage)) is not None:
+        known = from_document(document)
+        if fingerprint(known) == fingerprint(topology):
+            topology, measured = known, document.get("measured")
+    assumed = assumptions_of(measured)
+    if nodes is not None and "nodes" not in assumed.sources:
+        assumed = assumed.given(nodes=nodes)
+    require_room(topology, wanted, assumed)
+    model = JointModel(topology, wanted, assumed)
+    # What is not executed must not be what keeps a target.
+    found = plan_jointly(model, clock=clock, seconds=PLAN_SECONDS, one_segment=True, replicas=False)
+    if not found.keeps_targets:
+        raise refuse(topology, wanted, assumed, clock, finished=found.finished, one_segment=True, replicas=False)
+    made = _run_plan(model, found.plan, measured)
+    if wanted.replicas:
+        made = replace(
+            made, lines=(*made.lines, f"replicas are not executed yet: a budget of {wanted.replicas:g} is unused")
+        )
+    return made
+
+
+def _run_plan(model: JointModel, plan: JointPlan, measured: Mapping[str, Any] | None) -> RunPlan:
+    executed = as_executed(plan, model)
+    evaluated = model.evaluate(executed)
+    promises = tuple(promises_of(model, executed, evaluated))
+    code = plan.coding
+    backups = frozenset(model.topology.partitions([int(v) for v in plan.backups.nonzero()[0]]))
+    slowest = max((one["predicted"] for one in promises if one["what"] == "recovery"), default=0.0)
+    lines = [
+        f"plan: a checkpoint every {executed.interval.min():.3g} s, {len(backups)} backups, fragments {code}; "
+        f"predicted: all queries back within {slowest:.3g} s, overhead {evaluated.overhead:.2%}",
+        *not_executed(plan, model),
+    ]
+    return RunPlan(
+        document=plan_document(model, plan, measured),
+        interval=float(executed.interval.min()),
+        backups=backups,
+        # A little more: of as many nodes as were planned for, the share must come to k whatever is rounded.
+        tolerate=(code.parity + 1e-6) / code.total if code.parity else None,
+        predicted=promises,
+        lines=tuple(lines),
+    )

@@ -1,0 +1,148 @@
+"""Parked queries in the recovery machine: who is held back, what is kept, what survives a loss and a restart."""
+
+from __future__ import annotations
+
+from holdfast.ids import BatchId
+from holdfast.recovery.cluster_state import ParkedQuery
+from holdfast.recovery.effects import Fence, Forget, GlobalCheckpoint, Parked, RecoveryEnded, Resumed, RollBack
+from holdfast.recovery.events import PartitionsReported, QueriesParked, QueriesResumed
+from holdfast.recovery.strategy import RecoverySettings
+from recovery.machine_driving import Driven, chain, part, star
+
+WHY = ParkedQuery(part("b"), BatchId(4), "ValueError: thirteen", 100.0, 4)
+
+
+def park(driven: Driven, *queries: str) -> None:
+    driven.tell(QueriesParked({part(one): WHY for one in queries}))
+
+
+def resume(driven: Driven, *queries: str, request: int = -1) -> None:
+    driven.tell(QueriesResumed(tuple(map(part, queries)), request))
+
+
+def running(settings: RecoverySettings | None = None) -> Driven:
+    """Source `s`, queries `a`, `b`, `c`; all at batch 3, and a checkpoint there."""
+    driven = Driven(star([3, 1, 2]), settings, nodes={"m": 10.0, "n": 10.0})
+    driven.cycle(3)
+    driven.checkpoint(3)
+    return driven
+
+
+def test_a_parked_query_is_held_back_and_no_other() -> None:
+    driven = running()
+    park(driven, "b")
+    assert [type(one).__name__ for one in driven.effects] == ["Parked", "Changed", "Keep"]
+    assert driven.of(Parked) == [Parked(part("b"), WHY)]
+    assert not driven.of(Fence), "no epoch begins"
+    assert not driven.of(RollBack)
+    assert [driven.state(one) for one in "sabc"] == ["running", "running", "parked", "running"]
+    park(driven, "b")
+    assert driven.effects == [], "once"
+
+
+def test_what_a_parked_query_needs_is_kept_until_it_has_passed() -> None:
+    driven = running()
+    park(driven, "b")
+    driven.machine.state.partitions[part("b")].frontier = BatchId(3)
+    for batch in (5, 8):
+        live = {part(one): BatchId(batch) for one in "sac"}
+        out = {part(one): BatchId(batch) for one in "ac"}
+        driven.tell(PartitionsReported(driven.machine.state.epoch, BatchId(batch), live, frozenset(live), out))
+    assert driven.machine.state.keep_from()[part("s")] == 4, "it stands at 3"
+    resume(driven, "b")
+    assert driven.of(Resumed) == [Resumed(part("b"))]
+    assert driven.state("b") == "catching-up"
+    driven.cycle(8)
+    driven.checkpoint(8)
+    assert driven.of(RecoveryEnded)
+    assert driven.machine.state.keep_from()[part("s")] == 9
+
+
+def test_while_a_query_is_parked_the_others_checkpoint_without_it() -> None:
+    """Those who go on move their checkpoint, and drop what they saved before."""
+    driven = running()
+    park(driven, "b")
+    dropped = 0
+    for batch in (5, 7, 9):
+        live = {part(one): BatchId(batch) for one in "sac"}
+        out = {part(one): BatchId(batch) for one in "ac"}
+        driven.tell(PartitionsReported(driven.machine.state.epoch, BatchId(batch), live, frozenset(live), out))
+        driven.checkpoint(batch, without="b")
+        (moved,) = driven.of(GlobalCheckpoint)
+        assert moved == GlobalCheckpoint(BatchId(batch), BatchId(-1), BatchId(-1), (part("b"),))
+        dropped += len(driven.of(Forget))
+    checkpoints = driven.machine.state.checkpoints
+    assert [checkpoints.line[part(one)] for one in "sacb"] == [9, 9, 9, 3]
+    assert driven.machine.state.keep_from() == {part("s"): 4, part("a"): 10, part("c"): 10, part("b"): 4}
+    assert dropped
+
+
+def test_a_sink_that_fails_parks_its_query_and_its_partition_goes_on_for_others() -> None:
+    driven = Driven(chain("sab", outputs={"a": 1, "b": 1}), nodes={"m": 10.0})
+    driven.cycle(3)
+    park(driven, "a")
+    assert [driven.state(one) for one in "sab"] == ["running"] * 3, "b needs a's rows"
+    assert not driven.machine.state.available(part("a"))
+    assert driven.machine.state.available(part("b"))
+    park(driven, "b")
+    assert [driven.state(one) for one in "sab"] == ["parked"] * 3, "nobody needs them now"
+    resume(driven, "b")
+    assert [driven.state(one) for one in "sab"] == ["catching-up"] * 3
+
+
+def test_a_lost_partition_of_a_parked_query_comes_back_parked() -> None:
+    driven = running()
+    park(driven, "b")
+    lost = driven.node("b")
+    assert lost is not None
+    driven.lose(lost)
+    driven.arrive({"x": 10.0})
+    driven.cycle(3)
+    assert driven.state("b") == "parked"
+    assert set(driven.machine.state.parked) == {part("b")}
+    resume(driven, "b")
+    driven.cycle(3)
+    assert driven.state("b") == "running"
+
+
+def test_what_is_parked_and_which_requests_were_taken_is_written_down() -> None:
+    driven = running()
+    park(driven, "b", "c")
+    resume(driven, "c", request=7)
+    written = driven.machine.state.written()
+    assert written["parked"] == {"b[0]": WHY.written()}
+    assert written["requests"] == 7
+    assert ParkedQuery.read(WHY.written()) == WHY
+    resume(driven, "a", request=8)
+    assert (driven.effects, driven.machine.state.requests) == ([], 8), "a query that is not parked: nothing to do"
+
+
+def test_at_the_bound_of_buffers_the_least_valuable_live_query_pauses() -> None:
+    driven = running(RecoverySettings(buffer_bytes=100.0))
+    park(driven, "b")
+    for _ in range(2):
+        live = {part(one): BatchId(5) for one in "sac"}
+        driven.tell(
+            PartitionsReported(driven.machine.state.epoch, BatchId(5), live, frozenset(live), {}, kept_bytes=1000)
+        )
+    assert [driven.state(one) for one in "sabc"] == ["running", "running", "parked", "paused"]
+    resume(driven, "b")
+    driven.tell(PartitionsReported(driven.machine.state.epoch, BatchId(5), {}, frozenset(), {}, kept_bytes=1000))
+    assert "paused" not in [driven.state(one) for one in "sabc"], "nothing is kept for anybody"
+
+
+def test_partitions_continue_with_the_last_paused_query_that_is_resumed() -> None:
+    """Queries `a` and `b` were paused and then parked and resumed one after the other, with no report in between."""
+    driven = Driven(chain("sab", outputs={"a": 1, "b": 1}), RecoverySettings(buffer_bytes=100.0), nodes={"m": 10.0})
+    driven.cycle(3)
+    park(driven, "a")
+    for _ in range(2):
+        driven.cycle(5, kept_bytes=1000)
+    assert [driven.state(one) for one in "sab"] == ["paused"] * 3
+    resume(driven, "a")
+    assert [driven.state(one) for one in "sab"] == ["catching-up", "catching-up", "paused"], "a is not paused any more"
+    park(driven, "b")
+    resume(driven, "b")
+    assert [driven.state(one) for one in "sab"] == ["catching-up"] * 3
+    driven.cycle(5, kept_bytes=1000)
+    assert "paused" not in [driven.state(one) for one in "sab"]

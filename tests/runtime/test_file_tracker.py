@@ -1,0 +1,188 @@
+"""Which files come next, by pure values: order, settling, what is seen, the low-water mark, ranges of partitions."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+import holdfast as hf
+from holdfast.application.readers import file_options
+from holdfast.runtime.io import file_tracker
+from holdfast.runtime.io.file_tracker import (
+    SMALL_RANGE,
+    FilePosition,
+    FileTracker,
+    Taken,
+    position_fields,
+    position_of,
+)
+from holdfast.storage.source_files import SourceFile
+
+NS = 1_000_000_000
+WALL = 1_000_000.0
+
+
+def file(path: str, size: int = 10, *, at: float = 1.0) -> SourceFile:
+    return SourceFile(path, size, round(at * NS))
+
+
+def tracker(partitions: int = 1, *, atomic: bool = True, format_: str = "csv", **options: object) -> FileTracker:
+    return FileTracker(format_, file_options(hf.files("x", format_, **options)), partitions, atomic)
+
+
+def take(one: FileTracker, most: int = 1 << 30) -> Taken:
+    taken = one.take(most)
+    one.logged(taken)
+    return taken
+
+
+def paths(taken: Taken) -> list[str]:
+    return [each.file.path for each in taken.ranges]
+
+
+def test_files_come_in_the_order_of_their_times_and_once() -> None:
+    one = tracker()
+    listing = [file("b", at=1), file("a", at=2), file("c", at=1)]
+    one.look(listing, now=0, wall=WALL)
+    assert one.pending
+    assert paths(take(one)) == ["b", "c", "a"]
+    assert not one.pending
+    one.look([*listing, file("early", at=0.5)], now=1, wall=WALL)
+    assert paths(take(one)) == ["early"], "files may come out of order"
+
+
+def test_a_file_that_comes_twice_is_read_once_and_reported_where_it_has_grown() -> None:
+    one = tracker()
+    one.look([file("a")], now=0, wall=WALL)
+    take(one)
+    assert one.look([file("a", at=9)], now=1, wall=WALL) == [], "the same content written again"
+    assert not one.pending
+    said = one.look([file("a", 15, at=9)], now=2, wall=WALL)
+    assert [(each.kind, each.line) for each in said] == [
+        ("changed", "a had 10 bytes when it was read, and has 15: what was added is not read")
+    ]
+    assert not one.pending
+    assert one.look([file("a", 15, at=9)], now=3, wall=WALL) == [], "said once"
+
+
+def test_a_file_that_may_be_half_written_waits_until_it_stays_as_it_is() -> None:
+    one = tracker(atomic=False, settle="2 seconds")
+    fresh = WALL - 1
+    one.look([file("a", 5, at=fresh), file("old", at=WALL - 100)], now=0, wall=WALL)
+    assert one.unsettled
+    assert paths(take(one)) == ["old"], "nobody has written to it for long"
+    one.look([file("a", 8, at=fresh + 1)], now=1.5, wall=WALL)
+    assert not one.pending, "it has grown: it must stay as it is from now on"
+    one.look([file("a", 8, at=fresh + 1)], now=3.0, wall=WALL)
+    assert not one.pending
+    one.look([file("a", 8, at=fresh + 1)], now=3.5, wall=WALL)
+    assert paths(take(one)) == ["a"]
+    assert not tracker(atomic=False, settle=0).unsettled
+
+
+def test_what_is_seen_is_bounded_by_age_and_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = tracker(maxFileAge="10 seconds")
+    for number in range(40):
+        one.look([file(f"f{number}", at=number)], now=number, wall=WALL)
+        take(one)
+    assert len(one.seen) == 11
+    assert len(one.position.recent) == 11
+    said = one.look([file("late", at=5), file("f39", at=39)], now=50, wall=WALL)
+    assert [each.kind for each in said] == ["too-old"]
+    assert not one.pending
+    monkeypatch.setattr(file_tracker, "MOST_SEEN", 5)
+    many = tracker()
+    for number in range(40):
+        many.look([file(f"f{number}", at=number), file("f39", at=39)], now=number, wall=WALL)
+        take(many)
+        assert len(many.seen) <= 6
+    assert many.position.low > 0
+
+
+def test_only_files_that_come_later_are_read_where_reading_starts_with_the_latest() -> None:
+    one = tracker(start="latest")
+    one.look([file("a"), file("b")], now=0, wall=WALL)
+    assert one.pending, "where reading starts is logged"
+    taken = take(one)
+    assert taken.ranges == ()
+    again = FileTracker(one.format, one.options, 1, True, taken.position, dict(one.seen), True)
+    again.look([file("a"), file("b"), file("c")], now=0, wall=WALL)
+    assert paths(take(again)) == ["c"]
+
+
+def test_a_batch_has_so_many_bytes_and_files_at_most() -> None:
+    one = tracker(maxFilesPerTrigger=2)
+    one.look([file(name) for name in "abcde"], now=0, wall=WALL)
+    assert [paths(take(one)) for _ in range(3)] == [["a", "b"], ["c", "d"], ["e"]]
+    cut = tracker()
+    cut.look([file("a", 25), file("b", 10)], now=0, wall=WALL)
+    found = [take(cut, 10).ranges for _ in range(4)]
+    assert [[(one.file.path, one.start, one.end) for one in some] for some in found] == [
+        [("a", 0, 10)],
+        [("a", 10, 20)],
+        [("a", 20, 25), ("b", 0, 5)],
+        [("b", 5, 10)],
+    ]
+    assert not cut.pending
+    whole = tracker()
+    whole.look([file("a.gz", 25), file("b", 10), file("empty", 0, at=3)], now=0, wall=WALL)
+    found_whole = [paths(take(whole, 10)) for _ in range(3)]
+    assert found_whole == [["a.gz"], ["b"], []], "what cannot be cut is taken whole"
+    assert not whole.pending
+    assert "empty" in whole.seen
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ranges_cover_every_byte_once_whatever_is_taken(seed: int) -> None:
+    draw = random.Random(seed)
+    one = tracker(draw.choice((1, 2, 3, 5)), maxFilesPerTrigger=draw.choice((1, 3, 100)))
+    files = [
+        file(f"f{number}" + draw.choice(("", ".gz")), draw.choice((0, 7, SMALL_RANGE, 5 * SMALL_RANGE + 3)), at=number)
+        for number in range(12)
+    ]
+    found: dict[str, list[tuple[int, int]]] = {}
+    while True:
+        one.look(files, now=0, wall=WALL)
+        if not one.pending:
+            break
+        if draw.random() < 0.3:  # a driver that dies before it logs has taken nothing
+            one.take(draw.choice((1000, 3 * SMALL_RANGE)))
+            fields = position_fields(one.position)
+            one = replace_position(one, position_of(fields, ()))
+            continue
+        taken = take(one, draw.choice((1000_000, 3 * SMALL_RANGE)))
+        for each in taken.ranges:
+            assert 0 <= each.partition < one.partitions
+            found.setdefault(each.file.path, []).append((each.start, each.end))
+    for each in files:
+        at = 0
+        for start, end in found.get(each.path, []):
+            assert start == at
+            at = end
+        assert at == each.size
+
+
+def replace_position(one: FileTracker, position: FilePosition) -> FileTracker:
+    seen = {path: (modified, size) for path, modified, size in position.recent}
+    return FileTracker(one.format, one.options, one.partitions, one.atomic, position, seen, one.begun)
+
+
+def test_partitions_take_turns_with_small_ranges_and_share_large_ones() -> None:
+    one = tracker(3)
+    turns = []
+    for number in range(4):
+        one.look([file(f"f{number}", 100, at=number)], now=0, wall=WALL)
+        turns += [each.partition for each in take(one).ranges]
+    assert turns == [0, 1, 2, 0]
+    one.look([file("large", 30 * SMALL_RANGE, at=9)], now=0, wall=WALL)
+    assert sorted(each.bytes for each in take(one).ranges) == [10 * SMALL_RANGE] * 3
+
+
+def test_a_position_is_the_same_after_it_was_written() -> None:
+    one = tracker()
+    one.look([file("a", 25), SourceFile("b", 3, 7, "tag")], now=0, wall=WALL)
+    position = replace(take(one, 10).position, turn=2)
+    assert position.open is not None
+    assert position_of(position_fields(position), ()) == position

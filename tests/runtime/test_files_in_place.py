@@ -1,0 +1,276 @@
+"""Sources that read files in place, in one process: exactly once through restarts, failures and changes of layout."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import holdfast as hf
+from holdfast.application.steps import Source
+from holdfast.errors import HoldfastError
+from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.runtime.in_process import InProcess, run_in_process
+from holdfast.runtime.io.batch_log import BatchLog
+from holdfast.runtime.io.file_columns import with_file_columns
+from holdfast.runtime.program import Program
+from holdfast.runtime.times import NOT_YET
+
+SCHEMA = "id long, word string, at timestamp"
+
+
+def write(folder: Path, number: int, *, rows: int = 4, format_: str = "csv", second: int | None = None) -> Path:
+    """Write a file whose rows have the ids from 100 times its number on; its modification time is its number."""
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{number:03d}.{format_}"
+    at = f"2026-01-01T00:00:{number if second is None else second:02d}"
+    found = [{"id": 100 * number + n, "word": "ab"[n % 2], "at": at} for n in range(rows)]
+    if format_ == "csv":
+        path.write_text("".join(f"{one['id']},{one['word']},{one['at']}\n" for one in found))
+    elif format_ == "json":
+        path.write_text("\n".join(map(json.dumps, found)))
+    else:
+        table = pa.Table.from_pylist(found)
+        pq.write_table(table.set_column(2, "at", table["at"].cast(pa.timestamp("us"))), path)
+    os.utime(path, (1000 + number, 1000 + number))
+    return path
+
+
+def ids(numbers: Iterable[int], rows: int = 4) -> list[int]:
+    return [100 * number + n for number in numbers for n in range(rows)]
+
+
+def application(
+    folder: Path, *, parallelism: int = 1, key: str | None = None, format_: str = "csv", **options: object
+) -> hf.Application:
+    app = hf.Application("words")
+    source = app.source(
+        "words",
+        hf.files(str(folder), format_, **options),
+        schema=SCHEMA,
+        event_time="at",
+        parallelism=parallelism,
+        key=key,
+    )
+    source.map(lambda rows: rows, schema=SCHEMA, id="all").output("all")
+    source.key_by("word").window(hf.tumbling("1 second")).count(id="counts", parallelism=2).output("counts")
+    return app
+
+
+def found_ids(running: InProcess) -> list[int]:
+    return sorted(running.rows("all")["id"].to_pylist())
+
+
+def started(app: hf.Application, place: Path) -> InProcess:
+    """Start a run in a directory, with outputs that outlive it."""
+    sinks = {name: place / "out" / name for name in ("all", "counts")}
+    return InProcess(app, directory=place, checkpoint_every=2, sinks=sinks)
+
+
+@pytest.mark.parametrize("format_", ["csv", "json", "parquet"])
+def test_files_of_each_format_are_read_once(tmp_path: Path, format_: str) -> None:
+    for number in range(3):
+        write(tmp_path / "in", number, format_=format_)
+    running = run_in_process(application(tmp_path / "in", format_=format_), close=False)
+    assert found_ids(running) == ids(range(3))
+    assert sum(running.rows("counts")["count"].to_pylist()) == 8, "the last second's window is open"
+    write(tmp_path / "in", 3, format_=format_)
+    running.read()
+    running.close()
+    assert found_ids(running) == ids(range(4))
+    assert sum(running.rows("counts")["count"].to_pylist()) == 16
+
+
+def test_columns_come_from_parquet_files_nested_ones_too(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    counts = pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64()))
+    table = pa.table({"id": [1, 2], "tags": [["a"], []], "where": [{"x": 1.5, "y": "z"}, None], "counts": counts})
+    pq.write_table(table, tmp_path / "in" / "a.parquet")
+    app = hf.Application("nested")
+    app.source("rows", hf.files(str(tmp_path / "in"), settle=0)).output("all")
+    running = run_in_process(with_file_columns(app))
+    assert running.rows("all").to_pylist() == table.to_pylist()
+
+
+def test_a_run_goes_on_after_the_files_that_it_has_read(tmp_path: Path) -> None:
+    folder, place = tmp_path / "in", tmp_path / "run"
+    for number in range(3):
+        write(folder, number)
+    first = started(application(folder, maxFilesPerTrigger=1), place)
+    first.read()
+    write(folder, 3)
+    again = started(application(folder), place)
+    again.read()
+    again.close()
+    assert found_ids(again) == ids(range(4))
+    assert again.frontier == BatchId(4)
+
+
+def test_lost_partitions_read_the_same_ranges_again(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    for number in range(4):
+        write(folder, number)
+    running = InProcess(application(folder, parallelism=2, maxFilesPerTrigger=1), nodes=2)
+    running.read()
+    running.fail("words[0]", "words[1]", "counts[0]", "all[1]")
+    running.recover()
+    running.close()
+    assert found_ids(running) == ids(range(4))
+    assert Counter(running.rows("counts")["count"].to_pylist()) == {2: 8}
+
+
+def test_a_file_that_has_grown_gives_the_bytes_that_were_logged(tmp_path: Path) -> None:
+    path = write(tmp_path / "in", 1)
+    running = InProcess(application(tmp_path / "in"))
+    running.read()
+    path.write_text(path.read_text() + "9,a,2026-01-01T00:00:00\n")
+    running.fail("words[0]", "all[0]")
+    running.recover()
+    running.read()
+    assert found_ids(running) == ids([1])
+
+
+@pytest.mark.parametrize("change", ["silently", "cut off", "gone"])
+def test_a_file_that_changed_is_an_error_that_names_it(tmp_path: Path, change: str) -> None:
+    folder = tmp_path / "in"
+    path = write(folder, 1)
+    running = InProcess(application(folder))
+    running.read()
+    stat = path.stat()
+    before = running.rows("all")
+    if change == "gone":
+        path.unlink()
+    else:
+        path.write_text("7" + path.read_text()[1:] if change == "silently" else path.read_text()[:30])
+    if change == "silently":
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    running.fail("words[0]", "all[0]")
+    with pytest.raises(HoldfastError, match=r"001\.csv.*bytes 0 to \d+.*(lost|bytes)"):
+        running.recover()
+    assert running.rows("all").equals(before), "nothing is published from it"
+    write(folder, 1)
+    running.run()
+    assert found_ids(running) == ids([1]), "brought back, with another modification time or the same"
+
+
+def test_checksums_are_in_the_log_for_the_next_driver(tmp_path: Path) -> None:
+    folder, place = tmp_path / "in", tmp_path / "run"
+    path = write(folder, 0)
+    first = InProcess(application(folder), directory=place, checkpoint_every=1000)
+    first.read()
+    write(folder, 1)
+    first.read()
+    path.write_text("7" + path.read_text()[1:])
+    os.utime(path, (1000, 1000))
+    for node in place.glob("node-*"):
+        shutil.rmtree(node)
+    with pytest.raises(HoldfastError, match=r"000\.csv.*has other bytes than when it was first read"):
+        InProcess(application(folder), directory=place)
+
+
+def test_a_partition_without_files_does_not_hold_the_watermark_back(tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path / "in", number)
+    running = InProcess(application(tmp_path / "in", parallelism=3))
+    running.read()
+    assert sum(running.rows("counts")["count"].to_pylist()) == 8, "windows before the last second are closed"
+    last = running.batch_log.record(running.frontier)
+    assert last is not None
+    assert last.sources[OperatorId("words")].watermark == 1767225602_000_000
+    running.read()
+    assert running.frontier == last.batch, "nothing new, no batch"
+
+
+def test_a_row_far_in_the_future_does_not_move_the_watermark_of_files(tmp_path: Path) -> None:
+    """The bound is in the batch's record: nodes have no clock and no setting of it."""
+    folder, words = tmp_path / "in", OperatorId("words")
+    write(folder, 1)
+    with (folder / "001.csv").open("a") as file:
+        file.write("199,z,2099-01-01T00:00:00\n")
+    os.utime(folder / "001.csv", (1001, 1001))
+    running = InProcess(application(folder), directory=tmp_path / "run", checkpoint_every=1000)
+    running.batch_log.ahead = 3600.0
+    running.read()
+    reader = BatchLog(running.program.sources, "words", running.batch_log._storage)
+    assert reader.block(words, BatchId(0), 0, running.epoch).header.watermark == 1767225601_000_000
+    assert reader.reads_of(PartitionId(words, 0), BatchId(-1), BatchId(0))[BatchId(0)].ahead == 1
+    write(folder, 2)
+    running.read()
+    assert found_ids(running) == sorted([*ids([1, 2]), 199])
+    assert sum(running.rows("counts")["count"].to_pylist()) == 4, (
+        "the second of the first file is closed, not the other"
+    )
+    assert running._coordinator._future.rows == {words: 1}
+
+
+def test_a_keyed_source_brings_rows_to_the_partitions_of_their_keys(tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path / "in", number)
+    app = application(tmp_path / "in", parallelism=2, key="word", maxFilesPerTrigger=1)
+    assert "words-by-key" in app.steps
+    running = run_in_process(app)
+    assert found_ids(running) == ids(range(3))
+    assert sum(running.rows("counts")["count"].to_pylist()) == 12
+
+
+def test_records_that_do_not_parse_are_aside_and_the_stream_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    write(folder, 0).write_text("1,a,2026-01-01T00:00:00\nx,b,2026-01-01T00:00:00\n2,b,2026-01-01T00:00:01\n")
+    running = run_in_process(application(folder, settle=0))
+    assert found_ids(running) == [1, 2]
+    aside = running.dead_letters("words")
+    assert aside is not None
+    (row,) = aside.to_pylist()
+    assert (row["operator"], row["position"], row["row"]) == ("words", 1, "x,b,2026-01-01T00:00:00")
+    assert row["error"] == "column 'id': 'x' is not int64"
+    assert row["input"].startswith("bytes 0 to 72 of ")
+
+
+def test_an_older_layout_s_files_stay_read_when_parallelism_changes(tmp_path: Path) -> None:
+    folder, place = tmp_path / "in", tmp_path / "run"
+    for number in range(3):
+        write(folder, number)
+    first = started(application(folder), place)
+    first.read()
+    first.checkpoint()
+    write(folder, 3)
+    again = started(application(folder, parallelism=3), place)
+    again.read()
+    again.close()
+    assert found_ids(again) == ids(range(4))
+
+
+def test_a_batch_is_replayed_as_it_was_logged_with_other_options(tmp_path: Path) -> None:
+    """Header and lateness are those of the batch's record."""
+    folder, place = tmp_path / "in", tmp_path / "run"
+    for number in range(2):
+        write(folder, number)
+    first = InProcess(application(folder), directory=place, checkpoint_every=1000)
+    first.read()
+    changed = application(folder, header=True)
+    log = BatchLog(InProcess(changed).program.sources, "words", first.batch_log._storage)
+    block = log.block(OperatorId("words"), BatchId(0), 0, first.epoch)
+    assert block.row_count == 8
+    assert block.header.watermark == 1767225601_000_000
+    record = log.record(BatchId(0))
+    assert record is not None
+    assert record.sources[OperatorId("words")].watermark == NOT_YET, "nobody had read it"
+
+
+def test_a_source_whose_partitions_must_get_their_keys_is_not_read_in_place(tmp_path: Path) -> None:
+    """A reader that takes the place of another in an application whose source has a key: there is no exchange."""
+    app = hf.Application("keyed")
+    app.source("words", schema=SCHEMA, key="word", parallelism=2).output("all")
+    step = app.steps[OperatorId("words")]
+    assert isinstance(step, Source)
+    app.steps[OperatorId("words")] = replace(step, reader=hf.files(str(tmp_path)))
+    assert Program(app).sources[OperatorId("words")].reader is None
+    assert not replace(hf.files(str(tmp_path)), by_spark=True).in_place

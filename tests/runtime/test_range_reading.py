@@ -1,0 +1,199 @@
+"""Ranges of files: every row once however a file is cut, bad rows aside, checksums, changed and lost files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import holdfast as hf
+from holdfast.errors import CheckFailed
+from holdfast.ids import OperatorId
+from holdfast.runtime.io.file_ranges import FileRange, HowRead
+from holdfast.runtime.io.in_place import PartitionRows, read_ranges
+from holdfast.runtime.program import SourceProgram
+from holdfast.storage.source_files import LocalFiles, SourceFile
+
+SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string()), ("at", pa.timestamp("us"))])
+SOURCE = SourceProgram(OperatorId("s"), 1, SCHEMA, (), None, 0.0)
+
+
+def seen(path: Path) -> SourceFile:
+    return LocalFiles(path.parent, glob=path.name).list()[0]
+
+
+def how(format_: str, **options: str) -> HowRead:
+    made = hf.files("x", format_, **options)
+    return HowRead(made.format, made.options, 0)
+
+
+def read(path: Path, how: HowRead, cuts: list[int] | None = None, expected: list[int] | None = None) -> PartitionRows:
+    file = seen(path)
+    bounds = [0, *(cuts or []), file.size]
+    ranges = [FileRange(0, file, low, high) for low, high in pairwise(bounds) if high > low]
+    return read_ranges(SOURCE, ranges, how, expected)
+
+
+def ids(found: PartitionRows) -> list[int]:
+    return found.rows["id"].to_pylist()
+
+
+def csv_lines(count: int) -> list[str]:
+    draw = random.Random(1)
+    return [f"{n},{'w' * draw.randrange(9)},2026-01-01T00:00:{n % 60:02d}.5" for n in range(count)]
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", [True, False], ids=["newline at the end", "none at the end"])
+@pytest.mark.parametrize("header", [True, False])
+def test_a_csv_file_has_each_row_once_however_it_is_cut(tmp_path: Path, ending: str, last: bool, header: bool) -> None:
+    path = tmp_path / "a.csv"
+    lines = (["id,word,at"] if header else []) + csv_lines(40)
+    path.write_bytes((ending.join(lines) + (ending if last else "")).encode())
+    size = path.stat().st_size
+    reader = how("csv", header=str(header).lower())
+    whole = read(path, reader)
+    assert ids(whole) == list(range(40))
+    assert whole.rows["word"][0].as_py() is None or whole.rows["word"][0].as_py() == "w" * len(lines[-40].split(",")[1])
+    for cut in range(1, size, 11):
+        assert ids(read(path, reader, [cut])) == list(range(40)), cut
+    draw = random.Random(2)
+    for _ in range(8):
+        assert ids(read(path, reader, sorted(draw.sample(range(1, size), 5)))) == list(range(40))
+
+
+def test_a_json_file_has_each_row_once_however_it_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    lines = [json.dumps({"id": n, "word": "é" * (n % 5), "at": f"2026-01-01T00:00:{n:02d}Z"}) for n in range(30)]
+    path.write_text("\n".join(lines))
+    for cut in range(1, path.stat().st_size, 37):
+        found = read(path, how("json"), [cut])
+        assert ids(found) == list(range(30)), cut
+        assert not found.rejected
+        assert found.rows.schema == SCHEMA
+        assert found.rows["at"][3].as_py().isoformat() == "2026-01-01T00:00:03"
+
+
+def test_a_parquet_file_is_cut_at_row_groups_and_gives_the_columns_that_are_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table(
+        {
+            "id": pa.array(range(100), pa.int32()),
+            "other": ["x" * 50] * 100,
+            "word": [None if n % 3 else f"w{n}" for n in range(100)],
+        }
+    )
+    pq.write_table(table, path, row_group_size=10)
+    size = path.stat().st_size
+    for cut in range(1, size, 397):
+        found = read(path, how("parquet"), [cut])
+        assert ids(found) == list(range(100)), cut
+        assert found.rows.schema == SCHEMA, "a column that is not there is null, another type is cast"
+        assert found.rows["at"].null_count == 100
+
+
+@pytest.mark.parametrize("format_", ["csv", "json"])
+def test_compressed_files_are_read_whole(tmp_path: Path, format_: str) -> None:
+    lines = csv_lines(5) if format_ == "csv" else [json.dumps({"id": n}) for n in range(5)]
+    path = tmp_path / f"a.{format_}.gz"
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    assert ids(read(path, how(format_))) == list(range(5))
+
+
+def test_rows_that_do_not_parse_are_aside_with_the_reason(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("0,a,2026-01-01T00:00:00\n1,b\nx,c,2026-01-01T00:00:00\n3,d,yesterday\n4,e,2026-01-01T00:00:00Z\n")
+    found = read(path, how("csv"))
+    assert ids(found) == [0, 4]
+    said = [(row.position, row.record, row.reason) for _, row in found.rejected]
+    assert said == [
+        (1, "1,b", "has 2 columns, and 3 are declared"),
+        (2, "x,c,2026-01-01T00:00:00", "column 'id': 'x' is not int64"),
+        (3, "3,d,yesterday", "column 'at': 'yesterday' is not timestamp[us]"),
+    ]
+    path = tmp_path / "a.json"
+    path.write_text('{"id": 0}\n{"id": 1\n{"id": "x"}\n[3]\n{"id": 4, "word": 5, "at": 1767225600}\n')
+    found = read(path, how("json"))
+    assert ids(found) == [0, 4]
+    assert found.rows["word"].to_pylist() == [None, "5"]
+    assert found.rows["at"][1].as_py().isoformat() == "2026-01-01T00:00:00"
+    assert [row.position for _, row in found.rejected] == [1, 2, 3]
+    assert "column 'id': \"x\" is not int64" in found.rejected[1][1].reason
+
+
+def test_one_bad_line_among_many_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    lines = [json.dumps({"id": n, "word": "w" * 20}) for n in range(20_000)]
+    lines[12_345] = "{broken"
+    path.write_text("\n".join(lines))
+    found = read(path, how("json"))
+    assert ids(found) == [n for n in range(20_000) if n != 12_345]
+    assert [row.position for _, row in found.rejected] == [12_345]
+
+
+def test_csv_options_are_those_of_pyspark(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("word;id\n'a;b';1\nNA;2\n;3\n")
+    found = read(path, how("csv", header="true", sep=";", quote="'", nullValue="NA"))
+    assert ids(found) == [1, 2, 3], "columns are found by their names"
+    assert found.rows["word"].to_pylist() == ["a;b", None, None]
+    assert found.rows["at"].null_count == 3
+
+
+def test_bytes_decide_where_they_are_known_and_the_version_where_they_are_not(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("1,a,2026-01-01T00:00:00\n")
+    reader, file = how("csv"), seen(path)
+    part = [FileRange(0, file, 0, file.size)]
+    first = read_ranges(SOURCE, part, reader, None)
+    os.utime(path, (1, 1))
+    with pytest.raises(CheckFailed, match=r"a\.csv: has changed since its batch was logged .* bytes 0 to 24"):
+        read_ranges(SOURCE, part, reader, None)
+    assert read_ranges(SOURCE, part, reader, first.read.checks).rows.equals(first.rows), "brought back from a copy"
+    path.write_text("2,a,2026-01-01T00:00:00\n")
+    os.utime(path, ns=(file.modified, file.modified))
+    with pytest.raises(CheckFailed, match="has other bytes than when it was first read"):
+        read_ranges(SOURCE, part, reader, first.read.checks)
+    path.unlink()
+    with pytest.raises(CheckFailed, match=r"is not there any more.*nothing is published"):
+        read_ranges(SOURCE, part, reader, None)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"nonsense" * 20])
+def test_a_file_that_is_no_parquet_file_is_an_error_or_aside(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(content)
+    part = [FileRange(0, seen(path), 0, max(1, len(content)))]
+    with pytest.raises(CheckFailed, match=r"a\.parquet: .*ignoreCorruptFiles"):
+        read_ranges(SOURCE, part, how("parquet"), None)
+    found = read_ranges(SOURCE, part, how("parquet", ignoreCorruptFiles="true"), None)
+    assert (found.rows.num_rows, len(found.rejected)) == (0, 1)
+
+
+def test_a_torn_parquet_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": range(1000)}), path)
+    data = bytearray(path.read_bytes())
+    data[20:200] = bytes(180)
+    path.write_bytes(data)
+    with pytest.raises(CheckFailed, match="ignoreCorruptFiles"):
+        read(path, how("parquet"))
+
+
+def test_what_is_no_option_is_refused() -> None:
+    with pytest.raises(hf.BadInput, match=r"'headr' is not an option of csv files.*did you mean 'header'"):
+        hf.files("in", "csv", headr=True)
+    with pytest.raises(hf.BadInput, match="'header' is not an option of parquet files"):
+        hf.files("in", header=True)
+    with pytest.raises(hf.BadInput, match=r"files\.sep: 'ab' is not one character"):
+        hf.files("in", "csv", sep="ab")
+    assert not hf.files("hdfs://host/in", "csv", anything=1).in_place
+    assert not hf.files("in/*.csv", "csv").in_place
+    assert hf.files("s3://bucket/in", "csv").in_place

@@ -1,0 +1,100 @@
+"""Deliberate bugs of sources that are read in place: files seen, half-written, changed, taken twice. Each is found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from holdfast.runtime.coordinator.reading import SourceReads
+from holdfast.runtime.io import batch_log as logs
+from holdfast.runtime.io import in_place as reading
+from holdfast.runtime.io.event_bound import LatestEvents
+from holdfast.runtime.io.file_ranges import FileRange, HowRead
+from holdfast.runtime.io.file_reader import FileReader
+from holdfast.runtime.io.file_tracker import FileTracker, Taken
+from holdfast.runtime.program import SourceProgram
+from holdfast.storage.source_files import OpenFile
+from simulation.bugs import Bug, Patch
+
+
+def seen_files_forgotten(patch: Patch) -> None:
+    """A new driver knows only the files that the last record itself names, and none of a bundle."""
+    patch.setattr(FileReader, "_contents", lambda self, name: [])
+
+
+def half_written_file_taken(patch: Patch) -> None:
+    """A file is taken when it is first seen, whether or not somebody is still writing it."""
+
+    def settle(self: FileTracker, now: float, wall: float) -> None:
+        self._settled = sorted((one for one, _ in self._waiting.values()), key=lambda one: (one.modified, one.path))
+
+    patch.setattr(FileTracker, "_settle", settle)
+
+
+def other_bytes_accepted(patch: Patch) -> None:
+    """A range is read again, and nobody compares it with what was read first."""
+    right = reading._checked
+
+    def checked(source: SourceProgram, one: FileRange, how: HowRead, expected: int | None, file: OpenFile) -> Any:
+        return right(source, replace(one, file=file.look()), how, None, file)
+
+    patch.setattr(reading, "_checked", checked)
+
+
+def files_taken_by_two_drivers(patch: Patch) -> None:
+    """A driver that finds a batch of the driver before takes its own files for the next one all the same."""
+    right = FileReader.begin
+
+    def begin(self: FileReader, position: Mapping[str, Any]) -> None:
+        if not self.listed:
+            right(self, position)
+
+    patch.setattr(FileReader, "begin", begin)
+
+
+def open_file_forgotten(patch: Patch) -> None:
+    """The rest of a file that is larger than a batch is not read."""
+    right = FileTracker.take
+
+    def take(self: FileTracker, most_bytes: int) -> Taken:
+        taken = right(self, most_bytes)
+        return replace(taken, position=replace(taken.position, open=None))
+
+    patch.setattr(FileTracker, "take", take)
+
+
+def checksums_before_a_start_not_read(patch: Patch) -> None:
+    """A new driver does not read the checksums that are in the log."""
+    patch.setattr(SourceReads, "_take_logged", lambda self, number: None)
+
+
+def events_of_ranges_not_counted(patch: Patch) -> None:
+    """A partition takes the watermark of the record, and adds nothing for the rows that it reads."""
+    patch.setattr(logs, "latest_events", lambda source, rows, bound: LatestEvents(None, None, 0))
+
+
+def ranges_overlap(patch: Patch) -> None:
+    """A line that begins before a range and ends in it is read with it, too."""
+    right = FileTracker._spread
+
+    def spread(self: FileTracker, parts: Sequence[Any], turn: int) -> Any:
+        ranges, after = right(self, parts, turn)
+        return [replace(one, start=max(0, one.start - 1)) for one in ranges], after
+
+    patch.setattr(FileTracker, "_spread", spread)
+
+
+FILE_BUGS = tuple(
+    Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)
+    for one in (
+        seen_files_forgotten,
+        half_written_file_taken,
+        other_bytes_accepted,
+        files_taken_by_two_drivers,
+        open_file_forgotten,
+        checksums_before_a_start_not_read,
+        events_of_ranges_not_counted,
+        ranges_overlap,
+    )
+)

@@ -1,0 +1,65 @@
+"""All deliberate bugs, with the seeds in which each can show, and one that showed it last (shown_by.json).
+
+What a seed draws changes with the simulator: `python tools/find_planted_bugs.py` writes shown_by.json anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+
+from holdfast.simulation.recovery.poison import is_poisoned
+from holdfast.simulation.recovery.poison_rows import has_poison_rows
+from holdfast.simulation.recovery.scene import has_copies, is_resident
+from holdfast.simulation.recovery.world import has_agents, reads_in_place
+from simulation.bugs import BUGS, Bug
+from simulation.copy_bugs import COPY_BUGS
+from simulation.detection_bugs import DETECTION_BUGS
+from simulation.file_bugs import FILE_BUGS
+from simulation.fragment_bugs import FRAGMENT_BUGS
+from simulation.mark_bugs import MARK_BUGS
+from simulation.parking_bugs import PARKING_BUGS
+from simulation.process_bugs import PROCESS_BUGS
+from simulation.quarantine_bugs import QUARANTINE_BUGS
+from simulation.resident_bugs import RESIDENT_BUGS
+from simulation.set_bugs import SET_BUGS
+from simulation.snapshot_bugs import SNAPSHOT_BUGS
+
+SEEDS = 500
+"""Within so many each bug is found."""
+SHOWN_BY_FILE = Path(__file__).parent / "shown_by.json"
+
+
+def _any(seed: int) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A deliberate bug, and in which seeds it does anything."""
+
+    bug: Bug
+    can_show: Callable[[int], bool]
+
+    def seeds(self) -> Iterator[int]:
+        """Return the seeds within which it is found, in their order."""
+        return islice(filter(self.can_show, count()), SEEDS)
+
+
+PLANTED = (
+    *(Planted(bug, _any) for bug in (*BUGS, *MARK_BUGS, *SET_BUGS, *SNAPSHOT_BUGS)),
+    *(Planted(bug, is_resident) for bug in (*RESIDENT_BUGS, *PROCESS_BUGS, *DETECTION_BUGS)),
+    *(Planted(bug, is_poisoned) for bug in PARKING_BUGS),
+    *(Planted(bug, has_poison_rows) for bug in QUARANTINE_BUGS),
+    *(Planted(bug, reads_in_place) for bug in FILE_BUGS),
+    *(Planted(bug, has_agents) for bug in FRAGMENT_BUGS),
+    *(Planted(bug, has_copies) for bug in COPY_BUGS),
+)
+
+
+def shown_by() -> dict[str, int]:
+    """Return a seed that showed each bug last, by the bug's name."""
+    return {name: int(seed) for name, seed in json.loads(SHOWN_BY_FILE.read_text()).items()}

@@ -1,0 +1,72 @@
+"""The operator process of a node, without a cluster: how it ends where another one has taken its files over."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from holdfast.ids import Epoch, NodeId, PartitionId
+from holdfast.runtime.state.journal_store import JournalStore
+from holdfast.runtime.state.versions import Pointer
+from holdfast.runtime.worker.lease import DriverLease
+from holdfast.runtime.worker.resident import Standing
+from holdfast.runtime.worker.step_guard import NoGuard
+from holdfast.spark import resident_node
+from holdfast.spark.resident_node import NodeIdentity, ResidentNode
+
+
+def test_a_process_whose_files_were_taken_over_ends_in_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is not started again: two tasks of one node would take the files from each other for ever."""
+    old = JournalStore(tmp_path)
+    JournalStore(tmp_path)
+    node = object.__new__(ResidentNode)
+    node._identity = NodeIdentity(NodeId("n1"), "127.0.0.1", "token", "127.0.0.1:1")
+    node._name, node._index, node._guard, node._tls = NodeId("n1"), 0, NoGuard(), None
+    node._ends, node._events, node._senders, node._driver = False, queue.SimpleQueue(), {}, None
+    node._listener = Mock()
+
+    def work() -> float:
+        old.point(PartitionId.parse("O3[0]"), Pointer(Epoch(1), None))
+        raise AssertionError("it went on")
+
+    node._turn = work  # type: ignore[method-assign]
+    node.run()
+    node._listener.close.assert_called_once()
+    assert "operator process of n1 ends: process 2 of the node has taken over from process 1" in capsys.readouterr().err
+
+
+def test_a_process_that_dials_the_driver_again_reports_everything_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was reported by the connection before may be lost with it."""
+    node = object.__new__(ResidentNode)
+    node._identity = NodeIdentity(NodeId("n1"), "127.0.0.1", "token", "127.0.0.1:1")
+    node._name, node._index, node._guard, node._tls = NodeId("n1"), 0, NoGuard(), None
+    node._listener, node._key, node._agent, node._worker = Mock(), Mock(), None, Mock()
+    node._standing, node._lease, node._lease_lock = Standing(), DriverLease(2.5), threading.Lock()
+    monkeypatch.setattr(resident_node, "dial", Mock())
+    assert node._dial_driver()
+    node._worker.driver_connected.assert_called_once()
+
+
+def test_a_process_without_a_lease_does_nothing_until_the_driver_has_heard_of_it() -> None:
+    """It was frozen, or the network is cut: others may have its partitions."""
+    node = object.__new__(ResidentNode)
+    node._driver, node._worker, node._lease, node._lease_lock = Mock(), Mock(), DriverLease(2.5), threading.Lock()
+    assert node._turn() > 0
+    node._worker.work.assert_not_called()
+    link = Mock()
+    node._from_driver(link, {"do": "ping", "number": 1, "received": -1}, b"")
+    assert node._turn() > 0
+    node._worker.work.assert_not_called()
+    link.send.assert_called_once_with({"do": "pong", "number": 1})
+    node._from_driver(link, {"do": "ping", "number": 2, "received": 1}, b"")
+    node._agent_at, node._worker.sender_nodes.return_value = math.inf, []
+    node._worker.work.side_effect = InterruptedError
+    with pytest.raises(InterruptedError):
+        node._turn()

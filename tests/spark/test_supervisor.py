@@ -1,0 +1,198 @@
+"""Several processes under one task, without a cluster: each on its own, hung ones killed, all ended together."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import BadInput
+from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.runtime.worker.step_guard import StepGuard
+from holdfast.spark import supervisor
+from holdfast.spark.process_memory import machine_bytes, machine_share, megabytes_of
+from holdfast.spark.supervisor import ENDED, GIVEN_UP, supervise
+
+PARTITION = PartitionId(OperatorId("bad"), 0)
+
+
+def wait_until_killed() -> None:
+    while True:
+        signal.pause()
+
+
+def note(folder: Path, index: int) -> int:
+    """Leave a trace of a start; return how many processes have had this place, with this one."""
+    with (folder / str(index)).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    return len((folder / str(index)).read_text().splitlines())
+
+
+def starts(folder: Path, index: int) -> int:
+    return len((folder / str(index)).read_text().splitlines())
+
+
+def until_exists(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_one_that_crashes_is_started_again_and_the_others_stay(tmp_path: Path) -> None:
+    def work(index: int, guard: StepGuard) -> None:
+        if note(tmp_path, index) < 4 and index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if index == 1:
+            (tmp_path / "all is well").touch()
+        until_exists(tmp_path / "all is well")
+
+    assert supervise(work, 3) == ENDED
+    assert [starts(tmp_path, index) for index in range(3)] == [1, 4, 1]
+
+
+def test_one_that_crashes_again_and_again_takes_the_others_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node is given up: whoever else works there is fenced anyway."""
+    monkeypatch.setattr(supervisor, "CRASHES", 1)
+
+    def work(index: int, guard: StepGuard) -> None:
+        note(tmp_path, index)
+        if index == 0:
+            until_exists(tmp_path / "1")
+            os._exit(3)
+        wait_until_killed()
+
+    assert supervise(work, 2) == GIVEN_UP
+    (other,) = map(int, (tmp_path / "1").read_text().split())
+    with pytest.raises(ProcessLookupError):
+        os.kill(other, 0)
+
+
+def test_where_one_ends_in_order_the_others_are_ended_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that the driver's request to end did not reach would keep the task, and its core, for ever."""
+    monkeypatch.setattr(supervisor, "END_SECONDS", 0.1)
+
+    def work(index: int, guard: StepGuard) -> None:
+        if index == 0:
+            wait_until_killed()
+
+    assert supervise(work, 2) == ENDED
+
+
+def test_one_that_hangs_is_killed_and_its_step_counts_as_a_death(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The attempt is answered as failed from then on; the other process has gone on meanwhile."""
+    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.02)
+
+    def work(index: int, guard: StepGuard) -> None:
+        note(tmp_path, index)
+        if index == 1:
+            while not (tmp_path / "told").exists():
+                guard.turn()
+                time.sleep(0.005)
+            return
+        guard.turn()
+        problem = guard.begin(PARTITION, BatchId(7), 0)
+        if problem is None:
+            wait_until_killed()
+        (tmp_path / "told").write_text(str(problem))
+
+    assert supervise(work, 2, stall_seconds=0.5) == ENDED
+    assert starts(tmp_path, 0) == 2
+    why = "by its task, after 0.5 s without a turn (spark.holdfast.node.stall.seconds)"
+    assert (tmp_path / "told").read_text() == f"the operator process died in it {why}"
+    assert f"the operator process ended {why} while bad[0] processed batch 7" in capfd.readouterr().err
+
+
+def test_counts_that_stand_still_and_those_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(supervisor.os, "kill", lambda pid, number: killed.append(pid))
+    child = supervisor._Child(0, pid=123)
+    supervisor._look_at_count(child, 1000.0, 60.0)
+    assert not killed, "its loop has not turned yet: it is starting, and may take its time"
+    for _ in range(50):
+        child.guard.turn()
+        supervisor._look_at_count(child, 50.0, 60.0)
+        child.guard.begin(PARTITION, BatchId(1), 0)
+        supervisor._look_at_count(child, 50.0, 60.0)
+        child.guard.end()
+    assert not killed, "a step that begins is a sign of life"
+    for _ in range(5):
+        supervisor._look_at_count(child, 50.0, 0.0)
+    assert not killed, "0: never"
+    supervisor._look_at_count(child, 50.0, 60.0)
+    supervisor._look_at_count(child, 50.0, 60.0)
+    assert killed == [123], "once"
+
+
+def test_one_that_eats_memory_is_killed_and_its_step_counts_as_out_of_memory(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Not the node, and not the other process: it has gone on meanwhile."""
+    bound = supervisor.own_bytes(os.getpid()) + (200 << 20)
+
+    def work(index: int, guard: StepGuard) -> None:
+        note(tmp_path, index)
+        if index == 1:
+            until_exists(tmp_path / "told")
+            return
+        died = guard.begin(PARTITION, BatchId(7), 0)
+        if died is None:
+            held = [bytearray(os.urandom(1 << 20)) for _ in range(4)]
+            while True:
+                held.append(bytearray(b"x" * (8 << 20)))
+        assert died.out_of_memory
+        (tmp_path / "told").write_text(str(died))
+
+    assert supervise(work, 2, memory_bytes=bound) == ENDED
+    assert [starts(tmp_path, index) for index in range(2)] == [2, 1]
+    told = (tmp_path / "told").read_text()
+    assert told.startswith("the operator process died in it by its task, with ")
+    assert told.endswith(f"({bound >> 20} MB are its bound, spark.holdfast.node.memoryMb)")
+    assert "while bad[0] processed batch 7" in capfd.readouterr().err
+
+
+def test_too_much_memory_outside_a_step_does_not_count_against_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another node would do no better with the same partitions."""
+    monkeypatch.setattr(supervisor, "CRASHES", 1)
+    monkeypatch.setattr(supervisor, "MEMORY_PAUSE", 0.0)
+    monkeypatch.setattr(supervisor, "own_bytes", lambda pid: 0 if starts(tmp_path, 0) > 4 else 2)
+
+    def work(index: int, guard: StepGuard) -> None:
+        if note(tmp_path, index) <= 4:
+            wait_until_killed()
+
+    note(tmp_path, 0)
+    assert supervise(work, memory_bytes=1) == ENDED
+
+
+def test_the_memory_of_a_process_is_read_from_what_spark_is_given() -> None:
+    assert megabytes_of({}, 2) is None
+    assert megabytes_of({"spark.executor.memoryOverhead": "1g"}, 1) == 819
+    assert megabytes_of({"spark.executor.memoryOverhead": "1000"}, 2) == 400
+    both = {"spark.executor.memoryOverhead": "1g", "spark.executor.pyspark.memory": "2048mb"}
+    assert megabytes_of(both, 4) == 409, "what Python may take goes before"
+    assert megabytes_of({"spark.executor.memoryOverhead": "1k"}, 1) == 1
+    with pytest.raises(BadInput, match=r"spark.executor.memoryOverhead: 'much' is not a size"):
+        megabytes_of({"spark.executor.memoryOverhead": "much"}, 1)
+    assert 0 < 4 * machine_share(4) <= machine_bytes()
+
+
+def test_files_that_a_process_maps_are_not_its_memory(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(bytes(64 << 20))
+    before = supervisor.own_bytes(os.getpid())
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        touched = sum(mapped[at] for at in range(0, 64 << 20, 4096))
+        assert supervisor.own_bytes(os.getpid()) - before < 32 << 20
+    assert touched == 0
+    assert supervisor.own_bytes(2**30) == 0, "there is no such process"
