@@ -36,8 +36,8 @@ from holdfast.simulation.recovery.checks import output_problems
 from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.run import simulate_recovery
 
-SEEDS = (*range(220), *range(2000, 2090))
-"""Sources are read in place from seed 2,000 on."""
+SEEDS = (*range(220), *range(252, 288), *range(2000, 2090))
+"""Partitions have second copies in 252 to 287; sources are read in place from seed 2,000 on."""
 
 
 def expected_of(recipe: Recipe, seed: int, count: int) -> Outputs:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from holdfast.application import Application, tumbling
 from holdfast.examples.draws import moments, of_batch
+from holdfast.runtime.coordinator.coordinator import IDLE_SECONDS
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.messages import Measures
@@ -235,6 +236,7 @@ class _Measured:
 
     def costs(self, batches: Sequence[Mapping[str, pa.Table]]) -> Cost:
         """Process batches; return what one of them cost."""
+        self._let_cycles_end()
         for batch in batches:
             self._run.log(batch)
         self._cycles.clear()
@@ -242,6 +244,7 @@ class _Measured:
         began = time.perf_counter()
         self._run.run()
         seconds = time.perf_counter() - began
+        self._let_cycles_end()
         many = len(batches)
         busy: dict[object, float] = {}
         state = self._run.coordinator.state
@@ -253,6 +256,12 @@ class _Measured:
         return Cost(
             seconds / many, job / many, min(job, max(busy.values(), default=0.0)) / many, len(self._cycles) / many
         )
+
+    def _let_cycles_end(self) -> None:
+        """Wait for the end of what was handed out: all outputs may be out before, and its time belongs to its batch."""
+        coordinator = self._run.coordinator
+        while coordinator.busy:
+            coordinator.read_reports(IDLE_SECONDS)
 
     @property
     def state_bytes(self) -> int:
