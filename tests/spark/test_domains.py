@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,6 +65,31 @@ def test_what_block_managers_were_told_is_read() -> None:
     assert topology_of([manager("a", "/rack-1"), manager("b", None)]) == {"a": "/rack-1"}
 
 
+ASKED = """
+import sys
+from pyspark.sql import SparkSession
+from holdfast.spark.domains import domains_from_spark
+conf = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+        "spark.storage.replication.topologyMapper": "org.apache.spark.storage.FileBasedTopologyMapper",
+        "spark.storage.replication.topologyFile": sys.argv[1]}
+spark = SparkSession.builder.master("local[1]").config(map=conf).getOrCreate()
+print(domains_from_spark(spark.sparkContext))
+spark.stop()
+"""
+
+
+@pytest.mark.cluster
+def test_a_real_spark_says_what_its_topology_mapper_knows(tmp_path: Path) -> None:
+    """In a process of its own: a topology mapper belongs to a Spark application from its start."""
+    (tmp_path / "racks.properties").write_text("127.0.0.1=/rack-7\n")
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED, str(tmp_path / "racks.properties")],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.stdout.strip() == "{'127.0.0.1': '/rack-7'}", done.stderr
+    assert "Exception in thread" not in done.stderr
+
+
 def test_agents_get_their_domain() -> None:
     chosen = settings(node__domains="127.0.0.1=/rack-1")
     assert agent_settings(chosen, "127.0.0.1").domain == "/rack-1"
@@ -117,7 +144,7 @@ def test_a_spark_that_cannot_be_asked_is_not_asked_again() -> None:
 
     class Context:
         @property
-        def _jsc(self) -> Any:
+        def _jvm(self) -> Any:
             asked.append(1)
             raise RuntimeError("NoClassDefFoundError")
 

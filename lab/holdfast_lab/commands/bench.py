@@ -33,6 +33,10 @@ bench = lazy_group(
             "Time, memory and growth of plans.",
         ),
         "rates": ("holdfast_lab.commands.bench_rates:rates", "Rates on a Spark cluster beside the model's."),
+        "replicas": (
+            "holdfast_lab.commands.bench_replicas:bench_replicas_command",
+            "What replicas cost, and the gap when a node is killed.",
+        ),
         "scaling": (
             "holdfast_lab.commands.bench_scaling:bench_scaling_command",
             "Cost per batch, and where the time goes.",

@@ -84,8 +84,9 @@ class SparkTopology:
     """Asks Spark's block managers for their topology information, until that cannot be had.
 
     Py4J looks at all methods of a class that it calls, and Spark 4.3's `SparkEnv` names types of a jar that PySpark
-    does not bring. Asking again and again in vain has ended a JVM (17.0.15: "refcount has gone to zero"). So a process
-    that cannot ask does not ask twice.
+    does not bring: a call ends in a stack trace on the driver's standard error. So no method of it is called; its field
+    is read. Asking again and again in vain has ended a JVM (17.0.15: "refcount has gone to zero"), so a process that
+    cannot ask does not ask twice.
     """
 
     def __init__(self) -> None:
@@ -96,7 +97,9 @@ class SparkTopology:
         if self._cannot:
             return {}
         try:
-            status = context._jsc.sc().env().blockManager().master().getMemoryStatus()
+            field = context._jvm.java.lang.Class.forName("org.apache.spark.SparkEnv").getDeclaredField("blockManager")
+            field.setAccessible(True)
+            status = field.get(context._jsc.sc().env()).master().getMemoryStatus()
             return topology_of(_keys(status))
         except Exception:  # of Java, or of the connection to it: domains come from settings or a script then
             self._cannot = True
