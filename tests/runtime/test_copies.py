@@ -30,7 +30,9 @@ COUNT, ROWS = 14, 60
 class Running:
     """An example on four nodes, with copies of all its partitions that have room."""
 
-    def __init__(self, name: str, processes: int = 1, *, share: float = 1.0) -> None:
+    def __init__(
+        self, name: str, processes: int = 1, *, share: float = 1.0, nodes: int = 4, capacity: float = 1e9
+    ) -> None:
         self.example = EXAMPLES[name]
         self.program = Program(self.example.application())
         progress = Progress(MemoryStorage(), name)
@@ -38,7 +40,7 @@ class Running:
         self.backend = ResidentLoop(
             self.program, self.log, MemorySnapshotStore(), lambda node: MemoryStore(), processes=processes
         )
-        self.backend.add_nodes({NodeId(f"n{number}"): 1e9 for number in range(4)})
+        self.backend.add_nodes({NodeId(f"n{number}"): capacity for number in range(nodes)})
         self.sinks = {p.operator: MemorySink() for p in self.program.outputs}
         self.seen: list[Observation] = []
         partitions = self.program.partitions
@@ -49,7 +51,7 @@ class Running:
             self.sinks,
             lambda operator, feed: MemorySink(),
             progress,
-            recovery=RecoverySettings(replicas=tuple(partitions[: int(share * len(partitions))])),
+            recovery=RecoverySettings(replicas=tuple(partitions[: int(share * len(partitions))]), move_above=0.75),
             pace=CycleSettings(checkpoint_batches=4),
             now=time.time,
             emit=self.seen.append,
@@ -140,6 +142,24 @@ def test_a_leaving_node_is_evacuated_and_released_without_a_rollback() -> None:
     running.feed({}, last=True)
     assert running.coordinator.rollbacks == 0
     assert not state.lost
+    assert running.rows() == expected("hashtags")
+
+
+def test_a_node_that_arrives_when_nothing_is_lost_gets_work_without_a_rollback() -> None:
+    cost = float(Program(EXAMPLES["hashtags"].application()).topology.cost.sum())
+    running = Running("hashtags", share=0.0, nodes=2, capacity=cost / 1.4)  # the bound is 0.8: nearly full
+    batches = list(running.example.batches(3, COUNT, ROWS))
+    for batch in batches[:5]:
+        running.feed(batch)
+    running.backend.add_nodes({NodeId("m0"): cost / 1.4})
+    for batch in batches[5:]:
+        running.feed(batch)
+        running.coordinator.checkpoint()  # load is looked at when a checkpoint is complete, and moves begin with one
+    state = running.coordinator.state
+    assert {one.fields["why"] for one in running.kinds("promoted")} == {"moved for load"}
+    assert NodeId("m0") in state.placement.values()
+    running.feed({}, last=True)
+    assert running.coordinator.rollbacks == 0
     assert running.rows() == expected("hashtags")
 
 

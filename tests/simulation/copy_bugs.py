@@ -111,6 +111,33 @@ def copy_goes_on_behind_its_senders(patch: Patch) -> None:
     patch.setattr(copying, "useless", lambda state: {})
 
 
+def moved_without_an_epoch(patch: Patch) -> None:
+    """Partitions that move for load take over without a new epoch: what the primary still does is not fenced off."""
+    right = CopyLifecycle._move_for_load
+
+    def move(self: CopyLifecycle) -> None:
+        begin, self._new_epoch = self._new_epoch, lambda why: None
+        try:
+            right(self)
+        finally:
+            self._new_epoch = begin
+
+    patch.setattr(CopyLifecycle, "_move_for_load", move)
+
+
+def moved_before_it_is_level(patch: Patch) -> None:
+    """A partition moves for load as soon as its copy is placed, wherever that stands and whatever it keeps."""
+    right = CopyLifecycle._consider_load
+
+    def consider(self: CopyLifecycle) -> None:
+        right(self)
+        moving = self._state.copies.moving
+        if moving and all(p in self._state.copies.at for p in moving):
+            self._move_for_load()
+
+    patch.setattr(CopyLifecycle, "_consider_load", consider)
+
+
 COPY_BUGS = tuple(
     Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)
     for one in (
@@ -126,3 +153,8 @@ COPY_BUGS = tuple(
         copy_goes_on_behind_its_senders,
     )
 )
+MOVE_BUGS = tuple(
+    Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)
+    for one in (moved_without_an_epoch, moved_before_it_is_level)
+)
+"""Of moves for load."""

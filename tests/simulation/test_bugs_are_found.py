@@ -7,6 +7,9 @@ import pytest
 from holdfast.simulation.recovery.run import simulate_recovery
 from simulation.planted import PLANTED, Planted, shown_by
 
+pytestmark = pytest.mark.timeout(3600)
+"""A bug that its last seed shows no more is looked for in many others, on a busy machine too."""
+
 
 def test_there_are_ninety_and_more_and_a_seed_is_known_for_each() -> None:
     names = [planted.bug.name for planted in PLANTED]

@@ -59,6 +59,7 @@ def test_every_setting_is_read_from_its_key() -> None:
         "node.costs": "measured",
         "node.bound": "0.9",
         "node.bound.seconds": "5min",
+        "node.moveAbove": "0.5",
         "node.wait": "30min",
         "node.domains": "host-a=/rack-1,host-b=/rack-2",
         "node.topologyScript": "/etc/hadoop/topology.sh",

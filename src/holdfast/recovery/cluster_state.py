@@ -223,7 +223,9 @@ class ClusterState:
         found = {}
         line = self.checkpoints.line
         # A copy starts from the checkpoint, and where it takes over nobody rolls back.
-        has_copies = self.settings.promotes and bool(self.settings.replicas or self.copies.leaving)
+        has_copies = self.settings.promotes and bool(
+            self.settings.replicas or self.copies.leaving or self.copies.moving
+        )
         for p in self.in_state(LIVE_STATES):
             mine = self.partitions[p]
             # Not beyond where it is known to stand: rows that it kept aside there may not be out yet.

@@ -13,7 +13,7 @@ one copy of a partition once in an epoch: by node and epoch alone everybody know
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 FIRST_PAUSE = 2
 """Batches that are logged before a copy that was dropped is built again; twice as many each time."""
 LONGEST_PAUSE = 64
+FIRST_STAY = 64
+"""Batches for which a partition that has moved for load stays where it is; twice as many each time."""
 
 
 class CopyState(StrEnum):
@@ -73,11 +75,14 @@ class Copies:
     """Nodes that will go: nothing is placed there any more, and what is there moves."""
     evacuated: set[NodeId] = field(default_factory=set)
     """Those of them with nothing left on them."""
+    moving: dict[PartitionId, NodeId] = field(default_factory=dict)
+    """Partitions that move for load, and where to: together, once the copies of all of them are level."""
     domain_of: Callable[[NodeId], str | None] = lambda node: None
     """The failure domain of a node, where it is known."""
     _had: dict[tuple[PartitionId, NodeId], Epoch] = field(default_factory=dict)
     """The last epoch in which a node had a copy of a partition."""
     _pauses: dict[PartitionId, _Pause] = field(default_factory=dict)
+    _stays: dict[PartitionId, _Pause] = field(default_factory=dict)
 
     @property
     def placement(self) -> dict[PartitionId, NodeId]:
@@ -110,6 +115,17 @@ class Copies:
         pause = self._pauses.get(partition)
         return pause is None or logged >= pause.until
 
+    def moved(self, partition: PartitionId, logged: BatchId) -> None:
+        """A partition has moved for load: it stays for a while, for longer each time."""
+        before = self._stays.get(partition)
+        batches = FIRST_STAY if before is None else 2 * before.batches
+        self._stays[partition] = _Pause(BatchId(logged + batches), batches)
+
+    def has_stayed(self, partition: PartitionId, logged: BatchId) -> bool:
+        """Whether a partition may move for load."""
+        stay = self._stays.get(partition)
+        return stay is None or logged >= stay.until
+
     def levelled(self, partition: PartitionId) -> None:
         """A copy has caught up: earlier failures do not count any more."""
         self._pauses.pop(partition, None)
@@ -127,7 +143,7 @@ def wanted(state: ClusterState) -> list[PartitionId]:
     """Return the partitions that are to have a copy, the most pressing first: moves, then the plan's replicas."""
     if not state.settings.promotes:
         return []
-    found = dict.fromkeys([*to_move(state), *state.settings.replicas])
+    found = dict.fromkeys([*to_move(state), *state.copies.moving, *state.settings.replicas])
     return [p for p in found if state.graph.deterministic(p)]
 
 
@@ -151,17 +167,19 @@ def to_build(
         start, outbox_from = start_of(p)
         if inputs_kept(state, p, start) and outbox_from <= min(needs(state, p)):
             chosen.append(p)
-    return _placed(state, chosen)
+    decided = {p: copies.moving[p] for p in chosen if p in copies.moving and copies.moving[p] in state.nodes}
+    found, without = _placed(state, [p for p in chosen if p not in decided], decided)
+    return {**decided, **found}, without
 
 
 def _placed(
-    state: ClusterState, chosen: Sequence[PartitionId]
+    state: ClusterState, chosen: Sequence[PartitionId], decided: Mapping[PartitionId, NodeId]
 ) -> tuple[dict[PartitionId, NodeId], dict[PartitionId, str]]:
-    """Place copies where there is room beside primaries and the copies there are."""
+    """Place copies where there is room beside primaries, the copies there are, and those whose place is decided."""
     copies = state.copies
     cost = costs(state)
     room = {node: state.settings.bound * capacity for node, capacity in state.nodes.items()}
-    for p, node in [*state.placement.items(), *copies.placement.items()]:
+    for p, node in [*state.placement.items(), *copies.placement.items(), *decided.items()]:
         if node in room:
             room[node] -= cost[p]
     nodes = [node for node in sorted(room) if node not in copies.leaving]

@@ -1,7 +1,8 @@
 """What becomes of copies as events come: built, followed, promoted, dropped; and moves, which are made of these. Pure.
 
 The recovery machine has one of these and calls it where something changes. A *move* is a copy on another node that
-takes its primary's place once it is level; nodes that will go are left that way, all their partitions at once.
+takes its primary's place once it is level; nodes that will go are left that way, all their partitions at once, and so
+are nodes that have too much to do (`recovery.rebalancing` says by which partitions, at every new checkpoint).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from holdfast.recovery.copies import (
     useless,
 )
 from holdfast.recovery.effects import CopyDropped, CopyLeftOut, CopyLevel, CopyPlaced, Effect, NodesEvacuated, Promoted
-from holdfast.recovery.states import Cause
+from holdfast.recovery.rebalancing import moves_for_load
+from holdfast.recovery.states import Cause, PartitionState
 
 if TYPE_CHECKING:
     from holdfast.recovery.checkpoints import SavedSnapshot
@@ -48,6 +50,8 @@ class CopyLifecycle:
         self._levelled: set[PartitionId] = set()
         self._without: set[PartitionId] = set()
         """Partitions of which it was said that their copies find no place."""
+        self._considered: BatchId | None = None
+        """The checkpoint at which load was last looked at."""
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
@@ -75,6 +79,7 @@ class CopyLifecycle:
         for p in to_yield(self._state):
             self.drop(p, f"{self._state.copies.at[p].node} has no room for it")
         self._finish_moves()
+        self._consider_load()
         self._build()
 
     # -- building ------------------------------------------------------------------------------------------------------
@@ -199,6 +204,31 @@ class CopyLifecycle:
                 self.promote(p, state.partitions[p].first_mark, "moved")
             self.drop_useless()
             self._finish_moves()
+        elif copies.moving and all(p in ready and self._can_move(p) for p in copies.moving):
+            self._move_for_load()
+
+    def _move_for_load(self) -> None:
+        """Let the copies of all partitions that move for load take over, in one epoch."""
+        state, copies = self._state, self._state.copies
+        self._new_epoch(f"{len(copies.moving)} partitions move")
+        for p in list(copies.moving):
+            self.promote(p, state.partitions[p].first_mark, "moved for load")
+            copies.moved(p, state.logged)
+        copies.moving.clear()
+        self.drop_useless()
+
+    def _consider_load(self) -> None:
+        """Give up moves that cannot come about; at a new checkpoint, see whether others are worth it."""
+        state, copies = self._state, self._state.copies
+        for p, node in list(copies.moving.items()):
+            at_work = state.partitions[p].state is PartitionState.RUNNING
+            if node not in state.nodes or node in copies.leaving or not at_work or not copies.is_due(p, state.logged):
+                del copies.moving[p]
+        line = min(state.checkpoints.line.values())
+        if line != self._considered:
+            self._considered = line
+            copies.moving.update(moves_for_load(state))
+        self.drop_useless()
 
     def _can_move(self, partition: PartitionId) -> bool:
         state = self._state

@@ -46,6 +46,8 @@ class RecoverySettings:
     """Partitions that have a second live copy, the most valuable first; every outbox is kept to the checkpoint then."""
     replica_lag: int = 16
     """A copy may hold outboxes back by so many batches behind the checkpoint; beyond, it is dropped and built again."""
+    move_above: float = math.inf
+    """While nothing is lost, partitions move off a node whose load is above this share of its bound; inf: never."""
     program_seconds: float = 5.0
     """What an exact placement may take, where the simple one does not fit."""
 

@@ -484,6 +484,7 @@ def _recovery(
         backup_partitions=backups,
         incremental_after_losses=settings.recovery_incremental_after_losses or 1,
         buffer_bytes=math.inf if settings.recovery_buffer_mb is None else settings.recovery_buffer_mb << 20,
+        move_above=settings.node_move_above if settings.exchange == "resident" and not old_layout else math.inf,
     )
 
 

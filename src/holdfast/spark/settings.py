@@ -279,6 +279,13 @@ class Settings:
         "With `node.costs=auto` and no `node.capacity`: partitions that no node had room for so long are restored "
         "above the bound.",
     )
+    node_move_above: float = _setting(
+        "node.moveAbove",
+        _number(0),
+        0.75,
+        "While nothing is lost, partitions move off a node that is busier than this share of its bound, to nodes that "
+        "have less to do; above 1: only off nodes beyond their bound. With tasks that stay.",
+    )
     node_wait: float | None = _setting(
         "node.wait",
         _some_seconds,

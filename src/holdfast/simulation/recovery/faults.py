@@ -172,6 +172,20 @@ SELDOM_WITH_COPIES = (
 """What leaves copies no time to be built: there it is seldom."""
 
 
+SELDOM_WITH_MOVES = (
+    Fault.NODE_KILLED,
+    Fault.NODE_FROZEN,
+    Fault.DISK_FULL,
+    Fault.READ_ERROR,
+    Fault.CUT_ONE_WAY,
+    Fault.CUT_HALVES,
+    Fault.STATE_MISSING,
+    Fault.PARTITION_MISSING,
+    Fault.NODE_LEAVES,
+)
+"""What leaves moves for load no time: there it is seldom."""
+
+
 FRAGMENTS: dict[Fault, float] = {
     Fault.FOLDER_AWAY: 0.02,
     Fault.FRAGMENTS_LOST: 0.15,

@@ -5,8 +5,9 @@ Runs anywhere.
 
 from __future__ import annotations
 
+import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.ids import PartitionId
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
@@ -28,6 +29,8 @@ class CopyScene:
     lag: int
     room: float
     """How much more nodes carry than in other runs."""
+    move_above: float = math.inf
+    """The share of a node's bound above which partitions move off it."""
 
     def replicas(self, program: Program) -> tuple[PartitionId, ...]:
         """Return who has a copy, by the partition's name alone."""
@@ -103,6 +106,7 @@ class Scene:
             buffer_bytes=found.buffer_bytes,
             replicas=() if self.copies is None else self.copies.replicas(program),
             replica_lag=found.replica_lag if self.copies is None else self.copies.lag,
+            move_above=math.inf if self.copies is None else self.copies.move_above,
         )
 
 
@@ -116,10 +120,20 @@ def has_copies(seed: int) -> bool:
     return is_resident(seed) and seed // 108 % 3 == 2
 
 
+def moves_for_load(seed: int) -> bool:
+    """Whether partitions move for load in a run: in every second range of those with copies."""
+    return has_copies(seed) and seed // 324 % 2 == 1
+
+
 def draw_copies(seed: int) -> CopyScene:
     """Draw who has copies."""
     draw = random.Random(f"{seed} copies")
-    return CopyScene(seed, draw.choice((0.4, 0.7, 1.0)), draw.choice((0, 1, 4)), draw.choice((1.0, 1.5, 2.5)))
+    found = CopyScene(seed, draw.choice((0.4, 0.7, 1.0)), draw.choice((0, 1, 4)), draw.choice((1.0, 1.5, 2.5)))
+    if not moves_for_load(seed):
+        return found
+    # In every second of these ranges partitions move for load, and fewer have a replica: those stay where they are.
+    draw = random.Random(f"{seed} moves for load")
+    return replace(found, share=draw.choice((0.0, 0.0, 0.4)), room=1.0, move_above=draw.choice((0.2, 0.4, 0.6)))
 
 
 def layout_pace(pace: CycleSettings) -> CycleSettings:

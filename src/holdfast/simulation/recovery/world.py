@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from holdfast.simulation.recovery.agents import AgentSnapshots
 from holdfast.simulation.recovery.applications import Recipe, inputs_of, program_of
 from holdfast.simulation.recovery.checks import StepChecks, Violation
 from holdfast.simulation.recovery.cluster import FakeClock, SimulatedCluster
-from holdfast.simulation.recovery.faults import Fault, draw_leaving, draw_transport
+from holdfast.simulation.recovery.faults import SELDOM_WITH_MOVES, Fault, draw_leaving, draw_transport
 from holdfast.simulation.recovery.folders import READER, SimulatedFolder, allows_in_place, is_in_place
 from holdfast.simulation.recovery.network import Network
 from holdfast.simulation.recovery.poison import Poison
@@ -96,6 +97,10 @@ class World:
         if has_copies(seed):
             self.scene.copies = draw_copies(seed)
             self.mischief.rates.update(draw_leaving(seed, self.mischief.rates))
+            if math.isfinite(self.scene.copies.move_above):
+                # A move needs a checkpoint, and then some batches in which nothing is lost.
+                self.scene.pace = replace(self.scene.pace, checkpoint_batches=1)
+                self.mischief.rates.update({one: 0.3 * self.mischief.rates[one] for one in SELDOM_WITH_MOVES})
         self.clock = FakeClock()
         self.journal: list[str] | None = [] if record else None
         self.network = Network(self.mischief, self.clock, self.note)
