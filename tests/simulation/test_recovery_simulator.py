@@ -37,7 +37,7 @@ from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.run import simulate_recovery
 
 SEEDS = (*range(220), *range(252, 288), *range(576, 600), *range(2000, 2090))
-"""Partitions have second copies in 252 to 287 and move for load from 576 on; from 2,000 on sources are read in place."""
+"""Second copies in 252 to 287, which move for load from 576 on; sources are read in place from seed 2,000 on."""
 
 pytestmark = pytest.mark.timeout(3600)
 """A busy machine is not a failure: a campaign is the longest test of the suite."""
