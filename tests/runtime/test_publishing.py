@@ -231,6 +231,8 @@ class Gate:
         self.entered = threading.Event()
         self.calls: list[tuple[int, int]] = []
         self.rows: list[int] = []
+        self.running: InProcess | None = None
+        self._now = 0.0
 
     def __call__(self, rows: pa.Table, key: OutputKey) -> None:
         self.calls.append((key.query.index, key.batch))
@@ -241,6 +243,12 @@ class Gate:
 
     def open(self) -> None:
         self._open.set()
+
+    def clock(self) -> float:
+        """Return a time that passes only while all that is out is the call that does not return."""
+        if self.running is not None and self.entered.is_set() and not self._open.is_set():
+            self._now += len(self.running._coordinator.outputs.publishing._calls) == 1
+        return self._now
 
 
 @contextmanager
@@ -272,15 +280,17 @@ def test_a_sink_that_does_not_return_parks_its_query_and_all_others_go_on(tmp_pa
             two_queries(),
             sinks={"bad": FunctionSink(gate)},
             errors=NOW,
-            publishing=PublishSettings(seconds=0.05),
+            publishing=PublishSettings(seconds=10),
+            clock=gate.clock,
             directory=tmp_path,
         )
+        gate.running = running
         for batch in range(6):
             running.feed(numbers(batch))
         assert running.rows("good")["n"].to_pylist() == [*range(6)], "the highest query is complete"
         ((query, why),) = running.parked.items()
         assert (str(query), why.batch, why.attempts) == ("bad[0]", 1, 1)
-        assert why.error == "its sink has not returned for 0.05 s, and is not called again before it has"
+        assert why.error == "its sink has not returned for 10 s, and is not called again before it has"
         assert gate.calls == [(0, 0), (0, 1)]
         running.resume("bad")
         assert running.parked, "it has not returned yet"
@@ -302,12 +312,38 @@ def test_others_of_the_same_output_wait_for_the_same_sink_and_are_parked_with_it
     source.map(lambda rows: rows, schema=SCHEMA, id="wide", parallelism=2).output()
     with opened(Gate(lambda key: key.batch == 1)) as gate:
         running = InProcess(
-            app, sinks={"wide": FunctionSink(gate)}, errors=NOW, publishing=PublishSettings(seconds=0.05)
+            app,
+            sinks={"wide": FunctionSink(gate)},
+            errors=NOW,
+            publishing=PublishSettings(seconds=10),
+            clock=gate.clock,
         )
+        gate.running = running
         running.feed(numbers(1, 2, 3, 4))
         running.feed(numbers(5, 6, 7, 8))
         assert {str(query) for query in running.parked} == {"wide[0]", "wide[1]"}
         assert sum(batch == 1 for _, batch in gate.calls) == 1, "its function is called by one at a time"
+
+
+def test_an_output_that_others_read_holds_no_log_back_while_its_sink_hangs() -> None:
+    app = Application("both")
+    first = app.source("s", schema=SCHEMA).map(lambda rows: rows, schema=SCHEMA, id="first")
+    first.output("first")
+    first.map(lambda rows: rows, schema=SCHEMA, id="second").output("second")
+    with opened(Gate(lambda key: key.batch == 1)) as gate:
+        running = InProcess(
+            app,
+            sinks={"first": FunctionSink(gate)},
+            errors=NOW,
+            publishing=PublishSettings(seconds=10),
+            clock=gate.clock,
+        )
+        gate.running = running
+        for batch in range(4):
+            running.feed(numbers(batch))
+        assert [str(query) for query in running.parked] == ["first[0]"]
+        assert running.rows("second")["n"].to_pylist() == [0, 1, 2, 3]
+        assert running._coordinator.status.live_frontier == 3
 
 
 def test_a_slow_sink_has_a_bounded_backlog_and_gets_everything() -> None:
@@ -338,13 +374,14 @@ def test_a_slow_sink_has_a_bounded_backlog_and_gets_everything() -> None:
 def test_a_start_after_a_driver_died_in_a_publication_publishes_each_batch_once(tmp_path: Path) -> None:
     """The rows are written, and nobody knows: the next start asks the sink."""
     written: dict[str, list[int]] = {}
-    gone = threading.Event()
+    there, gone = threading.Event(), threading.Event()
 
     def sink(stays: Callable[[], bool]) -> TransactionalSink:
         def write(rows: pa.Table, key: OutputKey) -> None:
             assert str(key) not in written, "the sink is not asked to write it twice"
             written[str(key)] = rows["n"].to_pylist()
             if key.batch == 1 and stays():
+                there.set()
                 assert gone.wait(LONGEST)
 
         return TransactionalSink(lambda key: str(key) in written, write)
@@ -354,16 +391,17 @@ def test_a_start_after_a_driver_died_in_a_publication_publishes_each_batch_once(
         directory=tmp_path,
         sinks={"bad": sink(lambda: True)},
         errors=NOW,
-        publishing=PublishSettings(seconds=0.05),
+        publishing=PublishSettings(),
     )
     for batch in range(3):
-        running.feed(numbers(batch))
-    assert running.parked, "batch 1 is written, and has not returned"
+        running.batch_log.append(numbers(batch))
+    while not there.is_set():
+        running._coordinator.step(0.01)
     del running  # killed: what it held is gone
     again = InProcess(
         two_queries(), directory=tmp_path, sinks={"bad": sink(lambda: False)}, errors=NOW, publishing=PublishSettings()
     )
-    again.resume("bad")
+    again.run()
     assert sorted(one for rows in written.values() for one in rows) == [0, 1, 2]
     assert len(written) == 3
     gone.set()

@@ -12,8 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from holdfast import Application
+from holdfast.runtime.coordinator.parking import ErrorSettings
+from holdfast.runtime.coordinator.publishing import PublishSettings
+from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.io.sinks import OutputKey
 from holdfast.runtime.messages import OperatorFailed
+from holdfast.spark.feed import drain
 from holdfast.spark.run import SparkRun
 from holdfast.spark.settings import Settings
 
@@ -28,6 +32,42 @@ def two_queries() -> Application:
     source.map(lambda rows: rows, schema=SCHEMA, id="good").output("good", priority=9)
     source.map(lambda rows: rows, schema=SCHEMA, id="bad").output("bad", priority=1)
     return app
+
+
+class InOneProcess:
+    """A run in one process, as the end of a run on a cluster sees it."""
+
+    def __init__(self, running: InProcess) -> None:
+        self.coordinator = running._coordinator
+        self.advance = self.coordinator.advance
+
+
+def test_a_drain_waits_for_a_slow_sink_and_gives_up_one_that_does_not_return() -> None:
+    opened, entered, given = threading.Event(), threading.Event(), list[int]()
+
+    def hangs(rows: pa.Table, key: OutputKey) -> None:
+        if key.batch == 3:
+            entered.set()
+            assert opened.wait(LONGEST)
+        given.append(key.batch)
+
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now  # time passes only while all that is out is the call that does not return
+        now += entered.is_set() and len(running._coordinator.outputs.publishing._calls) == 1
+        return now
+
+    running = InProcess(
+        two_queries(), sinks={"bad": hangs}, errors=ErrorSettings(), publishing=PublishSettings(seconds=10), clock=clock
+    )
+    for batch in range(6):
+        running.batch_log.append({"s": pa.table({"n": [batch]})})
+    drain(InOneProcess(running))  # type: ignore[arg-type]
+    assert given == [0, 1, 2]
+    assert [str(query) for query in running.parked] == ["bad[0]"]
+    assert running.rows("good")["n"].to_pylist() == list(range(6))
+    opened.set()
 
 
 @pytest.mark.cluster
@@ -46,7 +86,7 @@ def test_a_sink_that_does_not_return_parks_its_query_alone(
 
     events: list[Any] = []
     lines: list[str] = []
-    settings = replace(Settings.read(unhurried), exchange=exchange, errors_sink_seconds=0.5)
+    settings = replace(Settings.read(unhurried), exchange=exchange, errors_sink_seconds=5)
 
     def start() -> SparkRun:
         return SparkRun(
@@ -63,7 +103,7 @@ def test_a_sink_that_does_not_return_parks_its_query_alone(
     try:
         for batch in range(6):
             run.log({"s": pa.table({"n": [10 * batch + one for one in range(10)]})})
-        with pytest.raises(OperatorFailed, match=r"bad\[0\], batch 1: its sink has not returned for 0.5 s"):
+        with pytest.raises(OperatorFailed, match=r"bad\[0\], batch 1: its sink has not returned for 5 s"):
             run.run()
         assert set(map(str, run.coordinator.state.parked)) == {"bad[0]"}
         assert sorted(run.rows("good")["n"].to_pylist()) == list(range(60)), "the highest query is complete"

@@ -231,6 +231,7 @@ class InProcess:
             publishing=publishing,
             runner=None if publishing is None else SinkThreads(),
             requests=ResumeRequests(storage),
+            clock=clock,
             emit=self._see,
         )
         self._storage = storage

@@ -70,9 +70,12 @@ class RunStatus:
         return min(map(self._reach, leading & able), default=self.live_frontier)
 
     def _reach(self, partition: PartitionId) -> BatchId:
-        """Return how far a partition is; the backlog of a slow sink counts once its publisher takes no more of it."""
+        """Return how far a partition is; the backlog of a slow sink counts once its publisher takes no more of it.
+
+        Not that of a parked query, whose partition may go on for others.
+        """
         frontier, handed = self._state.partitions[partition].frontier, self._outputs.publishing.last(partition)
-        return frontier if handed is None else min(frontier, handed)
+        return frontier if handed is None or partition in self._state.parked else min(frontier, handed)
 
     def _able(self) -> set[PartitionId]:
         """The partitions that can go on."""
