@@ -26,6 +26,7 @@ from holdfast.runtime.coordinator import coordinator as coordinators
 from holdfast.runtime.coordinator import feeding as feedings
 from holdfast.runtime.coordinator import layout as layouts
 from holdfast.runtime.coordinator import opening as openings
+from holdfast.runtime.coordinator import publishing as publishings
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.liveness import refuse_if_alive
 from holdfast.runtime.coordinator.outputs import Outputs
@@ -478,12 +479,12 @@ def nondeterministic_output_in_no_snapshot(patch: Patch) -> None:
 
 def missing_rows_taken_for_published(patch: Patch) -> None:
     """Rows that a node staged, and that are gone when they are to be adopted, count as published."""
-    right = Outputs._publish
+    right = publishings.give
 
-    def publish(self: Outputs, block: Any, staged: Any, *more: Any) -> bool:
-        return right(self, block, staged, *more) or (staged is not None and self.deterministic(block.header.sender))
+    def give(sink: Any, output: Any, epoch: Epoch) -> bool:
+        return right(sink, output, epoch) or output.staged is not None
 
-    patch.setattr(Outputs, "_publish", publish)
+    patch.setattr(publishings, "give", give)
 
 
 # -- layouts, signs, agents, cuts, storage and feeding: each of them a rule that came with them ----------------------

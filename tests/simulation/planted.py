@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 
+from holdfast.simulation.recovery.late_sinks import has_late_sinks
 from holdfast.simulation.recovery.poison import is_poisoned
 from holdfast.simulation.recovery.poison_rows import has_poison_rows
 from holdfast.simulation.recovery.scene import has_copies, is_resident, moves_for_load
@@ -23,6 +24,7 @@ from simulation.fragment_bugs import FRAGMENT_BUGS
 from simulation.mark_bugs import MARK_BUGS
 from simulation.parking_bugs import PARKING_BUGS
 from simulation.process_bugs import PROCESS_BUGS
+from simulation.publishing_bugs import PUBLISHING_BUGS
 from simulation.quarantine_bugs import QUARANTINE_BUGS
 from simulation.resident_bugs import RESIDENT_BUGS
 from simulation.set_bugs import SET_BUGS
@@ -58,6 +60,7 @@ PLANTED = (
     *(Planted(bug, has_agents) for bug in FRAGMENT_BUGS),
     *(Planted(bug, has_copies) for bug in COPY_BUGS),
     *(Planted(bug, moves_for_load) for bug in MOVE_BUGS),
+    *(Planted(bug, has_late_sinks) for bug in PUBLISHING_BUGS),
 )
 
 

@@ -40,6 +40,8 @@ from holdfast.runtime.coordinator.outputs import aside_folder, name_sinks
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.parking import ErrorSettings, ResumeRequests
 from holdfast.runtime.coordinator.progress import Progress
+from holdfast.runtime.coordinator.publishing import PublishSettings
+from holdfast.runtime.coordinator.sink_threads import SinkThreads
 from holdfast.runtime.identity import describe
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.in_place_readers import InPlaceReader, in_place_readers
@@ -178,6 +180,7 @@ class InProcess:
         recovery: RecoverySettings | None = None,
         sinks: Mapping[str, object] | None = None,
         errors: ErrorSettings | None = None,
+        publishing: PublishSettings | None = None,
         clock: Callable[[], float] = time.perf_counter,
         emit: Callable[[Observation], object] = lambda seen: None,
     ) -> None:
@@ -190,7 +193,9 @@ class InProcess:
 
         An operator, a row or a sink that fails is raised as an error once all other queries have been run, and tried
         again by the next call. With `errors`, its queries are parked in its place after so many attempts (`parked`),
-        until `resume` lets them go on. `emit` gets every event, as a run on a cluster records them.
+        until `resume` lets them go on. With `publishing`, sinks are called in threads, as on a cluster, and one that
+        does not return in time parks its queries; without, they are called here. `emit` gets every event, as a run on a
+        cluster records them.
         """
         self._emit = emit
         self._parks = errors is not None
@@ -223,7 +228,10 @@ class InProcess:
             recovery=recovery,
             pace=CycleSettings(checkpoint_batches=checkpoint_every, time_budget=math.inf),
             errors=errors or ErrorSettings(retries=0),
+            publishing=publishing,
+            runner=None if publishing is None else SinkThreads(),
             requests=ResumeRequests(storage),
+            clock=clock,
             emit=self._see,
         )
         self._storage = storage

@@ -81,6 +81,9 @@ class SparkBackend:
         self._ended: list[Report] = []
         """Reports of jobs that were cancelled."""
         self._looked_at = -math.inf
+        self._news = threading.Event()
+        """A job has ended, or somebody wakes whoever waits."""
+        self._woken = False
 
     # -- nodes -------------------------------------------------------------------------------------------------------
 
@@ -90,12 +93,11 @@ class SparkBackend:
         while True:
             found = [*self._job_reports(), *self._node_reports()]
             left = until - time.monotonic()
-            if found or left <= 0:
+            if found or left <= 0 or self._woken:
+                self._woken = False
                 return found
-            if self._job is None:
-                time.sleep(min(left, WATCH_SECONDS))
-            else:
-                self._job.wait(min(left, WATCH_SECONDS))
+            if self._news.wait(min(left, WATCH_SECONDS)):
+                self._news.clear()
 
     def _node_reports(self) -> list[Report]:
         """Return what has become of nodes; Spark is asked now and then, for asking costs."""
@@ -197,7 +199,7 @@ class SparkBackend:
         first, last = min(frontiers) + 1, max(one.through for one in desired.assignments.values())
         name = f"{self._program.name}: batches {first} to {last}, epoch {desired.epoch}, cycle {desired.number}"
         group = f"holdfast-{self._run_context.start}-{desired.number}"
-        self._job = _Job(self._context, group, desired, nodes, lambda: self._pin(nodes), work, name)
+        self._job = _Job(self._context, group, desired, nodes, lambda: self._pin(nodes), work, name, self._news.set)
 
     def _job_reports(self) -> list[Report]:
         """Return the reports of a job that has ended."""
@@ -257,7 +259,9 @@ class SparkBackend:
         return tuple(str(one) for one in dict(self._watch.roster.addresses()).values())
 
     def wake(self) -> None:
-        """Nothing waits long here: a job has its time."""
+        """Let a call of `reports` that waits return soon; from any thread."""
+        self._woken = True
+        self._news.set()
 
     def stop(self) -> None:
         """Cancel what is running, and release the executors."""
@@ -283,24 +287,18 @@ class _Job:
         pin: Callable[[], PinnedSlots],
         work: Sequence[Work],
         name: str,
+        on_end: Callable[[], object],
     ) -> None:
         """Start it: pin it to its executors, then run the levels of work."""
         self.desired, self.nodes = desired, nodes
         self._context, self._group = context, group
-        self._cancelled = False
+        self._cancelled = self.ended = False
+        """Whether it was cancelled; whether it has ended, well or not."""
+        self._on_end = on_end
         self.outcome = Outcome((), ())
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(pin, work, name), name=group, daemon=True)
         self._thread.start()
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has ended, well or not."""
-        return not self._thread.is_alive()
-
-    def wait(self, seconds: float) -> None:
-        """Wait until it ends, at most so long."""
-        self._thread.join(seconds)
 
     def cancel(self) -> None:
         """Cancel it, and wait a little until Spark has; one that is not submitted yet is not submitted any more."""
@@ -316,6 +314,9 @@ class _Job:
                 self.outcome = slots.run(work, name=name)
         except BaseException as error:
             self.error = error
+        finally:
+            self.ended = True
+            self._on_end()
 
 
 def _warm_up(context: RunContext, host: str) -> Callable[[Any], AgentReport | None]:

@@ -156,11 +156,16 @@ def finish(running: SparkRun, *, close: bool = False, gives_up: Callable[[], boo
     running.run(gives_up=gives_up)
 
 
-def drain(running: SparkRun) -> None:
-    """Process what is logged as far as live partitions can; those that are lost are not waited for."""
+def drain(running: SparkRun, *, gives_up: Callable[[], bool] = lambda: False) -> None:
+    """Process what is logged as far as live partitions can, and wait for sinks that are at work, or until `gives_up`.
+
+    Partitions that are lost are not waited for, nor is a sink that has not returned for too long.
+    """
     coordinator, still = running.coordinator, 0
-    status = coordinator.status
-    while status.can_go_on and still < 10:
+    status, publishing = coordinator.status, coordinator.outputs.publishing
+    while (status.can_go_on or publishing.is_at_work) and still < 10 and not gives_up():
         before = status.standing
         running.advance()
-        still = 0 if coordinator.busy or status.standing != before else still + 1
+        moves = coordinator.busy or publishing.is_at_work or status.standing != before
+        still = 0 if moves else still + 1
+    coordinator.read_reports()

@@ -36,6 +36,8 @@ from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.parking import ErrorSettings, ResumeRequests
 from holdfast.runtime.coordinator.profile_records import ProfileRecords
 from holdfast.runtime.coordinator.progress import last_driver
+from holdfast.runtime.coordinator.publishing import PublishSettings
+from holdfast.runtime.coordinator.sink_threads import SinkThreads
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import FunctionSink, OutputKey, Sink
@@ -132,6 +134,7 @@ class SparkRun:
         """
         for hint in check_requirements(spark):
             log(hint)
+        self._log = log
         chosen = settings or Settings.read(spark)
         if secret_file is not None:
             chosen = replace(chosen, store_secret_file=str(secret_file))
@@ -263,6 +266,8 @@ class SparkRun:
             recovery=planned,
             pace=_pace(chosen, wait) if pace is None else _bounded(pace, chosen),
             errors=ErrorSettings(chosen.errors_retries, chosen.errors_backoff),
+            publishing=PublishSettings(seconds=chosen.errors_sink_seconds),
+            runner=SinkThreads(self.backend.wake),
             requests=ResumeRequests(self.storage),
             profiles=ProfileRecords(self.storage, progress.claim),
             expiry=expiry_of(
@@ -278,6 +283,7 @@ class SparkRun:
             emit=emit,
             log=log,
         )
+        self._held.callback(self.coordinator.outputs.publishing.close)
         sweep_after_start(self.storage, durable, progress, self.coordinator.state)
         for name in stagers:
             self._sinks[name].sweep_staged()
@@ -388,7 +394,14 @@ class SparkRun:
         return self.coordinator.checkpoint(gives_up=gives_up)
 
     def close(self) -> None:
-        """Release the executors; logs, checkpoints and outputs stay."""
+        """Release the executors; logs, checkpoints and outputs stay. A sink that has not returned is not waited for."""
+        publishing = self.coordinator.outputs.publishing
+        for key in publishing.unreturned():
+            self._log(
+                f"the sink of {key.query} has not returned from batch {key.batch}: it is left to itself, and the next "
+                "start publishes the batch"
+            )
+        publishing.close()
         self.backend.stop()
         if self._keep_alive is not None:
             self._keep_alive.close()

@@ -203,7 +203,7 @@ class RunLoop:
         """
         self.phase = "Stopping"
         try:
-            drain(self._running)
+            drain(self._running, gives_up=self._abandon.is_set)
             if (problem := self._running.parked_problem) is not None:
                 self._log(f"queries are parked, so no checkpoint was taken: {problem}")
             elif self._view.all_live():

@@ -363,6 +363,13 @@ class Settings:
         1.0,
         "How long before a batch that failed is tried again; before each further time twice as long, up to a minute.",
     )
+    errors_sink_seconds: float = _setting(
+        "errors.sinkSeconds",
+        _some_seconds,
+        120.0,
+        "A sink that has not returned for so long parks the queries of its output; it is not called again before it "
+        "has. Longer than the slowest commit of a healthy sink, and 60 or more for Kafka, which waits for brokers.",
+    )
     errors_quarantine_rows: int = _setting(
         "errors.quarantineRows",
         _whole(1, 10_000),

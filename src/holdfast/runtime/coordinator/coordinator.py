@@ -69,12 +69,13 @@ from holdfast.runtime.coordinator.event_log import (
 from holdfast.runtime.coordinator.expiry import Expiry
 from holdfast.runtime.coordinator.future_rows import FutureRows
 from holdfast.runtime.coordinator.marking import BatchMarks
-from holdfast.runtime.coordinator.outputs import Outputs
+from holdfast.runtime.coordinator.outputs import Outputs, Published
 from holdfast.runtime.coordinator.pacing import CheckpointSchedule, CycleSettings, StallDetector
 from holdfast.runtime.coordinator.parking import ErrorSettings, Parking, ResumeRequests, Step
 from holdfast.runtime.coordinator.profile_records import ProfileRecords
 from holdfast.runtime.coordinator.profiling import LEAST_COST, Profiler
 from holdfast.runtime.coordinator.progress import Progress
+from holdfast.runtime.coordinator.publishing import CallRunner, PublishSettings
 from holdfast.runtime.coordinator.reading import SourceReads
 from holdfast.runtime.coordinator.status import RunStatus
 from holdfast.runtime.fetches import CodeChosen, Fetched
@@ -152,6 +153,8 @@ class Coordinator:
         recovery: RecoverySettings | None = None,
         pace: CycleSettings | None = None,
         errors: ErrorSettings | None = None,
+        publishing: PublishSettings | None = None,
+        runner: CallRunner | None = None,
         requests: ResumeRequests | None = None,
         profiles: ProfileRecords | None = None,
         expiry: Expiry | None = None,
@@ -165,7 +168,8 @@ class Coordinator:
     ) -> None:
         """Start a run, or continue one that an earlier driver left: the progress says which.
 
-        `errors` says how often what fails is tried again, `requests` is where people let parked queries go on;
+        `errors` says how often what fails is tried again, `publishing` how long sinks may take, `runner` makes their
+        calls (by default at once), `requests` is where people let parked queries go on;
         `profiles` is where what was measured is kept, with the run's `settings`; `expiry` deletes what is kept no
         longer; `host_of` gives a node's host: one whose disk is full gets no more work; `domain_of` gives its failure
         domain, where it is known. `emit` gets every event, as values; `log` gets a line for people.
@@ -173,7 +177,9 @@ class Coordinator:
         """
         self.program, self.backend, self.batch_log = program, backend, batch_log
         self._progress, self._clock, self._now = progress, clock, now
-        self.outputs = Outputs(program, sinks, late_sink, progress.generation)
+        self.outputs = Outputs(
+            program, sinks, late_sink, progress.generation, runner=runner, settings=publishing, clock=clock
+        )
         self._emit_to, self._log = emit, log
         self.pace = pace or CycleSettings()
         if recovery is not None and recovery.replicas and not backend.takes_updates:
@@ -263,10 +269,11 @@ class Coordinator:
         that keep bringing nothing end the run, and so does a time in which nothing at all is alive.
         """
         stalls, before, ended = self._stalls, self.status.standing, self._counters.ended
-        could, began, pausing = self.status.can_go_on, self._clock(), bool(self.parking.waiting())
+        could, began = self.status.can_go_on, self._clock()
+        pausing = bool(self.parking.waiting()) or self.outputs.publishing.is_at_work
         if not self.step(IDLE_SECONDS):
             if pausing:
-                self._moved()  # the next attempt has time: that is no standstill
+                self._moved()  # the next attempt has time, or a sink is at work: that is no standstill
                 return False
             if stalls.idled(max(IDLE_SECONDS, self._clock() - began)):
                 self.handle(Timer())
@@ -450,8 +457,12 @@ class Coordinator:
 
         What is left when something is raised is read by the next call.
         """
-        unread = self._unread
+        unread, began = self._unread, self._clock()
+        self._take_completed()
         unread += self.backend.reports(0.0 if unread else timeout)
+        if not unread and self.outputs.publishing.is_at_work and (left := timeout - (self._clock() - began)) > 0:
+            self.outputs.publishing.wait(left)  # a backend that waits has waited; one of this process does not
+        self._take_completed()
         while unread:
             report = unread.popleft()
             if isinstance(report, NodeReport):
@@ -555,8 +566,7 @@ class Coordinator:
                 self._counters.not_staged.add(output)
                 self._log(f"{output}: nodes cannot write its files, so its rows pass through the driver: {why}")
                 self._emit("not-staged", output=output, problem=why)
-        for query, batch, rows in done.out:
-            self._emit("published", partition=str(query), batch=batch, rows=rows, latency=self._latency(batch))
+        self._emit_published(done)
         self._counters.outbox_bytes.update(result.outbox_bytes)
         # Where late rows are not written, a partition does not count as further: they come again, and then it does.
         self._not_aside = (self._not_aside | done.not_aside) - (done.aside - done.not_aside)
@@ -570,7 +580,7 @@ class Coordinator:
                 reached,
                 frozenset(result.frontiers),
                 done.reached,
-                sum(self._counters.outbox_bytes.get(node, 0) for node in set(state.placement.values())),
+                self._kept_bytes,
                 result.copies,
                 result.copy_problems,
             )
@@ -586,6 +596,33 @@ class Coordinator:
         for node, failed in result.full_disks.items():
             if node in state.nodes:
                 self._lose_full(node, failed)
+
+    def _take_completed(self) -> None:
+        """Act on what became of outputs that publishers had; published moves with it."""
+        if not self.outputs.publishing.has_news:
+            return
+        state = self.state
+        done = self.outputs.completed(state.epoch, state.parked, self.parking.held)
+        self._emit_published(done)
+        self.parking.took({}, done.reached, ())
+        if done.reached:
+            self.handle(
+                PartitionsReported(
+                    state.epoch, self.status.logged, {}, published=done.reached, kept_bytes=self._kept_bytes
+                )
+            )
+        if done.problem is not None:
+            raise done.problem
+        self._take_failures(done.failed)
+
+    def _emit_published(self, done: Published) -> None:
+        for query, batch, rows in done.out:
+            self._emit("published", partition=str(query), batch=batch, rows=rows, latency=self._latency(batch))
+
+    @property
+    def _kept_bytes(self) -> int:
+        """What outboxes hold, on nodes that have partitions."""
+        return sum(self._counters.outbox_bytes.get(node, 0) for node in set(self.state.placement.values()))
 
     def _measure(self, result: CycleResult) -> None:
         """Count what partitions did: level with the log, or as fast as they could."""

@@ -1,7 +1,11 @@
-"""Outputs to their sinks: in order, once, and only rows that no replay can change. Runs on the driver."""
+"""Outputs to their sinks: in order, once, and only rows that no replay can change. Runs on the driver.
+
+Sinks are called by publishers, beside the coordinator's loop (`publishing`); what operators keep aside is written here.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +17,7 @@ from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.runtime.blocks import DEAD_LETTERS, LATE, SINK, Block
 from holdfast.runtime.coordinator.parking import Step
+from holdfast.runtime.coordinator.publishing import CallRunner, InlineRunner, Publishing, PublishSettings
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import FunctionSink, MemorySink, Output, OutputKey, Sink, StagedRows, Stager, complete
 from holdfast.runtime.messages import Failed
@@ -34,6 +39,8 @@ class Published:
     """Those whose late rows could not be written: they must come again."""
     failed: list[tuple[Step, Failed]] = field(default_factory=list)
     """What could not be written, and why: of every partition the first batch."""
+    broken: set[PartitionId] = field(default_factory=set)
+    """Queries of which an output did not go out, whatever the reason: what is after it has to wait."""
     problem: HoldfastError | None = None
     """Why this driver must end: another one has the run."""
 
@@ -47,13 +54,20 @@ class Outputs:
         sinks: Mapping[OperatorId, Sink],
         late_sink: Callable[[OperatorId, OperatorId], Sink],
         generation: int = 0,
+        *,
+        runner: CallRunner | None = None,
+        settings: PublishSettings | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`runner` makes the calls of sinks, by default at once; `clock` measures how long they take."""
         self._program, self._sinks, self._late_sink = program, sinks, late_sink
+        self.publishing = Publishing(sinks, runner or InlineRunner(), settings or PublishSettings(), clock)
+        """What the sinks' publishers have."""
         self._generation, self._run = generation, ""
         self.late: dict[tuple[OperatorId, OperatorId], Sink] = {}
         """The sinks of rows that came too late, by operator and input."""
         self.held: dict[PartitionId, BatchId] = {}
-        """The last batch of each output partition that waits for a checkpoint."""
+        """The last batch that is known of each output partition whose rows wait for a checkpoint."""
 
     def begin(self, run: str, epoch: Epoch) -> None:
         """Let sinks that outlive their process belong to this run and claim, before anything is published."""
@@ -74,17 +88,17 @@ class Outputs:
         staged: Mapping[tuple[PartitionId, BatchId], StagedRows] | None = None,
         held: Collection[PartitionId] = (),
     ) -> Published:
-        """Give blocks to their sinks, each partition's batch after batch; a sink that fails stops its partition.
+        """Hand blocks over to the sinks' publishers, each partition's batch after batch; return what is known by now.
+
+        A sink that fails stops its partition. What a publisher has no room for comes again.
 
         `durable`: the batch of every partition's durable checkpoint. `staged`: outputs whose rows nodes have written;
         their blocks came without. `held`: partitions whose sinks get nothing now.
         """
         done = Published()
+        self._collect(done)
+        self.publishing.drop(held)
         broken: set[PartitionId] = set(held)
-        together: dict[OperatorId, list[Output]] = {}
-        """What goes to sinks that take many outputs in one step."""
-        due: dict[PartitionId, BatchId] = {}
-        """The last batch of each partition in them."""
         for block in sorted(blocks, key=lambda one: (one.header.batch, one.header.sender)):
             head = block.header
             if head.receiver.operator == LATE:
@@ -102,60 +116,67 @@ class Outputs:
                     kind = "dead letters" if head.edge.source == DEAD_LETTERS else "late rows"
                     problem = f"its {kind} cannot be written: {_error_text(error)}"
                     done.failed.append((Step.LATE, Failed(head.sender, head.batch, problem)))
-            elif head.receiver.operator == SINK and head.sender not in broken:
+            elif head.receiver.operator == SINK and head.sender not in broken and head.sender not in done.broken:
                 # Barriers come for batches without rows: a batch that is not the next one came without those before.
-                if (
-                    head.batch
-                    != max(due.get(head.sender, NOTHING), done.reached.get(head.sender, before[head.sender])) + 1
-                ):
-                    continue
-                written = (staged or {}).get((head.sender, head.batch))
-                if self._sinks[head.sender.operator].grouped:
-                    if not self._waits(head.sender, head.batch, durable):
-                        together.setdefault(head.sender.operator, []).append(
-                            Output(self._key(block), block.rows, written)
-                        )
-                        due[head.sender] = head.batch
-                    continue
-                try:
-                    if self._publish(block, written, durable, epoch):
-                        done.reached[head.sender] = head.batch
-                        many = block.row_count if written is None else written.rows
-                        done.out.append((head.sender, head.batch, many))
-                except StaleEpoch as error:
-                    broken.add(head.sender)
-                    done.problem = done.problem or error
-                except Exception as error:
-                    broken.add(head.sender)
-                    problem = f"its sink failed: {_error_text(error)}"
-                    done.failed.append((Step.SINK, Failed(head.sender, head.batch, problem)))
-        for operator, outputs in together.items():
-            self._publish_together(self._sinks[operator], outputs, epoch, done)
+                last = self.publishing.last(head.sender)
+                if (last is not None or not self.publishing.takes(head.sender)) and not self.deterministic(head.sender):
+                    self._holds(head.sender, head.batch)  # not all of it is handed over at once
+                if last is None:
+                    last = done.reached.get(head.sender, before[head.sender])
+                if head.batch == last + 1 and not self._waits(head.sender, head.batch, durable):
+                    written = (staged or {}).get((head.sender, head.batch))
+                    self._hand_over(Output(self._key(block), block.rows, written), epoch, done)
+        self.publishing.start(epoch)
+        self._collect(done)
         return done
 
-    def _publish_together(self, sink: Sink, outputs: Sequence[Output], epoch: Epoch, done: Published) -> None:
-        """Give outputs to a sink that takes many in one step; batches without rows are out with those before them."""
-        held: set[PartitionId] = set()
-        try:
-            out = set(
-                sink.publish_all([one for one in outputs if one.rows is not None or one.staged is not None], epoch)
-            )
-        except StaleEpoch as error:
-            done.problem = done.problem or error
-            return
-        except Exception as error:
-            problem = f"its sink failed: {_error_text(error)}"
-            first = {one.key.query: one.key.batch for one in reversed(outputs)}
-            done.failed += [(Step.SINK, Failed(query, batch, problem)) for query, batch in first.items()]
-            return
-        for one in outputs:
-            query, empty = one.key.query, one.rows is None and one.staged is None
-            if query in held or not (empty or one.key in out):
-                held.add(query)  # another driver swept it away: the rows come again, by the driver
+    def completed(self, epoch: Epoch, parked: Collection[PartitionId], held: Collection[PartitionId]) -> Published:
+        """Return what became of outputs that publishers have, and let them go on with what waits.
+
+        The queries that wait for a sink that does not return are among those that failed; `parked` were reported.
+        """
+        done = Published()
+        self._collect(done)
+        done.failed += [(Step.HANGING, one) for one in self.publishing.late(parked)]
+        self.publishing.drop({*held, *done.broken})
+        self.publishing.start(epoch)
+        return done
+
+    def handed(self, query: PartitionId) -> BatchId:
+        """Return the last batch of a query that its publisher has; NOTHING: it has none."""
+        last = self.publishing.last(query)
+        return NOTHING if last is None else last
+
+    def _hand_over(self, output: Output, epoch: Epoch, done: Published) -> None:
+        """Let the publisher of an output have it, where it has room; an empty one is out with what is before it."""
+        query, publishing = output.key.query, self.publishing
+        if output.rows is None and output.staged is None and publishing.last(query) is None:
+            self._is_out(output, done)
+        elif publishing.takes(query):
+            publishing.add(output)
+            if publishing.at_once and not self._sinks[query.operator].grouped:
+                publishing.start(epoch, query.operator)
+                self._collect(done)
+
+    def _collect(self, done: Published) -> None:
+        """Take what became of outputs that publishers had."""
+        for output, one in self.publishing.take():
+            query = output.key.query
+            if one.out:
+                self._is_out(output, done)
                 continue
-            done.reached[query] = one.key.batch
-            rows = one.staged.rows if one.staged is not None else 0 if one.rows is None else one.rows.num_rows
-            done.out.append((query, one.key.batch, rows))
+            done.broken.add(query)
+            if isinstance(one.error, StaleEpoch):
+                done.problem = done.problem or one.error
+            elif one.error is not None:
+                problem = f"its sink failed: {_error_text(one.error)}"
+                done.failed.append((Step.SINK, Failed(query, output.key.batch, problem)))
+
+    def _is_out(self, output: Output, done: Published) -> None:
+        query, batch = output.key.query, output.key.batch
+        done.reached[query] = batch
+        rows = output.staged.rows if output.staged is not None else 0 if output.rows is None else output.rows.num_rows
+        done.out.append((query, batch, rows))
 
     def rows(self, operator: str) -> pa.Table:
         """Return all rows an output has given, by batch and then by partition; its sink must be Parquet or memory."""
@@ -188,27 +209,11 @@ class Outputs:
         """Whether an output waits: a replay could give other rows, until a checkpoint that outlives everything."""
         if self.deterministic(partition) or batch <= durable[partition]:
             return False
-        self.held[partition] = max(batch, self.held.get(partition, NOTHING))
+        self._holds(partition, batch)
         return True
 
-    def _publish(
-        self, block: Block, staged: StagedRows | None, durable: Mapping[PartitionId, BatchId], epoch: Epoch
-    ) -> bool:
-        """Give one block to its sink; say whether it is out."""
-        head = block.header
-        if self._waits(head.sender, head.batch, durable):
-            return False
-        key, sink = self._key(block), self._sinks[head.sender.operator]
-        try:
-            if staged is not None:
-                sink.adopt(key, staged, epoch)
-            elif block.rows is not None:
-                sink.publish(key, block.rows, epoch)
-        except FileNotFoundError:
-            if staged is None:
-                raise
-            return False  # another driver swept it away: the rows come again, by the driver, and meet its epoch
-        return True
+    def _holds(self, partition: PartitionId, batch: BatchId) -> None:
+        self.held[partition] = max(batch, self.held.get(partition, NOTHING))
 
 
 ASIDE_FOLDERS = ("late", "dead-letters")
@@ -220,7 +225,7 @@ def aside_folder(operator: OperatorId, feed: OperatorId) -> str:
     return f"dead-letters/{operator}" if feed == DEAD_LETTERS else f"late/{operator}/{feed}"
 
 
-def _error_text(error: Exception) -> str:
+def _error_text(error: BaseException) -> str:
     return str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
 
 

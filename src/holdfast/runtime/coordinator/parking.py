@@ -58,8 +58,14 @@ class Step(Enum):
 
     OPERATOR = "operator"
     SINK = "sink"
+    HANGING = "hanging"
+    """Its sink does not return. It is not tried again meanwhile, so its query is parked at once."""
     LATE = "late"
     """The rows that it keeps aside cannot be written."""
+
+
+SINK_STEPS = (Step.SINK, Step.HANGING)
+"""Those that others know nothing of."""
 
 
 @dataclass(slots=True)
@@ -158,7 +164,7 @@ class Parking:
         """Take note of what partitions have completed: what had failed before it fails no more."""
         written = set(aside)
         for (p, step), one in list(self._open.items()):
-            reached = published if step is Step.SINK else frontiers
+            reached = published if step in SINK_STEPS else frontiers
             if (p, one.batch) in written if step is Step.LATE else reached.get(p, -1) >= one.batch:
                 del self._open[p, step]
 
@@ -176,7 +182,7 @@ class Parking:
                 error = error if len(error) <= LONGEST_ERROR else f"{error[: LONGEST_ERROR - 1]}…"
                 why = ParkedQuery(one.partition, one.batch, error, self._now(), attempt.attempts)
                 # Of a sink that fails, others know nothing: what its partition sends them is as good as before.
-                needing = (one.partition,) if step is Step.SINK else self._state.graph.queries_of(one.partition)
+                needing = (one.partition,) if step in SINK_STEPS else self._state.graph.queries_of(one.partition)
                 for query in needing:
                     if query not in self._state.parked:
                         parked.setdefault(query, why)
@@ -204,7 +210,9 @@ class Parking:
             return None
         attempts = 1 if before is None else before.attempts + 1
         most = self._settings.retries
-        if failed.out_of_memory:
+        if step is Step.HANGING:
+            most = 0
+        elif failed.out_of_memory:
             most = OUT_OF_MEMORY_ATTEMPTS - 1
         left_out = self._left_out(failed, last=attempts > most) if step is Step.OPERATOR else None
         if left_out is not None:

@@ -57,7 +57,7 @@ class RunStatus:
 
         A live partition behind a lost, paused or parked one cannot, nor one that has just failed: nobody waits for it.
         """
-        return min((self._state.partitions[p].frontier for p in self._able()), default=self.frontier)
+        return min(map(self._reach, self._able()), default=self.frontier)
 
     @property
     def leading_frontier(self) -> BatchId:
@@ -67,7 +67,15 @@ class RunStatus:
         worth = {query: int(topology.priority[topology.index(query)]) for query in state.graph.outputs if query in able}
         most = max(worth.values(), default=0)
         leading = {p for query, one in worth.items() if one == most for p in state.graph.members(query)}
-        return min((state.partitions[p].frontier for p in leading & able), default=self.live_frontier)
+        return min(map(self._reach, leading & able), default=self.live_frontier)
+
+    def _reach(self, partition: PartitionId) -> BatchId:
+        """Return how far a partition is; the backlog of a slow sink counts once its publisher takes no more of it.
+
+        Not that of a parked query, whose partition may go on for others.
+        """
+        frontier, handed = self._state.partitions[partition].frontier, self._outputs.publishing.last(partition)
+        return frontier if handed is None or partition in self._state.parked else min(frontier, handed)
 
     def _able(self) -> set[PartitionId]:
         """The partitions that can go on."""
@@ -123,9 +131,12 @@ class RunStatus:
             if one.state in AT_WORK_STATES and one.frontier < min(senders, default=logged):
                 return True
         return not self.caught_up and any(
-            state.published[p] < state.partitions[p].frontier
+            max(state.published[p], self._outputs.handed(p)) < state.partitions[p].frontier
             for p in self._program.outputs
-            if state.partitions[p].state in LIVE_STATES and p not in state.parked and p not in waiting
+            if state.partitions[p].state in LIVE_STATES
+            and p not in state.parked
+            and p not in waiting
+            and self._outputs.publishing.takes(p)
         )
 
     @property

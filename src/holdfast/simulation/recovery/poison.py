@@ -116,7 +116,14 @@ def parked_problem(state: ClusterState, fields: Mapping[str, object]) -> str | N
     query, partition = PartitionId.parse(str(fields["query"])), PartitionId.parse(str(fields["partition"]))
     if partition not in state.graph.members(query):
         return f"{query} is parked because of {partition}, which it does not need"
-    reasons = ("poison", "OSError", "Error: ", "died in it by SIGSEGV", "nothing is published from it")
+    reasons = (
+        "poison",
+        "OSError",
+        "Error: ",
+        "died in it by SIGSEGV",
+        "nothing is published from it",
+        "has not returned",
+    )
     if not any(reason in str(fields["error"]) for reason in reasons):
         return f"{query} is parked, and nothing was wrong: {fields['error']}"
     return None

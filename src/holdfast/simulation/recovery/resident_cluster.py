@@ -405,7 +405,8 @@ class ResidentCluster(SimulatedCluster):
                     self._reports.append((self.clock.now, [whole]))
                     for answer in report.answers:
                         process.untold.pop(answer, None)
-                self._checks.standing[held.name] = (applied, idle)
+                if applied >= self._checks.standing.get(held.name, (-1, False))[0]:  # a frame may come once more
+                    self._checks.standing[held.name] = (applied, idle)
                 if self._cycle is not None:
                     self._cycle.reported(held.name, applied, idle=idle)
 

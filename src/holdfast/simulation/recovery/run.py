@@ -47,6 +47,8 @@ from holdfast.simulation.recovery.world import RUN, Driver, DriverDied, Found, W
 
 MOST_STEPS = 400
 """Steps that a storm, or the calm after it, may take."""
+MOST_STILL = 100
+"""Steps in the calm in which nothing moves before a node comes, whatever is on the way."""
 MOST_FROZEN = 2
 """Drivers that are frozen inside a step at one time."""
 MOST_STARTS = 8
@@ -369,6 +371,9 @@ class _Run:
             return works and all(is_able(one) for one in state.graph.senders(partition))
 
         able = [p for p in driver.program.partitions if is_able(p)]
+        publishing = coordinator.outputs.publishing
+        if any(publishing.last(p) is not None for p in driver.program.outputs):
+            return  # a sink takes its time
         if able and all(state.partitions[p].frontier >= logged for p in able):
             self._found(Violation(f"{able[0]} is live and has nothing to do, and no batch is logged", tuple(able)))
 
@@ -489,7 +494,7 @@ class _Run:
         return stopped
 
     def _come_to_rest(self, when: str) -> None:
-        stuck, steps = 0, 0
+        stuck, steps, still = 0, 0, 0
         while not self.coordinator.status.caught_up or self.coordinator.state.parked:
             if self.coordinator.state.parked:
                 self._repair()
@@ -500,12 +505,13 @@ class _Run:
             state = self.coordinator.state
             moved = _standing(self.coordinator) != before
             stuck = 0 if moved or self.cluster.on_the_way() else stuck + 1
-            if stuck >= 3 and state.lost and not self.cluster.on_the_way():
+            still = 0 if moved else still + 1  # where workers have no end of work, something is always on the way
+            if ((stuck >= 3 and not self.cluster.on_the_way()) or still >= MOST_STILL) and state.lost:
                 if len(state.nodes) > self.scene.nodes + 2 * len(self.driver.program.partitions):
                     lost = tuple(state.lost)
                     self._found(Violation(f"{when}: {lost[0]} finds no node, though there are enough", lost))
                 self.cluster.join({self.cluster.new_name("x"): self.cluster.new_files()}, self.cluster.capacity)
-                stuck = 0
+                stuck = still = 0
             elif stuck > 12 or steps > MOST_STEPS:
                 if state.parked:
                     named = tuple(state.parked)

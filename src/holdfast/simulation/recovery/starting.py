@@ -224,6 +224,8 @@ class Starter:
             recovery=scene.settings(program),
             pace=layout_pace(scene.pace) if old_layout else scene.pace,
             errors=world.poison.errors,
+            publishing=world.late_sinks.settings,
+            runner=world.late_sinks.runner(),
             requests=ResumeRequests(world.storage),
             clock=world.clock,
             now=world.clock,

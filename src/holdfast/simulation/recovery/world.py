@@ -23,6 +23,7 @@ from holdfast.simulation.recovery.checks import StepChecks, Violation
 from holdfast.simulation.recovery.cluster import FakeClock, SimulatedCluster
 from holdfast.simulation.recovery.faults import SELDOM_WITH_MOVES, Fault, draw_leaving, draw_transport
 from holdfast.simulation.recovery.folders import READER, SimulatedFolder, allows_in_place, is_in_place
+from holdfast.simulation.recovery.late_sinks import LateSinks
 from holdfast.simulation.recovery.network import Network
 from holdfast.simulation.recovery.poison import Poison
 from holdfast.simulation.recovery.poison_rows import PoisonRows
@@ -141,6 +142,7 @@ class World:
         self.poison = Poison(seed, self.objects, self.mischief, self.clock)
         self.poison_rows = PoisonRows(seed, self.mischief, resident=self.resident)
         self.scene.pace = replace(self.scene.pace, batches_behind=self.poison_rows.batches_behind)
+        self.late_sinks = LateSinks(seed, self.mischief, self.clock, self.complain)
         self.sinks: dict[OperatorId, WatchedSink | ParquetSink] = {}
         self.late: dict[tuple[OperatorId, OperatorId], WatchedSink] = {}
         self.foreign: list[str] = []

@@ -1,0 +1,368 @@
+"""Publishing beside the coordinator's loop: one publisher for each sink, and what waits for it. Runs on the driver.
+
+The coordinator hands outputs over, and takes what became of them as it takes reports. A publisher gets one *call* at a
+time: its outputs go to the sink one after the other, those of each query in the order of their batches. So a sink that
+is slow, or does not return, holds back the queries of its own output alone. What a publisher holds is bounded; the rest
+stays in outboxes. A call that is out for too long is reported: the queries that wait for it are parked. It is never
+called off, and its sink gets nothing else before it has returned; what it has written by then counts.
+
+Decisions only: a `CallRunner` makes the calls, in threads on a driver (`sink_threads`), at once in one process, and
+whenever a seed says under the simulator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
+from holdfast.runtime.io.sinks import Output, OutputKey, Sink
+from holdfast.runtime.messages import Failed
+
+
+@dataclass(frozen=True, slots=True)
+class PublishSettings:
+    """How much publishers hold, and how long a sink may take."""
+
+    seconds: float = math.inf
+    """A sink that has not returned for so long fails: the queries that wait for it are parked."""
+    most_outputs: int = 1000
+    """Outputs that a publisher holds at most, those that its sink has been given among them."""
+    most_bytes: int = 64 << 20
+    """Bytes of rows that wait in a publisher at most; one output always may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Outputs for a sink, in the order in which it gets them."""
+
+    number: int
+    sink: Sink
+    outputs: tuple[Output, ...]
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What became of one output of a call, or that the call has ended: then `key` is None."""
+
+    call: int
+    key: OutputKey | None = None
+    out: bool = False
+    """Whether it is out. Neither out nor an error: the rows that a node staged are gone, and come again."""
+    error: BaseException | None = None
+
+
+class CallRunner(Protocol):
+    """Makes calls, each sink's one after the other."""
+
+    at_once: bool
+    """Whether a call has returned when `start` has."""
+
+    def start(self, call: Call) -> None:
+        """Begin a call; the sink has none before."""
+        ...
+
+    def returned(self) -> Sequence[Returned]:
+        """Return what became of calls since this was asked last, of each call in order."""
+        ...
+
+    @property
+    def has_returned(self) -> bool:
+        """Whether something has."""
+        ...
+
+    def wait(self, seconds: float) -> None:
+        """Wait until something has returned, at most so long."""
+        ...
+
+    def close(self) -> None:
+        """Begin nothing more; what is out is left to itself."""
+        ...
+
+
+class InlineRunner:
+    """Makes calls at once, where the coordinator runs: in one process, and in most simulated runs."""
+
+    at_once = True
+
+    def __init__(self) -> None:
+        self._returned: list[Returned] = []
+
+    def start(self, call: Call) -> None:
+        """See CallRunner."""
+        run_call(call, self._returned.append)
+
+    @property
+    def has_returned(self) -> bool:
+        """See CallRunner."""
+        return bool(self._returned)
+
+    def returned(self) -> Sequence[Returned]:
+        """See CallRunner."""
+        found, self._returned = self._returned, []
+        return found
+
+    def wait(self, seconds: float) -> None:
+        """See CallRunner: nothing is out."""
+
+    def close(self) -> None:
+        """See CallRunner."""
+
+
+def run_call(
+    call: Call,
+    returned: Callable[[Returned], object],
+    stopped: Callable[[], bool] = lambda: False,
+    caught: type[BaseException] = Exception,
+) -> None:
+    """Give a call's outputs to its sink; what becomes of each goes to `returned`, as soon as it is known.
+
+    An output that fails holds back those of its query after it. `stopped`: nothing more is to be given. `caught`: what
+    a sink may raise without ending its caller.
+    """
+    try:
+        if call.sink.grouped:
+            _give_together(call, returned, caught)
+            return
+        held: set[PartitionId] = set()
+        for one in call.outputs:
+            if one.key.query in held:
+                continue
+            if stopped():
+                return
+            out, error = False, None
+            try:
+                out = give(call.sink, one, call.epoch)
+            except caught as raised:
+                error = raised
+            if not out:
+                held.add(one.key.query)
+            returned(Returned(call.number, one.key, out, error))
+    finally:
+        returned(Returned(call.number))
+
+
+def give(sink: Sink, output: Output, epoch: Epoch) -> bool:
+    """Give one output to its sink; say whether it is out."""
+    try:
+        if output.staged is not None:
+            sink.adopt(output.key, output.staged, epoch)
+        elif output.rows is not None:
+            sink.publish(output.key, output.rows, epoch)
+    except FileNotFoundError:
+        if output.staged is None:
+            raise
+        return False  # another driver swept it away: the rows come again, by the driver, and meet its epoch
+    return True
+
+
+def _give_together(call: Call, returned: Callable[[Returned], object], caught: type[BaseException]) -> None:
+    """Give outputs to a sink that takes many in one step; batches without rows are out with those before them."""
+    given = [one for one in call.outputs if one.rows is not None or one.staged is not None]
+    try:
+        out = set(call.sink.publish_all(given, call.epoch))
+    except caught as error:
+        failed: set[PartitionId] = set()
+        for one in call.outputs:
+            if one.key.query not in failed:
+                failed.add(one.key.query)
+                returned(Returned(call.number, one.key, error=error))
+        return
+    held: set[PartitionId] = set()
+    for one in call.outputs:
+        if one.key.query in held:
+            continue
+        empty = one.rows is None and one.staged is None
+        if not (empty or one.key in out):
+            held.add(one.key.query)  # another driver swept it away: the rows come again, by the driver
+        returned(Returned(call.number, one.key, one.key.query not in held))
+
+
+@dataclass(slots=True)
+class _Publisher:
+    """A sink, what it has been given, and what waits for it."""
+
+    sink: Sink
+    waiting: deque[Output] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    call: Call | None = None
+    left: dict[OutputKey, Output] = field(default_factory=dict)
+    """What is in the call, and of which nothing is known yet."""
+    since: float = 0.0
+    """When the call began, or something of it was known last."""
+    blamed: set[PartitionId] = field(default_factory=set)
+    """Queries that were reported because the call does not return."""
+
+    def held(self) -> Iterable[Output]:
+        """What is in its hands."""
+        yield from self.left.values()
+        yield from self.waiting
+
+
+class Publishing:
+    """The publishers of a run."""
+
+    def __init__(
+        self,
+        sinks: Mapping[OperatorId, Sink],
+        runner: CallRunner,
+        settings: PublishSettings,
+        clock: Callable[[], float],
+    ) -> None:
+        self._runner, self._settings, self._clock = runner, settings, clock
+        # A sink that was given for several outputs is one sink: it gets one call at a time.
+        by_sink: dict[int, _Publisher] = {}
+        self._of = {name: by_sink.setdefault(id(sink), _Publisher(sink)) for name, sink in sinks.items()}
+        self._publishers = list(by_sink.values())
+        self._calls: dict[int, _Publisher] = {}
+        self._count = 0
+        self._last: dict[PartitionId, BatchId] = {}
+
+    # -- what it holds -------------------------------------------------------------------------------------------------
+
+    @property
+    def at_once(self) -> bool:
+        """Whether calls have returned when they have been begun."""
+        return self._runner.at_once
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a call is out, and not for too long."""
+        return any(not self._is_late(one) for one in self._calls.values())
+
+    def last(self, query: PartitionId) -> BatchId | None:
+        """Return the last batch of a query that its publisher holds; None: it holds none."""
+        return self._last.get(query)
+
+    def takes(self, query: PartitionId) -> bool:
+        """Whether the publisher of a query takes more."""
+        one = self._of[query.operator]
+        return (
+            len(one.left) + len(one.waiting) < self._settings.most_outputs
+            and one.waiting_bytes < self._settings.most_bytes
+        )
+
+    def unreturned(self) -> list[OutputKey]:
+        """Return the output that each sink is at whose call has not returned."""
+        return [next(iter(one.left)) for one in self._publishers if one.call is not None and one.left]
+
+    # -- handing over --------------------------------------------------------------------------------------------------
+
+    def add(self, output: Output) -> None:
+        """Take an output; it is the next of its query."""
+        one = self._of[output.key.query.operator]
+        one.waiting.append(output)
+        one.waiting_bytes += _bytes(output)
+        self._last[output.key.query] = output.key.batch
+
+    def drop(self, queries: Collection[PartitionId]) -> None:
+        """Drop what waits of these queries: they are held back, and it comes again."""
+        for one in self._publishers:
+            if mine := {output.key.query for output in one.waiting if output.key.query in queries}:
+                self._forget(one, mine)
+
+    def _forget(self, one: _Publisher, queries: Collection[PartitionId]) -> None:
+        """Drop what waits of these queries; what a call has of them stays known until it has returned."""
+        one.waiting = deque(output for output in one.waiting if output.key.query not in queries)
+        one.waiting_bytes = sum(map(_bytes, one.waiting))
+        for query in queries:
+            left = [key.batch for key in one.left if key.query == query]
+            if left:
+                self._last[query] = max(left)
+            else:
+                self._last.pop(query, None)
+
+    def start(self, epoch: Epoch, operator: OperatorId | None = None) -> None:
+        """Begin a call of every publisher, or that of an output, that has none and holds something."""
+        for one in self._publishers if operator is None else [self._of[operator]]:
+            if one.call is not None or not one.waiting:
+                continue
+            self._count += 1
+            call = one.call = Call(self._count, one.sink, tuple(one.waiting), epoch)
+            one.left = {output.key: output for output in one.waiting}
+            one.waiting.clear()
+            one.waiting_bytes, one.since = 0, self._clock()
+            self._calls[call.number] = one
+            self._runner.start(call)
+
+    # -- what became of it ---------------------------------------------------------------------------------------------
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something has returned, or a call is out for too long."""
+        return self._runner.has_returned or any(self._is_late(one) for one in self._publishers)
+
+    def _is_late(self, one: _Publisher) -> bool:
+        return one.call is not None and self._clock() - one.since >= self._settings.seconds
+
+    def wait(self, seconds: float) -> None:
+        """Wait until something has returned, at most so long."""
+        self._runner.wait(seconds)
+
+    def take(self) -> list[tuple[Output, Returned]]:
+        """Return what became of outputs since this was called last."""
+        found: list[tuple[Output, Returned]] = []
+        for one in self._runner.returned():
+            publisher = self._calls.get(one.call)
+            if publisher is None:
+                continue
+            publisher.since = self._clock()
+            if one.key is None:
+                del self._calls[one.call]
+                unknown = {key.query for key in publisher.left}
+                publisher.call, publisher.left = None, {}
+                publisher.blamed.clear()
+                if unknown:  # it was held back, or was not given any more
+                    self._forget(publisher, unknown)
+                continue
+            output = publisher.left.pop(one.key)
+            query = one.key.query
+            if not one.out:
+                for key in [key for key in publisher.left if key.query == query]:
+                    del publisher.left[key]  # the call does not give them
+                self._forget(publisher, (query,))
+            elif self._last.get(query) == one.key.batch:
+                del self._last[query]
+            found.append((output, one))
+        return found
+
+    def late(self, parked: Collection[PartitionId]) -> list[Failed]:
+        """Return, of every query that waits for a call that is out for too long, its first batch, as failed.
+
+        One that is parked is not named again. One that was resumed since has as long again.
+        """
+        found = []
+        for one in self._publishers:
+            if one.call is None:
+                continue
+            if one.blamed - set(parked):
+                one.blamed &= set(parked)
+                one.since = self._clock()
+            if not self._is_late(one) or not one.left:
+                continue
+            present = next(iter(one.left))
+            first: dict[PartitionId, BatchId] = {}
+            for output in one.held():
+                first.setdefault(output.key.query, output.key.batch)
+            for query, batch in first.items():
+                if query not in parked:
+                    one.blamed.add(query)
+                    found.append(Failed(query, batch, _late_text(present, query, self._settings.seconds)))
+        return found
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._runner.close()
+
+
+def _late_text(present: OutputKey, query: PartitionId, seconds: float) -> str:
+    which = "" if present.query == query else f" from {present.query}, batch {present.batch}"
+    return f"its sink has not returned{which} for {seconds:g} s, and is not called again before it has"
+
+
+def _bytes(output: Output) -> int:
+    return 0 if output.rows is None else int(output.rows.nbytes)
