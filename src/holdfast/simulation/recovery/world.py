@@ -26,6 +26,7 @@ from holdfast.simulation.recovery.network import Network
 from holdfast.simulation.recovery.poison import Poison
 from holdfast.simulation.recovery.poison_rows import PoisonRows
 from holdfast.simulation.recovery.scene import Scene, draw_copies, has_copies, is_resident
+from holdfast.simulation.recovery.segment_scene import draw_segments, has_segments
 from holdfast.simulation.recovery.storage import DriverStorage, LogWatch, Outage, SimulatedReader
 from holdfast.simulation.recovery.stores import (
     SlowSnapshotStore,
@@ -96,6 +97,8 @@ class World:
         if has_copies(seed):
             self.scene.copies = draw_copies(seed)
             self.mischief.rates.update(draw_leaving(seed, self.mischief.rates))
+        if has_segments(seed):
+            self.scene.segments = draw_segments(seed)
         self.clock = FakeClock()
         self.journal: list[str] | None = [] if record else None
         self.network = Network(self.mischief, self.clock, self.note)
