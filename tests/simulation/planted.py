@@ -14,6 +14,7 @@ from pathlib import Path
 from holdfast.simulation.recovery.poison import is_poisoned
 from holdfast.simulation.recovery.poison_rows import has_poison_rows
 from holdfast.simulation.recovery.scene import has_copies, is_resident
+from holdfast.simulation.recovery.segment_scene import has_segments
 from holdfast.simulation.recovery.world import has_agents, reads_in_place
 from simulation.bugs import BUGS, Bug
 from simulation.copy_bugs import COPY_BUGS
@@ -25,6 +26,7 @@ from simulation.parking_bugs import PARKING_BUGS
 from simulation.process_bugs import PROCESS_BUGS
 from simulation.quarantine_bugs import QUARANTINE_BUGS
 from simulation.resident_bugs import RESIDENT_BUGS
+from simulation.segment_bugs import SEGMENT_BUGS
 from simulation.set_bugs import SET_BUGS
 from simulation.snapshot_bugs import SNAPSHOT_BUGS
 
@@ -57,6 +59,7 @@ PLANTED = (
     *(Planted(bug, reads_in_place) for bug in FILE_BUGS),
     *(Planted(bug, has_agents) for bug in FRAGMENT_BUGS),
     *(Planted(bug, has_copies) for bug in COPY_BUGS),
+    *(Planted(bug, has_segments) for bug in SEGMENT_BUGS),
 )
 
 
