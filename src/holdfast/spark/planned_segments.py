@@ -95,7 +95,7 @@ def segment_lines(segments: Segments, program: Program) -> list[str]:
     if not segments.many:
         return []
     lines = [f"{counted(len(segments.names), 'segment')} checkpoint at intervals of their own"]
-    unsure = sorted(
+    nondeterministic = sorted(
         {
             str(one.source)
             for operator in program.topology.operators
@@ -104,9 +104,9 @@ def segment_lines(segments: Segments, program: Program) -> list[str]:
             and segments.operators[one.source] != segments.operators[OperatorId(operator.id)]
         }
     )
-    if unsure:
+    if nondeterministic:
         lines.append(
-            f"segments after {', '.join(unsure)} roll back with it: it is not deterministic, so what it sent may come "
-            "out differently"
+            f"segments after {', '.join(nondeterministic)} roll back with it: it is not deterministic, "
+            "so what it sent may come out differently"
         )
     return lines

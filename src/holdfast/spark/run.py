@@ -165,6 +165,8 @@ class SparkRun:
         if not old_layout:
             replicas, lines = replicas_of(chosen, self.program, planned.strategy)
             planned = replace(planned, replicas=replicas, replica_lag=chosen.replicas_lag)
+            if backups is not None:
+                planned = replace(planned, backup_partitions=backups)
             if segments is not None:
                 planned = replace(planned, segments=segments.segments)
                 lines += segment_lines(segments.segments, self.program)

@@ -79,14 +79,14 @@ def rolled_back_alone(
         return
     missing = state.in_state([PartitionState.LOST, PartitionState.RESTORING])
     hit = {segments.of(p) for p in missing if p not in rolled_back}
-    unsure: set[PartitionId] = set()
+    nondeterministic: set[PartitionId] = set()
     for p in state.graph.order:
-        if any(s in unsure or not state.graph.deterministic(s) for s in state.graph.senders(p)):
-            unsure.add(p)
+        if any(s in nondeterministic or not state.graph.deterministic(s) for s in state.graph.senders(p)):
+            nondeterministic.add(p)
     for p in rolled_back:
-        if segments.of(p) not in hit and p not in unsure:
+        if segments.of(p) not in hit and p not in nondeterministic:
             # What makes other rows takes its consumers back, and those take back senders in their own segments.
-            if any(segments.of(one) == segments.of(p) for one in unsure & set(rolled_back)):
+            if any(segments.of(one) == segments.of(p) for one in nondeterministic & set(rolled_back)):
                 continue
             what = f"{p} rolls back, and of its segment {segments.of(p)} nothing is lost"
             complain(Violation(what, (p,)))
