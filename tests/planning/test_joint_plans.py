@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -220,7 +221,12 @@ def test_a_document_reads_back_and_is_refused_for_another_topology(topology: Top
     assert document["explanation"]
     assert document["cannot_promise"]
     executed = as_executed(plan, model)
-    assert executed.interval.min() == executed.interval.max() == plan.interval.min()
+    assert (executed.anchors == plan.anchors).all()
+    assert (executed.interval == plan.interval).all()
+    as_planned, done = model.evaluate(replace(plan, replicas=executed.replicas)), model.evaluate(executed)
+    assert (done.promised >= as_planned.promised - 1e-9).all(), "a sender that is lost too is waited for"
+    assert (done.alone == as_planned.alone).all()
+    assert done.overhead >= as_planned.overhead
     other = Topology("other", [*topology.operators, Operator(OperatorId("more"))])
     with pytest.raises(BadInput, match=r"plan.json: is a plan for topology drawn .* this is other"):
         read_plan(document, "plan.json", other)

@@ -10,8 +10,9 @@ from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.marking import BatchMarks, spread
-from holdfast.runtime.coordinator.pacing import CheckpointSchedule, CycleSettings, Mark
+from holdfast.runtime.coordinator.pacing import CycleSettings, Mark
 from holdfast.runtime.coordinator.progress import Progress
+from holdfast.runtime.coordinator.segment_schedule import SegmentSchedule
 from holdfast.runtime.in_process import LoopBackend
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.logged_marks import ALL_PARTITIONS, LoggedMark
@@ -35,7 +36,7 @@ class Keeping:
         checkpoints.line = dict.fromkeys(PROGRAM.partitions, BatchId(checkpoint))
         self.state = ClusterState(PartitionGraph(PROGRAM.topology, {}), checkpoints=checkpoints)
         self.now = 0.0
-        self.marks = BatchMarks(self.log, self.state, CheckpointSchedule(PACE, 0.0), lambda: self.now)
+        self.marks = BatchMarks(self.log, self.state, SegmentSchedule(PACE, self.state.segments, 0.0), lambda: self.now)
 
     def append(self, count: int = 1) -> None:
         for _ in range(count):

@@ -15,6 +15,7 @@ from holdfast.simulation.recovery.late_sinks import has_late_sinks
 from holdfast.simulation.recovery.poison import is_poisoned
 from holdfast.simulation.recovery.poison_rows import has_poison_rows
 from holdfast.simulation.recovery.scene import has_copies, is_resident, moves_for_load
+from holdfast.simulation.recovery.segment_scene import has_segments
 from holdfast.simulation.recovery.world import has_agents, reads_in_place
 from simulation.bugs import BUGS, Bug
 from simulation.copy_bugs import COPY_BUGS, MOVE_BUGS
@@ -27,6 +28,7 @@ from simulation.process_bugs import PROCESS_BUGS
 from simulation.publishing_bugs import PUBLISHING_BUGS
 from simulation.quarantine_bugs import QUARANTINE_BUGS
 from simulation.resident_bugs import RESIDENT_BUGS
+from simulation.segment_bugs import SEGMENT_BUGS
 from simulation.set_bugs import SET_BUGS
 from simulation.snapshot_bugs import SNAPSHOT_BUGS
 
@@ -61,6 +63,7 @@ PLANTED = (
     *(Planted(bug, has_copies) for bug in COPY_BUGS),
     *(Planted(bug, moves_for_load) for bug in MOVE_BUGS),
     *(Planted(bug, has_late_sinks) for bug in PUBLISHING_BUGS),
+    *(Planted(bug, has_segments) for bug in SEGMENT_BUGS),
 )
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from holdfast.cli.plan_segments import describe
 from holdfast.errors import BadInput, NoPlan
 from holdfast.ids import OperatorId, PartitionId
 from holdfast.planning.joint.explaining import plan_document
 from holdfast.planning.joint.model import JointModel
 from holdfast.planning.joint.search import plan_jointly
 from holdfast.planning.joint.targets import Assumptions, targets
+from holdfast.planning.segments.algorithms import Algorithm, plan_segments
+from holdfast.planning.segments.grid import FrequencyGrid
+from holdfast.planning.segments.model import model_of
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.profile_records import ProfileRecords
 from holdfast.runtime.coordinator.promises import PromiseWatch
@@ -21,7 +27,7 @@ from holdfast.spark.planned import NEVER, plan_for_run
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.spark.start import Watch, _Relay
 from holdfast.storage.memory import MemoryStorage
-from holdfast.topology import Input, Operator, Partitioning, Topology, to_document
+from holdfast.topology import Input, Operator, Partitioning, Topology, made_for, to_document
 
 
 def chain(rate: float = 100.0, last: int = 2) -> Topology:
@@ -104,24 +110,33 @@ def test_a_profile_of_the_same_topology_is_planned_with_and_another_is_not() -> 
     assert other.document["profile"]["operators"][0]["rate"] == 100
 
 
-def test_a_file_is_executed_for_its_own_topology_and_segments_are_named_as_not_executed(tmp_path: Path) -> None:
+def test_a_file_is_executed_for_its_own_topology_with_its_segments(tmp_path: Path) -> None:
     topology = chain(rate=2000.0)
     model = JointModel(topology, targets(recovery={5: 60}, survive=2, overhead=0.2), Assumptions(nodes=8))
     found = plan_jointly(model, clock=clock)
     assert found.keeps_targets
     file = tmp_path / "plan.json"
-    document: dict[str, Any] = plan_document(model, found.plan)
+    segmented = replace(found.plan, anchors=np.array([True, False, True]), interval=np.array([9.0, 9.0, 4.0]))
+    document: dict[str, Any] = plan_document(model, segmented)
     file.write_text(json.dumps(document))
     plan = plan_for_run(str(file), topology, None)
     assert plan is not None
     assert plan.interval == pytest.approx(min(one["interval_seconds"] for one in document["segments"]))
-    if len(document["segments"]) > 1:
-        assert any("segments are not executed yet" in line for line in plan.lines)
+    assert any(line.startswith("plan: 2 segments, a checkpoint every 4 to 9 s") for line in plan.lines)
+    assert plan.document["executed"]["not_executed"] == []
+    found_segments = {tuple(one["operators"]): one["interval_seconds"] for one in plan.event()["segments"]}
+    assert found_segments == {
+        tuple(one["operators"]): pytest.approx(one["interval_seconds"]) for one in document["segments"]
+    }
+    assert {one.segment: one.batches for one in plan.segments.intervals} == dict.fromkeys(
+        plan.segments.segments.names, NEVER
+    )
+    by_hand = plan.executed_segments({f"{PREFIX}checkpoint.seconds": "7s"})
+    assert by_hand.segments == plan.segments.segments
+    assert by_hand.intervals == (), "the one that is set holds for all"
+    assert json.loads(json.dumps(plan.event())) == plan.event()
     with pytest.raises(BadInput, match=r"is a plan for topology chain .* plan again for this topology"):
         plan_for_run(file, chain(last=3), None)
-    file.write_text('{"backups": []}')
-    with pytest.raises(BadInput, match=r"is a plan of backups only; give it as spark\.holdfast\.retention"):
-        plan_for_run(file, topology, None)
     file.write_text("no")
     with pytest.raises(BadInput, match="is not JSON"):
         plan_for_run(file, topology, None)
@@ -129,6 +144,56 @@ def test_a_file_is_executed_for_its_own_topology_and_segments_are_named_as_not_e
         plan_for_run(tmp_path / "nothing", topology, None)
     with pytest.raises(BadInput, match="3 is not a plan"):
         plan_for_run(3, topology, None)
+
+
+def test_a_plan_of_segments_only_is_executed_and_the_rest_is_as_set(tmp_path: Path) -> None:
+    topology, file = chain(), tmp_path / "segments.json"
+    model = model_of(topology, 1e8)
+    planned = plan_segments(model, 3.0, algorithm=Algorithm.N_SEGMENTS, grid=FrequencyGrid(60))
+    document = describe(model, planned) | {"topology": made_for(topology)}
+    file.write_text(json.dumps(document))
+    plan = plan_for_run(file, topology, None)
+    assert plan is not None
+    assert plan.segments.segments.names == ("a", "b", "s")
+    seconds = {one.segment: one.seconds for one in plan.segments.intervals}
+    assert seconds == {name: pytest.approx(1 / document["frequency"][name]) for name in ("a", "b", "s")}
+    assert plan.backups is None
+    assert plan.predicted == ()
+    changed, _ = plan.applied(Settings(), {})
+    assert changed.checkpoint_seconds == pytest.approx(min(seconds.values()))
+    assert changed.store_tolerate_node_loss == Settings().store_tolerate_node_loss
+    assert json.loads(json.dumps(plan.event())) == plan.event()
+    with pytest.raises(BadInput, match=r"is a plan for topology chain .* plan again for this topology"):
+        plan_for_run(file, chain(last=3), None)
+    file.write_text(json.dumps({**document, "frequency": {**document["frequency"], "b": 0}}))
+    with pytest.raises(BadInput, match="b has no frequency above 0"):
+        plan_for_run(file, topology, None)
+    file.write_text(json.dumps({**document, "anchors": 3}))
+    with pytest.raises(BadInput, match="is not a whole plan of segments"):
+        plan_for_run(file, topology, None)
+    together = {**document, "anchors": ["s"], "topology": None}
+    file.write_text(json.dumps(together))
+    refined = plan_for_run(file, topology, None)
+    assert refined is not None
+    assert not refined.segments.segments.many
+    assert refined.interval == pytest.approx(min(seconds.values()))
+    if max(seconds.values()) > 1.01 * min(seconds.values()):
+        assert any("frequencies within a segment are not executed" in line for line in refined.lines)
+
+
+def test_a_plan_of_backups_only_is_executed_for_its_own_topology(tmp_path: Path) -> None:
+    topology, file = chain(), tmp_path / "backups.json"
+    document = {"backups": ["a[0]"], "topology": made_for(topology)}
+    file.write_text(json.dumps(document))
+    plan = plan_for_run(file, topology, None)
+    assert plan is not None
+    assert plan.backups == {PartitionId(OperatorId("a"), 0)}
+    assert plan.applied(Settings(), {}) == (Settings(), [])
+    with pytest.raises(BadInput, match=r"is a plan for topology chain .* plan again for this topology"):
+        plan_for_run(file, chain(last=3), None)
+    file.write_text(json.dumps({"backups": ["z[0]"]}))
+    with pytest.raises(BadInput, match=r"there is no partition z\[0\]"):
+        plan_for_run(file, topology, None)
 
 
 def test_targets_that_cannot_be_kept_end_before_a_start() -> None:

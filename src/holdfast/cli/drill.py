@@ -158,6 +158,12 @@ _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
     help="Partitions that run a second time on another node: a count (12), a share (0.5) or '4 cores'.",
 )
 @click.option(
+    "--plan",
+    metavar="FILE|auto",
+    help="A plan that the run executes (`plan auto`, `segments` or `backups` with --json), in the place of "
+    "--checkpoint-every.",
+)
+@click.option(
     "--exchange",
     type=click.Choice(["resident", "shuffle"]),
     help="How nodes exchange blocks. Default: as spark.holdfast.exchange has it.",
@@ -219,6 +225,7 @@ def drill(
     from holdfast.drill.settings import DrillFeed, DrillSettings, DrillStrategy, check_settings, read_arrivals
     from holdfast.errors import CheckFailed
     from holdfast.ids import folder_name
+    from holdfast.spark.planned import plan_for_run
 
     filled = _with_defaults({"arrivals": arrivals, **rest}, application=is_application(scenario))
     asked = DrillSettings(
@@ -231,9 +238,12 @@ def drill(
     drawn = [replace(asked, seed=seed + number) for number in range(repeat)]
     if scenario == MIXED:
         drawn = [draw_settings(one, read_faults(without)) for one in drawn]
+    if asked.plan is not None and asked.plan != "auto":
+        drawn = [replace(one, plan=str(Path(asked.plan).resolve())) for one in drawn]
     for one in drawn:
-        scenario_of(one).application().topology()
+        topology = scenario_of(one).application().topology()
         check_settings(one)
+        plan_for_run(one.plan, topology, None)  # one for another topology is refused before anything is started
         cluster_options(one)  # what needs root or a tool that is not there is refused before anything is started
     _check_application(asked)
     place = out or Path("out") / f"drill-{folder_name(scenario.replace('.py', '').rpartition('/')[2])}"

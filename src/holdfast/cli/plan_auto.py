@@ -35,7 +35,7 @@ _MOST_QUERIES = 20
     type=click.FloatRange(0),
     help="Partitions that may run twice: a share below 1, or a number.",
 )
-@click.option("--executable", is_flag=True, help="Only what a run executes today: one segment, no replicas.")
+@click.option("--executable", is_flag=True, help="One segment and no replicas: a run executes all of it.")
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),

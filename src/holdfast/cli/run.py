@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 @click.option(
     "--plan",
     metavar="FILE|auto",
-    help="A joint plan (`plan auto --json`), or auto: the least downtime within an overhead of 5 %.",
+    help="A plan (`plan auto`, `segments` or `backups` with --json), or auto: the least downtime within an "
+    "overhead of 5 %.",
 )
 @click.option(
     "--replicas",

@@ -117,6 +117,8 @@ class DrillSettings:
     """How nodes exchange blocks, as in spark.holdfast.exchange; None: as that setting has it."""
     replicas: str | None = None
     """Partitions with a replica, as in spark.holdfast.replicas.budget; None: none."""
+    plan: str | None = None
+    """The file of a plan that the run executes, or auto; None: a checkpoint every so many batches."""
     storage: str | None = None
     """A URL of object storage for the run and its outputs; None: the drill's folder."""
 
@@ -231,6 +233,12 @@ def check_settings(asked: DrillSettings) -> None:
     ):
         need(0 < times < math.inf, option, f"{times:g} s", "give more than 0")
     ours = asked.strategy is not DrillStrategy.STRUCTURED_STREAMING
+    need(
+        asked.plan is None or (ours and asked.feed is DrillFeed.SOURCES),
+        "--plan",
+        "only a run that reads its sources executes a plan",
+        "leave out --feed batches, and the strategy structured-streaming",
+    )
     only_ours = ("pause_driver", "partition", "fill_disk", "corrupt", "decommission", "poison", "hang")
     for name in only_ours:
         need(

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import CheckFailed
-from holdfast.ids import BatchId, Epoch, PartitionId
+from holdfast.ids import BatchId, Epoch, PartitionId, SegmentId
 from holdfast.recovery.recovery_line import Line
+from holdfast.recovery.segments import ONE_SEGMENT, MarkedSegments, Segments
 
 FIRST = BatchId(0)
 NO_EPOCH = Epoch(0)
@@ -107,6 +108,10 @@ class Checkpoints:
         self.line_before: dict[PartitionId, BatchId] | None = dict(self.line)
         """The durable line before it: the beginning, where there was none yet; None: it is used up."""
         self._durable_marks: set[BatchId] = set()
+        self.segments: Segments = ONE_SEGMENT
+        """Which partitions move their checkpoints together while all is well."""
+        self._marked: dict[BatchId, frozenset[SegmentId]] = {}
+        """The segments of each open mark that is not of all of them."""
 
     @property
     def global_batch(self) -> BatchId:
@@ -136,18 +141,44 @@ class Checkpoints:
 
     # -- marks and snapshots -------------------------------------------------------------------------------------------
 
-    def mark(self, batch: BatchId, *, durable: bool) -> None:
-        """Say that partitions save at a batch; one that is marked, or global, can be asked for again, durably."""
+    def mark(self, batch: BatchId, *, durable: bool, segments: MarkedSegments = None) -> None:
+        """Say that partitions save at a batch; one that is marked, or global, can be asked for again, durably.
+
+        `segments`: whose partitions do; None: all partitions.
+        """
         again = durable and batch not in self._durable_marks
-        if batch > self.global_batch or (again and batch == self.global_batch != NOTHING):
+        behind = any(at < batch for p, at in self.line.items() if segments is None or self.segments.of(p) in segments)
+        if behind or (again and batch == self.global_batch != NOTHING):
+            if segments is None:
+                self._marked.pop(batch, None)
+            elif batch not in self.marks or batch in self._marked:
+                self._marked[batch] = self._marked.get(batch, frozenset()).union(segments)
             if batch not in self.marks:
                 insort(self.marks, batch)
             if durable:
                 self._durable_marks.add(batch)
 
-    def give_up(self, batch: BatchId) -> None:
-        """Give up a mark that will never be a checkpoint: a partition's state at it is lost."""
+    def concerns(self, partition: PartitionId, mark: BatchId) -> bool:
+        """Whether a mark is one of a partition's segment."""
+        return mark not in self._marked or self.segments.of(partition) in self._marked[mark]
+
+    def open_marks(self, segment: SegmentId) -> list[BatchId]:
+        """Return the marks to which the checkpoint of a segment may still move."""
+        mine = [p for p in self._partitions if self.segments.of(p) == segment]
+        return [mark for mark in self.marks if any(self.lacks(p, mark) for p in mine)]
+
+    def give_up(self, batch: BatchId, segment: SegmentId | None = None) -> None:
+        """Give up a mark that will never be a checkpoint: a partition's state at it is lost.
+
+        `segment`: whose partition; the others may still use it. None: nobody does.
+        """
+        if batch in self.marks and segment is not None and self.segments.many:
+            left = frozenset(self._marked.get(batch, self.segments.names)) - {segment}
+            if left:
+                self._marked[batch] = left
+                return
         if batch in self.marks:
+            self._marked.pop(batch, None)
             self.marks.remove(batch)
             self._durable_marks -= {batch} - set(self.durable_line.values())
 
@@ -251,6 +282,10 @@ class Checkpoints:
     def lacks(self, partition: PartitionId, mark: BatchId) -> bool:
         """Whether a mark is of use to a partition: its checkpoint, or its durable one, is behind it."""
         at = self.line[partition]
+        if self.segments.many and not self.concerns(partition, mark):
+            return False
+        if self.segments.many and at == mark and self.has_durable(partition, mark):
+            return False  # it has done its part: the others come to it at their own time
         return at < mark or (at == mark in self._durable_marks and self.durable_line[partition] < mark)
 
     def _holds(self, partition: PartitionId, mark: BatchId, first: BatchId) -> bool:
@@ -262,13 +297,28 @@ class Checkpoints:
         snapshot = self.at(partition, batch)
         return None if snapshot is None else snapshot.outbox_from
 
-    def move(self, moving: Line) -> dict[PartitionId, list[SavedSnapshot]]:
+    def durable_next(self, published: Mapping[PartitionId, BatchId]) -> BatchId | None:
+        """Return the last mark that is durable of all segments, and which all have reached; None: there is none."""
+        for mark in sorted(self._durable_marks, reverse=True):
+            if mark > self.durable_batch and all(
+                at >= mark and self.has_durable(p, mark) and self.is_covered(p, mark, published)
+                for p, at in self.line.items()
+            ):
+                return mark
+        return None
+
+    def move(
+        self, moving: Line, published: Mapping[PartitionId, BatchId] | None = None
+    ) -> dict[PartitionId, list[SavedSnapshot]]:
         """Move the checkpoints of a set to these batches; return the snapshots that nobody needs any more.
 
         The durable line follows when all partitions are at one batch, durably. While some wait it stays: a line with
-        their old snapshots would share them with the line before, and there would be no second copy of them.
+        their old snapshots would share them with the line before, and there would be no second copy of them. Where
+        there are several segments, it follows when the last of them has a durable mark: others may be past it.
         """
         self.line.update(moving)
+        if self.segments.many:
+            return self._move_segments({} if published is None else published)
         level = len(set(self.line.values())) == 1
         if level and self.line != self.durable_line and all(self.has_durable(p, at) for p, at in self.line.items()):
             self.line_before, self.durable_line = self.durable_line, dict(self.line)
@@ -276,6 +326,15 @@ class Checkpoints:
         self.marks = [one for one in self.marks if one > covered]
         lines = {*self.line.values(), *self.durable_line.values()}
         self._durable_marks = {one for one in self._durable_marks if one >= covered or one in lines}
+        return self.sweep()
+
+    def _move_segments(self, published: Mapping[PartitionId, BatchId]) -> dict[PartitionId, list[SavedSnapshot]]:
+        if (durable := self.durable_next(published)) is not None:
+            self.line_before, self.durable_line = self.durable_line, dict.fromkeys(self.line, durable)
+        self.marks = [one for one in self.marks if any(self.lacks(p, one) for p in self._partitions)]
+        self._marked = {mark: names for mark, names in self._marked.items() if mark in self.marks}
+        kept = {*self.marks, *self.line.values(), *self.durable_line.values()}
+        self._durable_marks &= kept
         return self.sweep()
 
     def forget_after(self, partition: PartitionId, batch: BatchId) -> list[SavedSnapshot]:
@@ -313,7 +372,7 @@ class Checkpoints:
         if self.durable_is_damaged and self.line_before is not None:
             self.durable_line, self.line_before = self.line_before, None
         self.line = dict(self.durable_line)
-        self.marks = []
+        self.marks, self._marked = [], {}
         self._durable_marks = set(self.durable_line.values())
         return {partition: self.forget_after(partition, at) for partition, at in self.line.items()}
 
@@ -325,6 +384,8 @@ class Checkpoints:
         gone = {}
         for partition, snapshots in self._snapshots.items():
             needed_at = {*self._kept(partition), *(mark for mark in self.marks if mark > self.line[partition])}
+            if self.segments.many:
+                needed_at |= self._durable_marks & set(self.marks)  # others have not come to it yet
             needed: set[tuple[BatchId, Epoch]] = set()
             last = self.last(partition)
             for snapshot in snapshots.values():

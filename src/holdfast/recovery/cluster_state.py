@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.ids import BatchId, Epoch, NodeId, PartitionId, SegmentId
 from holdfast.recovery.checkpoints import FIRST, NO_EPOCH, NOTHING, Checkpoints, SavedSnapshot
 from holdfast.recovery.copies import Copies, held_back_by
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.quarantine import Decisions, Quarantined, written_decisions
+from holdfast.recovery.segments import unstored_tail
 from holdfast.recovery.states import AT_WORK_STATES, LIVE_STATES, History, PartitionState
 from holdfast.recovery.strategy import RecoverySettings
 
@@ -133,6 +134,13 @@ class ClusterState:
         self.settings = settings or RecoverySettings()
         self.epoch = epoch
         self.checkpoints = checkpoints or Checkpoints(graph.order)
+        self.segments = self.checkpoints.segments = self.settings.segments
+        self.crossing = frozenset(
+            p for p in graph.order if any(self.segments.crosses(p, c) for c in graph.consumers(p))
+        )
+        """Partitions that send to another segment: their snapshots hold what it will need."""
+        self.unsettled: set[SegmentId] = set()
+        """Segments of which something was lost or held back since their checkpoint moved last."""
         line = self.checkpoints.line
         self.nodes: dict[NodeId, float] = {}
         """The nodes there are, with their capacity."""
@@ -234,7 +242,8 @@ class ClusterState:
                 needed.append(BatchId(self.published[p] + 1))
             for consumer in self.graph.consumers(p):
                 other = self.partitions[consumer]
-                if self.buffering or has_copies or p in self.settings.backup_partitions:
+                kept = p in self.settings.backup_partitions or self.segments.keeps(p, consumer)
+                if self.buffering or has_copies or kept:
                     needed.append(BatchId(min(line[consumer], other.frontier) + 1))
                 elif other.state is not PartitionState.LOST:
                     needed.append(BatchId(other.frontier + 1))
@@ -268,7 +277,12 @@ class ClusterState:
 
     def with_outbox(self, partition: PartitionId) -> bool:
         """Whether a partition's snapshots hold its outbox."""
-        return self.buffering or not self.graph.deterministic(partition)
+        return self.buffering or partition in self.crossing or not self.graph.deterministic(partition)
+
+    def unstored_tail(self) -> dict[SegmentId, int]:
+        """Return how many batches each segment has sent to others that no snapshot of the line holds yet."""
+        frontiers = {p: one.frontier for p, one in self.partitions.items()}
+        return unstored_tail(self.graph, self.segments, self.checkpoints.line, frontiers)
 
     def paused_next(self, dead: Set[PartitionId]) -> Set[PartitionId]:
         """Return the queries to pause next: first those that give nothing now, then the least valuable live one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.ids import BatchId, Epoch, NodeId, PartitionId, SegmentId
 from holdfast.recovery.checkpoints import SavedSnapshot
 from holdfast.recovery.cluster_state import ParkedQuery
 from holdfast.recovery.quarantine import PoisonRow
@@ -72,6 +72,8 @@ class GlobalCheckpoint:
     """The batch after which the batch log must have rows."""
     without: tuple[PartitionId, ...] = ()
     """Partitions that wait, and whose checkpoint stays where it is; none: the checkpoint is global."""
+    segments: tuple[SegmentId, ...] = ()
+    """The segments whose checkpoint moved, where there are several."""
 
 
 @dataclass(frozen=True, slots=True)

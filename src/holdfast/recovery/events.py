@@ -10,6 +10,7 @@ from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.recovery.checkpoints import SavedSnapshot
 from holdfast.recovery.cluster_state import ParkedQuery
 from holdfast.recovery.quarantine import PoisonRow
+from holdfast.recovery.segments import MarkedSegments
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,8 @@ class CheckpointMarked:
 
     batch: BatchId
     durable: bool
+    segments: MarkedSegments = None
+    """Whose partitions; None: all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,9 +187,9 @@ class RecoveryMachine:
             self._lose([event.partition], cause, f"{event.partition} cannot be restored: {event.why}")
 
     def _marked(self, event: CheckpointMarked) -> None:
-        self.state.checkpoints.mark(event.batch, durable=event.durable)
-        for mine in self.state.partitions.values():
-            if mine.frontier <= event.batch:
+        self.state.checkpoints.mark(event.batch, durable=event.durable, segments=event.segments)
+        for p, mine in self.state.partitions.items():
+            if mine.frontier <= event.batch and self.state.checkpoints.concerns(p, event.batch):
                 mine.first_mark = min(mine.first_mark, event.batch)
 
     def _mark_given_up(self, event: CheckpointGivenUp) -> None:
@@ -199,16 +199,25 @@ class RecoveryMachine:
             self.state.partitions[event.partition].own_mark = None
             if event.batch not in checkpoints.marks:
                 return
-        checkpoints.give_up(event.batch)
+        segments = self.state.segments
+        checkpoints.give_up(event.batch, None if event.partition is None else segments.of(event.partition))
         for mark in [*checkpoints.marks]:
-            if any(m.first_mark > mark and not checkpoints.has(p, mark) for p, m in self.state.partitions.items()):
-                checkpoints.give_up(mark)
+            for p, mine in self.state.partitions.items():
+                if (
+                    mine.first_mark > mark
+                    and mark in checkpoints.marks
+                    and checkpoints.concerns(p, mark)
+                    and not checkpoints.has(p, mark)
+                    and (not segments.many or checkpoints.lacks(p, mark))
+                ):
+                    checkpoints.give_up(mark, segments.of(p))
 
     def _stored(self, event: CheckpointStored) -> None:
         checkpoints = self.state.checkpoints
         if event.snapshot in self.state.partitions[event.partition].gone:
             return  # said again, and its batch may be marked again: it will be saved anew, under another name
-        if event.snapshot.batch in (*checkpoints.marks, self.state.partitions[event.partition].own_mark):
+        marks = [mark for mark in checkpoints.marks if checkpoints.concerns(event.partition, mark)]
+        if event.snapshot.batch in (*marks, self.state.partitions[event.partition].own_mark):
             needed = self._needed_from(event.partition, event.snapshot.batch)
             found = checkpoints.stored(event.partition, event.snapshot, needed)
             if found is None or found != event.snapshot:
@@ -393,7 +402,7 @@ class RecoveryMachine:
             self._new_epoch(why)
             if self.state.settings.strategy is RecoveryStrategy.SOURCE_REPLAY and self.state.recovering:
                 self._roll_back(self.state.in_state(PLACED_STATES))
-        if assignment.left or len(set(self.state.checkpoints.line.values())) > 1:
+        if assignment.left or not self.state.segments.are_level(self.state.checkpoints.line):
             # Also at a start: those that wait will need what the others send meanwhile, and so will those whose
             # checkpoint the driver before left behind.
             self.state.recovering = True
@@ -464,32 +473,50 @@ class RecoveryMachine:
         if not self.state.graph.deterministic(partition):
             mine.acknowledged = mine.frontier  # the batches after it may come out differently
             self._forget(partition, checkpoints.forget_after(partition, mine.start.batch))
-        mine.first_mark, mine.own_mark = max(checkpoints.marks, default=NOTHING), None
+        marks = (mark for mark in checkpoints.marks if checkpoints.concerns(partition, mark))
+        mine.first_mark, mine.own_mark = max(marks, default=NOTHING), None
 
     # -- checkpoints and buffers ---------------------------------------------------------------------------------------
 
     def _advance_checkpoint(self) -> None:
-        """Let the set that can move its checkpoint to the last mark do so: all partitions, or those that go on."""
+        """Let the sets that can move their checkpoints to a mark do so: all partitions, a segment, those that go on."""
+        while self._advance_set() and self.state.segments.many:
+            pass
+
+    def _advance_set(self) -> bool:
+        """Let one set move its checkpoint; say whether one did."""
         checkpoints, covered = self.state.checkpoints, self.state.checkpoints.global_batch
+        many, published = self.state.segments.many, self.state.published
         found = self._next_set()
-        if found is None:
-            if all(one.frontier <= covered for one in self.state.partitions.values()):
+        if found is None and not (many and checkpoints.durable_next(published) is not None):
+            line = checkpoints.line if many else dict.fromkeys(checkpoints.line, covered)
+            if all(one.frontier <= line[p] for p, one in self.state.partitions.items()):
                 self._end_recovery()  # nobody is past the checkpoint there is: no batch has come to make a new one
-            return
-        mark = max(found.values())
-        gone = checkpoints.move(found)
+            return False
+        found = found or {}
+        mark = max(found.values(), default=checkpoints.global_batch)
+        gone = checkpoints.move(found, published)
         # A decision is needed for as long as its partition may process the batch again.
         self.state.quarantined = without_old(self.state.quarantined, min(checkpoints.oldest_line.values()))
         for p in self.state.lost:
             self._set_start(p)
-        waiting = tuple(p for p in self.state.graph.order if checkpoints.line[p] < mark)
-        self._effects.append(GlobalCheckpoint(mark, checkpoints.durable_batch, self.state.inputs_from, waiting))
+        moved = {self.state.segments.of(p) for p in found}
+        waiting = tuple(
+            p for p in self.state.graph.order if checkpoints.line[p] < mark and self.state.segments.of(p) in moved
+        )
+        durable, inputs_from = checkpoints.durable_batch, self.state.inputs_from
+        self._effects.append(
+            GlobalCheckpoint(mark, durable, inputs_from, waiting, tuple(sorted(moved)) if many else ())
+        )
         for p, snapshots in gone.items():
             self._forget(p, snapshots)
-        if len(set(checkpoints.line.values())) == 1:
+        by_name = self.state.segments.by_name(self.state.graph.order)
+        self.state.unsettled -= {one for one in moved if len({checkpoints.line[p] for p in by_name[one]}) == 1}
+        if self.state.segments.are_level(checkpoints.line) and not (many and self.state.unsettled):
             # Not before: senders whose checkpoint is ahead of a consumer's keep what that one would need, and a later
             # snapshot of theirs has to hold it, too.
             self._end_recovery()
+        return True
 
     def _next_set(self) -> dict[PartitionId, BatchId] | None:
         """Return the set that can move its checkpoints, and where to; None: nobody can now.
@@ -505,7 +532,13 @@ class RecoveryMachine:
         for mark in reversed(checkpoints.marks):
             ready = {p for p in state.graph.order if checkpoints.has(p, mark) and self._is_safe(p, mark)}
             behind = {p for p in state.graph.order if checkpoints.lacks(p, mark)}
-            if behind <= ready:
+            if state.segments.many:
+                ready = {p for p in ready if checkpoints.concerns(p, mark)}
+                whole = [one for one in state.segments.by_name(behind).values() if one <= ready]
+                targets = {p: mark for one in whole for p in one}
+                if moving := set_that_moves(state.graph, checkpoints.line, targets, checkpoints.outbox_from):
+                    return moving
+            elif behind <= ready:
                 return dict.fromkeys(behind, mark)
             if any(self._has_come(one, ready, mark) for one in self._groups(able, behind)):
                 targets = {**waiting, **dict.fromkeys(ready, mark)}
@@ -544,7 +577,8 @@ class RecoveryMachine:
     def _groups(self, able: set[PartitionId], behind: set[PartitionId]) -> Iterable[set[PartitionId]]:
         """Return the partitions that checkpoint together while others wait: those level with the log, and the rest."""
         level = {p for p in able & behind if self.state.partitions[p].state is PartitionState.RUNNING}
-        return level, (able & behind) - level
+        of = self.state.segments
+        return [*of.by_name(level).values(), *of.by_name((able & behind) - level).values()]
 
     def _has_come(self, group: set[PartitionId], ready: set[PartitionId], mark: BatchId) -> bool:
         """Whether everybody in a group that will ever have a mark has it, and somebody does."""
@@ -640,6 +674,8 @@ class RecoveryMachine:
             mine.node = node
         before = mine.state
         after = mine.history.apply(cause, self.state.epoch, mine.node)
+        if after not in AT_WORK_STATES:
+            self.state.unsettled.add(self.state.segments.of(partition))
         self._effects.append(Changed(partition, before, after, cause, mine.node))
 
 

@@ -11,6 +11,7 @@ from holdfast.planning.recovery.algorithms import Planner
 from holdfast.planning.recovery.best_density import best_density
 from holdfast.planning.recovery.operator_centric import operator_centric
 from holdfast.planning.recovery.placement import BOUND
+from holdfast.recovery.segments import ONE_SEGMENT, Segments
 
 
 class RecoveryStrategy(StrEnum):
@@ -48,6 +49,8 @@ class RecoverySettings:
     """A copy may hold outboxes back by so many batches behind the checkpoint; beyond, it is dropped and built again."""
     move_above: float = math.inf
     """While nothing is lost, partitions move off a node whose load is above this share of its bound; inf: never."""
+    segments: Segments = ONE_SEGMENT
+    """Which operators checkpoint together, and whose inputs are stored."""
     program_seconds: float = 5.0
     """What an exact placement may take, where the simple one does not fit."""
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from holdfast.application import Application
 from holdfast.errors import BadInput
-from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
+from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId, SegmentId
 from holdfast.planning.profiles.run_profile import RunProfile
 from holdfast.recovery.cluster_state import ParkedQuery
 from holdfast.recovery.events import NodesArrived, NodesLost
@@ -37,7 +37,7 @@ from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.layout import change_layout, changes_of, check_layout, needs_new_layout
 from holdfast.runtime.coordinator.outputs import aside_folder, name_sinks
-from holdfast.runtime.coordinator.pacing import CycleSettings
+from holdfast.runtime.coordinator.pacing import CycleSettings, SegmentInterval
 from holdfast.runtime.coordinator.parking import ErrorSettings, ResumeRequests
 from holdfast.runtime.coordinator.progress import Progress
 from holdfast.runtime.coordinator.publishing import PublishSettings
@@ -178,6 +178,7 @@ class InProcess:
         nodes: int = 1,
         checkpoint_every: int | None = None,
         recovery: RecoverySettings | None = None,
+        intervals: Mapping[str, int] | None = None,
         sinks: Mapping[str, object] | None = None,
         errors: ErrorSettings | None = None,
         publishing: PublishSettings | None = None,
@@ -189,7 +190,8 @@ class InProcess:
         With a directory, state, logs, checkpoints and late rows are files there, and an application that was stopped
         goes on where it stood; without, they are in memory. A checkpoint is taken every so many batches: not given,
         every ten with a directory, else only when `checkpoint` is called. `recovery` says how failures are dealt with,
-        and whose output is kept for it. `sinks` take the place of those the application names.
+        and whose output is kept for it; `intervals` has the batches between checkpoints of its segments. `sinks` take
+        the place of those the application names.
 
         An operator, a row or a sink that fails is raised as an error once all other queries have been run, and tried
         again by the next call. With `errors`, its queries are parked in its place after so many attempts (`parked`),
@@ -226,7 +228,13 @@ class InProcess:
             self._late_sink,
             progress,
             recovery=recovery,
-            pace=CycleSettings(checkpoint_batches=checkpoint_every, time_budget=math.inf),
+            pace=CycleSettings(
+                checkpoint_batches=checkpoint_every,
+                segment_intervals=tuple(
+                    SegmentInterval(SegmentId(name), batches) for name, batches in (intervals or {}).items()
+                ),
+                time_budget=math.inf,
+            ),
             errors=errors or ErrorSettings(retries=0),
             publishing=publishing,
             runner=None if publishing is None else SinkThreads(),

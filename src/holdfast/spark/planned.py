@@ -1,16 +1,17 @@
 """The plan that a run executes: from targets, from a plan's file, or from `auto`. Runs on the driver, before a start.
 
-What a run executes of a joint plan today: one checkpoint interval for all operators, the backups, and the code, as the
+What a run executes of a joint plan today: segments with their checkpoint intervals, the backups, and the code, as the
 share of nodes whose loss a checkpoint survives, so that the ring may grow and shrink. What it does not execute
-(segments, replicas) is a line at the start. Settings that somebody has set go before the plan, and a line says so.
+(replicas) is a line at the start. Settings that somebody has set go before the plan, and a line says so. A plan of
+segments only, or of backups only, is executed too: the rest is as the settings say, and nothing is promised.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,15 @@ from holdfast.planning.joint.model import JointModel, JointPlan
 from holdfast.planning.joint.search import plan_jointly
 from holdfast.planning.joint.targets import Targets, assumptions_of
 from holdfast.runtime.coordinator.profile_records import last_profile
+from holdfast.spark.planned_segments import NEVER, PlannedSegments, planned_segments, read_segments
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.storage.storage import Storage
-from holdfast.topology import Topology, fingerprint, from_document
+from holdfast.topology import Topology, fingerprint, from_document, require_made_for
+from holdfast.wording import counted
 
 AUTO = "auto"
 PLAN_SECONDS = 3.0
 """How long a start may plan."""
-NEVER = 2**31 - 1
-"""Batches after which a checkpoint is taken at the latest, where a plan says how many seconds are between two."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,35 +40,43 @@ class RunPlan:
 
     document: Mapping[str, Any]
     """The whole plan, as `holdfast plan auto --json` prints it."""
-    interval: float
-    backups: frozenset[PartitionId]
+    interval: float | None
+    """The shortest of the segments' intervals, in seconds; None: as the settings say."""
+    backups: frozenset[PartitionId] | None
+    """None: as the settings say."""
     tolerate: float | None
     """Share of the nodes whose loss a checkpoint survives; None: there are no fragments."""
     predicted: tuple[Mapping[str, Any], ...]
     """The promises of what is executed."""
     lines: tuple[str, ...]
     """For people: what is planned, and what is not executed."""
+    segments: PlannedSegments = field(default_factory=PlannedSegments)
 
     def applied(self, settings: Settings, given: Mapping[str, str]) -> tuple[Settings, list[str]]:
         """Return the settings with the plan's; what somebody has set stays, with a line about it."""
-        wanted: dict[str, tuple[str, Any]] = {
-            "checkpoint_seconds": ("checkpoint.seconds", self.interval),
-            "checkpoint_batches": ("checkpoint.batches", NEVER),
-        }
+        wanted: dict[str, tuple[str, Any]] = {}
+        if self.interval is not None:
+            wanted["checkpoint_seconds"] = ("checkpoint.seconds", self.interval)
+            wanted["checkpoint_batches"] = ("checkpoint.batches", NEVER)
         fixed = {f"{PREFIX}store.dataFragments", f"{PREFIX}store.parityFragments"} & set(given)
         if self.tolerate is not None and not fixed:
             wanted["store_tolerate_node_loss"] = ("store.tolerateNodeLoss", self.tolerate)
         changed, kept = {}, []
-        for field, (key, value) in wanted.items():
+        for name, (key, value) in wanted.items():
             if PREFIX + key in given:
                 kept.append(PREFIX + key)
             else:
-                changed[field] = value
+                changed[name] = value
         kept += sorted(fixed)
         if f"{PREFIX}retention" in given:
             kept.append(f"{PREFIX}retention")
         line = f"set by hand, so not as planned, and promises may not hold: {', '.join(kept)}"
         return replace(settings, **changed), [line] if kept else []
+
+    def executed_segments(self, given: Mapping[str, str]) -> PlannedSegments:
+        """Return the segments that a run executes; an interval that somebody has set is that of all of them."""
+        by_hand = {f"{PREFIX}checkpoint.seconds", f"{PREFIX}checkpoint.batches"} & set(given)
+        return replace(self.segments, intervals=()) if by_hand else self.segments
 
     def event(self) -> dict[str, Any]:
         """Return what the event `plan` says."""
@@ -76,7 +85,8 @@ class RunPlan:
             "topology": document["topology"],
             "targets": document["targets"],
             "interval_seconds": self.interval,
-            "backups": sorted(str(p) for p in self.backups),
+            "segments": self.segments.described(),
+            "backups": sorted(str(p) for p in self.backups or ()),
             "fragments": document["fragments"],
             "not_executed": document["executed"]["not_executed"],
             "predicted": [dict(one) for one in self.predicted],
@@ -110,12 +120,11 @@ def plan_for_run(
         raise BadInput(f"cannot be read: {error.strerror}", where=where, remedy="give a plan's file") from None
     except ValueError:
         raise BadInput("is not JSON", where=where, remedy="give what `holdfast plan auto --json` printed") from None
-    if isinstance(document, dict) and "plan" not in document and "backups" in document:
-        raise BadInput(
-            "is a plan of backups only",
-            where=where,
-            remedy=f"give it as {PREFIX}retention, or a joint plan (`holdfast plan auto --json`)",
-        )
+    if isinstance(document, dict) and "plan" not in document:
+        if "frequency" in document:
+            return _segments_only(document, topology, where)
+        if "backups" in document:
+            return _backups_only(document, topology, where)
     model, plan, measured = read_plan(document, where, topology)
     return _run_plan(model, plan, measured)
 
@@ -145,6 +154,53 @@ def _made(
     return made
 
 
+def _segments_only(document: Mapping[str, Any], topology: Topology, where: str) -> RunPlan:
+    found = read_segments(document, topology, where)
+    names = found.segments.names
+    intervals = {one.segment: one.seconds for one in found.intervals} or {names[0]: found.shortest}
+    shown = ", ".join(f"{name} every {seconds:.3g} s" for name, seconds in intervals.items())
+    return RunPlan(
+        document=_partial(document, found.lines),
+        interval=found.shortest,
+        backups=None,
+        tolerate=None,
+        predicted=(),
+        lines=(f"plan: {counted(len(names), 'segment')}, a checkpoint of {shown}", *found.lines),
+        segments=found,
+    )
+
+
+def _backups_only(document: Mapping[str, Any], topology: Topology, where: str) -> RunPlan:
+    require_made_for(document, topology, where=where)
+    try:
+        backups = frozenset(PartitionId.parse(one) for one in document["backups"])
+        strange = backups - set(topology.partitions())
+    except (TypeError, ValueError, AttributeError) as error:
+        remedy = "give what `holdfast plan backups --json` printed"
+        raise BadInput(f"is not a plan of backups: {error}", where=where, remedy=remedy) from None
+    if strange:
+        raise BadInput(f"there is no partition {min(strange)}", where=where, remedy="plan for this topology")
+    return RunPlan(
+        document=_partial(document, ()),
+        interval=None,
+        backups=backups,
+        tolerate=None,
+        predicted=(),
+        lines=(f"plan: {counted(len(backups), 'backup')}",),
+    )
+
+
+def _partial(document: Mapping[str, Any], not_executed: Sequence[str]) -> dict[str, Any]:
+    """Return the document of a plan of one kind with what readers of a joint plan ask for."""
+    return {
+        "topology": None,
+        "fragments": None,
+        **document,
+        "targets": Targets().document(),
+        "executed": {"not_executed": list(not_executed), "promises": []},
+    }
+
+
 def _run_plan(model: JointModel, plan: JointPlan, measured: Mapping[str, Any] | None) -> RunPlan:
     executed = as_executed(plan, model)
     evaluated = model.evaluate(executed)
@@ -152,8 +208,20 @@ def _run_plan(model: JointModel, plan: JointPlan, measured: Mapping[str, Any] | 
     code = plan.coding
     backups = frozenset(model.topology.partitions([int(v) for v in plan.backups.nonzero()[0]]))
     slowest = max((one["predicted"] for one in promises if one["what"] == "recovery"), default=0.0)
+    operators = [str(operator.id) for operator in model.topology.operators]
+    segments = planned_segments(
+        model.topology,
+        [name for name, anchor in zip(operators, executed.anchors.tolist(), strict=True) if anchor],
+        dict(zip(operators, executed.interval.tolist(), strict=True)),
+    )
+    many = len(segments.segments.names)
+    how_often = f"a checkpoint every {executed.interval.min():.3g} s"
+    if many > 1:
+        how_often = (
+            f"{many} segments, a checkpoint every {executed.interval.min():.3g} to {executed.interval.max():.3g} s"
+        )
     lines = [
-        f"plan: a checkpoint every {executed.interval.min():.3g} s, {len(backups)} backups, fragments {code}; "
+        f"plan: {how_often}, {len(backups)} backups, fragments {code}; "
         f"predicted: all queries back within {slowest:.3g} s, overhead {evaluated.overhead:.2%}",
         *not_executed(plan, model),
     ]
@@ -165,4 +233,5 @@ def _run_plan(model: JointModel, plan: JointPlan, measured: Mapping[str, Any] | 
         tolerate=(code.parity + 1e-6) / code.total if code.parity else None,
         predicted=promises,
         lines=tuple(lines),
+        segments=segments,
     )

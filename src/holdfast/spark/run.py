@@ -49,6 +49,7 @@ from holdfast.spark.certificates import files_of
 from holdfast.spark.kafka_settings import with_settings_of, without_settings
 from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.pinned_jobs import task_cpus
+from holdfast.spark.planned_segments import PlannedSegments, segment_lines
 from holdfast.spark.process_memory import megabytes_of
 from holdfast.spark.replicas import replicas_of
 from holdfast.spark.requirements import check_requirements
@@ -116,6 +117,7 @@ class SparkRun:
         old_layout: bool = False,
         ready: Callable[[int, int | None], object] = lambda count, wanted: None,
         backups: frozenset[PartitionId] | None = None,
+        segments: PlannedSegments | None = None,
     ) -> None:
         """Begin, or go on where an earlier driver left off: `directory` is on storage that every node reaches.
 
@@ -130,7 +132,7 @@ class SparkRun:
         asks for replacements of lost ones. The nodes' agents are pinged with the secret in `secret_file`. Executors on
         hosts that `admits` says no to stand by until it says yes. `log` gets a line for people, `emit` every event, as
         values; `ready` how many nodes can work, of how many. `backups` are those of a plan, in the place of the
-        setting's.
+        setting's, and `segments` a plan's.
         """
         for hint in check_requirements(spark):
             log(hint)
@@ -166,6 +168,11 @@ class SparkRun:
         if not old_layout:
             replicas, lines = replicas_of(chosen, self.program, planned.strategy)
             planned = replace(planned, replicas=replicas, replica_lag=chosen.replicas_lag)
+            if backups is not None:
+                planned = replace(planned, backup_partitions=backups)
+            if segments is not None:
+                planned = replace(planned, segments=segments.segments)
+                lines += segment_lines(segments.segments, self.program)
             for line in lines:
                 log(line)
         pickled(stagers_of(self.program, self._sinks, start))  # what cannot be sent is refused before the claim
@@ -264,7 +271,10 @@ class SparkRun:
             lambda operator, feed: ParquetSink(self.storage.within(aside_folder(operator, feed))),
             progress,
             recovery=planned,
-            pace=_pace(chosen, wait) if pace is None else _bounded(pace, chosen),
+            pace=replace(
+                _pace(chosen, wait) if pace is None else _bounded(pace, chosen),
+                segment_intervals=() if segments is None else segments.intervals,
+            ),
             errors=ErrorSettings(chosen.errors_retries, chosen.errors_backoff),
             publishing=PublishSettings(seconds=chosen.errors_sink_seconds),
             runner=SinkThreads(self.backend.wake),

@@ -143,7 +143,11 @@ class Settings:
         "checkpoint.seconds", _some_seconds, 10.0, "A global checkpoint after so many seconds with new batches."
     )
     durable_every: int = _setting(
-        "checkpoint.durableEvery", _whole(1), 5, "Every so many global checkpoints, one goes to durable storage too."
+        "checkpoint.durableEvery",
+        _whole(1),
+        5,
+        "Every so many global checkpoints, one goes to durable storage too; with segments, of the one with the longest "
+        "interval.",
     )
     exchange: str = _setting(
         "exchange",

@@ -113,9 +113,10 @@ def start(
     batch, for tests of an application. Where a driver of this run is alive, a second one is refused, unless it is to
     `take_over`: then the first one ends.
 
-    `plan` says what is kept and how often: a joint plan's file (`holdfast plan auto --json`), `hf.targets(…)`, or
-    "auto" for the least downtime within an overhead of 5 %. The latter two plan with what an earlier start of this
-    directory measured, else with what the application declares. `run.plan` has the plan and its promises.
+    `plan` says what is kept and how often: a plan's file (`holdfast plan auto --json`; one of `plan segments` or
+    `plan backups` executes that part), `hf.targets(…)`, or "auto" for the least downtime within an overhead of 5 %. The
+    latter two plan with what an earlier start of this directory measured, else with what the application declares.
+    `run.plan` has the plan and its promises.
 
     `page` says whether the driver serves the live page: on loopback, read-only without the token in the run's
     directory; `run.page` is its address. Not given, as `spark.holdfast.page.enabled` says: with an embedded cluster.
@@ -226,6 +227,7 @@ def launch(
             old_sink=lambda name: f"{place}/out/{name}",
             ready=progress.nodes_ready,
             backups=None if planned is None or f"{PREFIX}retention" in by_hand else planned.backups,
+            segments=None if planned is None else planned.executed_segments(by_hand),
         )
         held.callback(running.close)
         events = EventFile(_events_folder(place, relay.log) / "events.jsonl")

@@ -1,7 +1,7 @@
 """A joint plan in words and numbers: what it costs, what it promises, what it cannot promise. Pure; runs anywhere.
 
 `plan_document` is what `holdfast plan auto --json` prints and what a run reads; `read_plan` makes a plan of it again.
-Whatever a run does not execute yet (segments, replicas) is evaluated, and `as_executed` is the plan with what it does.
+Whatever a run does not execute yet (replicas) is evaluated, and `as_executed` is the plan with what it does.
 """
 
 from __future__ import annotations
@@ -27,21 +27,16 @@ _AT_ONCE = 512
 
 
 def as_executed(plan: JointPlan, model: JointModel) -> JointPlan:
-    """Return what a run executes of a plan today: one segment at the shortest interval, backups, fragments."""
-    interval = np.full(len(plan.interval), float(plan.interval.min()))
-    return replace(plan, anchors=model.sources.copy(), interval=interval, replicas=np.zeros(len(plan.replicas), bool))
+    """Return what a run executes of a plan today: segments, backups, fragments.
+
+    Inputs of anchors are stored with their senders' checkpoints.
+    """
+    return replace(plan, replicas=np.zeros(len(plan.replicas), bool), stored_with_checkpoints=True)
 
 
 def not_executed(plan: JointPlan, model: JointModel) -> list[str]:
     """Return what of a plan no run executes yet, a line each."""
     found = []
-    segments = int(segments_of(model, plan.anchors).max()) + 1
-    together = int(segments_of(model, model.sources).max()) + 1
-    if segments > together:
-        found.append(
-            f"segments are not executed yet: all operators checkpoint every {plan.interval.min():.3g} s, the shortest "
-            f"of {segments} intervals, and no inputs but the sources' are stored"
-        )
     if count := int(plan.replicas.sum()):
         found.append(f"replicas are not executed yet: {count} planned, none is started")
     return found
@@ -210,6 +205,11 @@ def cannot_promise(model: JointModel, plan: JointPlan) -> list[str]:
         found.append("backups after the loss of a node: no failure domains say where they are, so they do not count")
     if targets.survive >= 2 and (plan.backups.any() or plan.replicas.any()):
         found.append("backups and replicas after such a loss: they may be lost with what they serve, and do not count")
+    if targets.survive and (plan.anchors & ~model.sources).any():
+        found.append(
+            "that anchors wait for nobody after such a loss: a sender that is lost as well makes again what it sent "
+            "since its checkpoint; `executed.promises` counts that"
+        )
     if not assumed.nodes:
         found.append("room for what is lost on the nodes that are left: how many there are is not known (--nodes)")
     elif math.isinf(assumed.cores):

@@ -68,6 +68,8 @@ class JointPlan:
     replicas: Mask
     """Per partition."""
     coding: Coding
+    stored_with_checkpoints: bool = False
+    """Whether inputs of anchors are stored with their senders' checkpoints: what was sent since is on their nodes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -285,20 +287,31 @@ class JointModel:
             return self.alone(plan)
         fixed, slope = self.parts(plan, self.crowding)
         nothing = np.zeros(len(topology), bool)
+        anchors, backups = plan.anchors, plan.backups
+        if plan.stored_with_checkpoints:
+            # A sender that is lost with its anchor makes the unstored tail again: it serves as a backup does.
+            anchors, backups = self.sources, backups | self.feeds_anchors(plan.anchors)
         if survive >= 2:
-            return self.longest(fixed, slope, nothing, plan.anchors)
-        length, slopes = self.longest(fixed, slope, plan.replicas, plan.anchors)
+            return self.longest(fixed, slope, nothing, anchors)
+        length, slopes = self.longest(fixed, slope, plan.replicas, anchors)
         if len(topology.domains) <= MOST_DOMAINS:
             for lost in range(len(topology.domains)):
                 there = topology.domain_of == lost
-                keeps = (plan.backups & (topology.domain_of >= 0) & ~there) | plan.replicas
-                one, steep = self.longest(fixed, slope, keeps, plan.anchors)
+                keeps = (backups & (topology.domain_of >= 0) & ~there) | plan.replicas
+                one, steep = self.longest(fixed, slope, keeps, anchors)
                 length[there], slopes[there] = one[there], steep[there]
         if plan.replicas.any():
             sooner = plan.replicas & (length > self.assumed.takeover_seconds)
             length = np.where(sooner, self.assumed.takeover_seconds, length)
             slopes = np.where(sooner, 0.0, slopes)
         return length, slopes
+
+    def feeds_anchors(self, anchors: Mask) -> Mask:
+        """Return the partitions all of whose consumers are anchors."""
+        topology = self.topology
+        every = np.ones(len(topology.operators), bool)
+        np.logical_and.at(every, topology.link_from, anchors[topology.link_to])
+        return np.asarray(every[topology.operator_of] & ~self.sinks, bool)
 
     # -- what it comes to ----------------------------------------------------------------------------------------------
 
@@ -320,7 +333,8 @@ class JointModel:
         fixed = self.assumed.fixed_seconds
         alone, promised = self.alone(plan)[0] + fixed, self.promised(plan)[0] + fixed
         checkpoints = float((self.storing(plan.coding) / plan.interval).sum())
-        anchors = float(self.inputs_stored()[plan.anchors].sum())
+        spread = plan.coding.total / plan.coding.data if plan.stored_with_checkpoints else 1.0
+        anchors = float(self.inputs_stored()[plan.anchors].sum()) * spread
         backups = float(self.output_bytes[plan.backups].sum() / self.assumed.disk_bandwidth)
         overhead = checkpoints + anchors + backups
         over = promised / self.limit - 1.0

@@ -70,13 +70,14 @@ from holdfast.runtime.coordinator.expiry import Expiry
 from holdfast.runtime.coordinator.future_rows import FutureRows
 from holdfast.runtime.coordinator.marking import BatchMarks
 from holdfast.runtime.coordinator.outputs import Outputs, Published
-from holdfast.runtime.coordinator.pacing import CheckpointSchedule, CycleSettings, StallDetector
+from holdfast.runtime.coordinator.pacing import CycleSettings, StallDetector
 from holdfast.runtime.coordinator.parking import ErrorSettings, Parking, ResumeRequests, Step
 from holdfast.runtime.coordinator.profile_records import ProfileRecords
 from holdfast.runtime.coordinator.profiling import LEAST_COST, Profiler
 from holdfast.runtime.coordinator.progress import Progress
 from holdfast.runtime.coordinator.publishing import CallRunner, PublishSettings
 from holdfast.runtime.coordinator.reading import SourceReads
+from holdfast.runtime.coordinator.segment_schedule import SegmentSchedule
 from holdfast.runtime.coordinator.status import RunStatus
 from holdfast.runtime.fetches import CodeChosen, Fetched
 from holdfast.runtime.io.batch_log import BatchLog
@@ -217,7 +218,8 @@ class Coordinator:
         self.reads = SourceReads(program, batch_log, self.state.inputs_from)
         """What sources found that are read in place."""
         self._future = FutureRows(batch_log, self._emit, log)
-        self._marks = BatchMarks(batch_log, self.state, CheckpointSchedule(self.pace, self._began), clock)
+        schedule = SegmentSchedule(self.pace, self.state.segments, self._began)
+        self._marks = BatchMarks(batch_log, self.state, schedule, clock)
         self._cycle: _Cycle | None = None
         self._unread: deque[Report] = deque()
         self._not_aside: set[tuple[PartitionId, BatchId]] = set()
@@ -402,7 +404,7 @@ class Coordinator:
         """Derive what holds for every worker now. It lets sources read what is logged, and has the marks in it."""
         self._future.look()
         for mark in self._marks.take():
-            self.handle(CheckpointMarked(mark.batch, mark.durable))
+            self.handle(CheckpointMarked(mark.batch, mark.durable, mark.segments))
             self.profiler.marked(self._clock(), mark.batch)
         state, logged = self.state, self.status.logged
         self._counters.handed_out += 1

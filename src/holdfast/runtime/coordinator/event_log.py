@@ -121,9 +121,10 @@ def effect_line(effect: Effect) -> str | None:
             return f"a recovery plan failed its check and does not run ({problems[0]}); please report it"
         case RollBack(partitions, batch):
             return f"rolled back to batch {batch}: {counted(len(partitions), 'live partition')}"
-        case GlobalCheckpoint(batch, _, _, without):
+        case GlobalCheckpoint(batch, _, _, without, segments):
+            whose = f" of {', '.join(segments)}" if segments else ""
             waiting = f" without {counted(len(without), 'partition')} that wait" if without else ""
-            return f"checkpoint at batch {batch} is complete{waiting}"
+            return f"checkpoint{whose} at batch {batch} is complete{waiting}"
         case Parked(query, why):
             return f"parked: {query}, by {why.partition} at batch {why.batch}: {why.error}"
         case Resumed(query):
@@ -163,8 +164,11 @@ def effect_fields(
             return [("rolled-back", {"partitions": [str(p) for p in partitions], "to": batch})]
         case Changed():
             return _changed_fields(state, effect, fetched)
-        case GlobalCheckpoint(batch, durable, _, without):
+        case GlobalCheckpoint(batch, durable, _, without, segments):
             fields = {"batch": batch, "durable": durable, "without": [str(p) for p in without]}
+            if segments:
+                tail = state.unstored_tail()
+                fields |= {"segments": list(segments), "unstored_batches": {name: tail[name] for name in sorted(tail)}}
             return [("checkpoint", fields)]
         case Parked(query, why):
             return [("parked", {"query": str(query), **why.written()})]

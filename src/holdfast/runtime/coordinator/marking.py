@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holdfast.ids import BatchId
+from holdfast.ids import BatchId, SegmentId
 from holdfast.recovery.cluster_state import ClusterState
-from holdfast.runtime.coordinator.pacing import CheckpointSchedule, Mark
+from holdfast.runtime.coordinator.pacing import Mark
+from holdfast.runtime.coordinator.segment_schedule import SegmentSchedule, by_segment
 from holdfast.runtime.io.batch_log import BatchLog
-from holdfast.runtime.io.logged_marks import ALL_PARTITIONS, LoggedMark, LoggedMarks
+from holdfast.runtime.io.logged_marks import LoggedMarks
 
 MOST_AT_ONCE = 4
 """Of the marks in a long stretch of the log that is handed out at once, so many count: each costs a snapshot."""
@@ -23,12 +24,13 @@ class BatchMarks:
     """Decides marks as batches are logged, and finds them in the log, beyond the checkpoint."""
 
     def __init__(
-        self, log: BatchLog, state: ClusterState, schedule: CheckpointSchedule, clock: Callable[[], float]
+        self, log: BatchLog, state: ClusterState, schedule: SegmentSchedule, clock: Callable[[], float]
     ) -> None:
         """From now on this decides for every batch that is logged to `log`."""
         self._log, self._state, self._schedule, self._clock = log, state, schedule, clock
         self._checkpoint = self._through = state.checkpoints.global_batch
         """The last checkpoint that was seen, and up to where records are read."""
+        self._line = dict(state.checkpoints.line)
         self._found: list[Mark] = []
         """Marks that were read and are not handed out yet."""
         log.decide_marks(self.decide)
@@ -36,34 +38,42 @@ class BatchMarks:
     def decide(self, batch: BatchId) -> LoggedMarks:
         """Say which segments take a snapshot at a batch that is about to be logged."""
         self._read()
-        checkpoints = self._state.checkpoints
-        open_marks = [*checkpoints.marks, *(mark.batch for mark in self._found)]
-        if open_marks and not self._state.recovering:
-            return {}  # one at a time; during a recovery live partitions take further snapshots meanwhile
-        last = max([*checkpoints.line.values(), *open_marks])  # while some wait, of those that go on
-        mark = self._schedule.next_mark(batch, last, self._clock())
-        return {} if mark is None else {ALL_PARTITIONS: LoggedMark(mark.durable)}
+        checkpoints, segments = self._state.checkpoints, self._state.segments
+        open_marks: dict[SegmentId, list[BatchId]] = {}
+        last: dict[SegmentId, BatchId] = {}
+        for name, members in segments.by_name(checkpoints.line).items():
+            known = checkpoints.open_marks(name) if segments.many else checkpoints.marks
+            found = (mark.batch for mark in self._found if mark.segments is None or name in mark.segments)
+            open_marks[name] = [*known, *found]
+            last[name] = max([*(checkpoints.line[p] for p in members), *open_marks[name]])
+        # One at a time; during a recovery live partitions take further snapshots meanwhile.
+        waiting = set() if self._state.recovering else {name for name, marks in open_marks.items() if marks}
+        return self._schedule.next_marks(batch, self._clock(), last.__getitem__, waiting)
 
     def take(self) -> list[Mark]:
         """Return the marks of batches that were logged since the last call: they go out with the batches."""
         self._read()
         found, self._found = self._found, []
-        return spread([mark for mark in found if mark.batch > self._checkpoint], MOST_AT_ONCE)
+        new = [mark for mark in found if mark.batch > self._checkpoint]
+        names = self._state.segments.names
+        mine = {name: [mark for mark in new if mark.segments is None or name in mark.segments] for name in names}
+        return by_segment(mine, lambda marks: spread(marks, MOST_AT_ONCE))
 
     def _read(self) -> None:
         """Read the records of batches that have not been handed out."""
-        checkpoint = self._state.checkpoints.global_batch
-        if checkpoint < self._checkpoint:
+        checkpoint, line = self._state.checkpoints.global_batch, dict(self._state.checkpoints.line)
+        lost = any(line[p] < at for p, at in self._line.items()) if self._state.segments.many else False
+        if checkpoint < self._checkpoint or lost:
             # It was lost: everything starts anew from an earlier one, and processes what was logged since once more.
             self._through, self._found = checkpoint, []
-        self._checkpoint = checkpoint
+        self._checkpoint, self._line = checkpoint, line
         for number in range(self._through + 1, self._log.frontier + 1):
             record = self._log.record(BatchId(number))
             self._through = BatchId(number)
-            if record is not None and record.generation == self._log.generation and ALL_PARTITIONS in record.marks:
-                mark = Mark(record.batch, record.marks[ALL_PARTITIONS].durable)
-                self._found.append(mark)
-                self._schedule.marked(mark, self._clock())
+            if record is not None and record.generation == self._log.generation:
+                mark = self._schedule.marked(record.batch, record.marks, self._clock())
+                if mark is not None:
+                    self._found.append(mark)
 
 
 def spread(marks: Sequence[Mark], most: int) -> list[Mark]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from holdfast.ids import BatchId
+from holdfast.ids import BatchId, SegmentId
 
 REPORT_SECONDS = 15.0
 """How often it is told that partitions wait for nodes."""
@@ -16,12 +16,23 @@ LONGEST_PAUSE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentInterval:
+    """How often a segment takes a checkpoint; the earlier of both counts."""
+
+    segment: SegmentId
+    batches: int
+    seconds: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
 class CycleSettings:
     """How a run goes about its batches and checkpoints."""
 
     checkpoint_batches: int = 10
     """Batches between checkpoints; the earlier of both counts."""
     checkpoint_seconds: float = math.inf
+    segment_intervals: tuple[SegmentInterval, ...] = ()
+    """Of segments that have an interval of their own."""
     durable_every: int = 5
     """Every so many checkpoints are durable: whole, and on storage that outlives the nodes."""
     most_batches: int = 8
@@ -54,6 +65,8 @@ class Mark:
 
     batch: BatchId
     durable: bool
+    segments: frozenset[SegmentId] | None = None
+    """Whose partitions; None: all."""
 
 
 @dataclass(slots=True)

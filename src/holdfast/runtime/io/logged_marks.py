@@ -1,7 +1,6 @@
 """Marks of checkpoints as the record of a batch holds them: by segment. Pure.
 
-A run has one segment today, of all its partitions. A record names it all the same, so that more can follow without
-another format.
+Where a run has several segments, a mark of one of them has its name; a mark of all of them is that of `*`.
 """
 
 from __future__ import annotations
@@ -11,9 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.ids import SegmentId
-
-ALL_PARTITIONS = SegmentId("*")
-"""The segment that holds every partition of a run; no operator has this name."""
+from holdfast.recovery.segments import ALL_PARTITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +32,6 @@ def mark_fields(marks: LoggedMarks) -> dict[str, dict[str, bool]]:
 def marks_of(fields: Mapping[str, Any]) -> LoggedMarks:
     """Read the marks of a record; one that an earlier version wrote has none."""
     return {SegmentId(name): LoggedMark(bool(one["durable"])) for name, one in fields.get("marks", {}).items()}
+
+
+__all__ = ["ALL_PARTITIONS", "LoggedMark", "LoggedMarks", "mark_fields", "marks_of"]

@@ -339,7 +339,12 @@ def retention_problems(
         if node is None:
             continue
         consumers = state.graph.consumers(p)
-        passed = [state.partitions[one].frontier for one in consumers]
+        passed = [
+            min(state.partitions[one].frontier, state.checkpoints.line[one])
+            if state.segments.keeps(p, one)
+            else state.partitions[one].frontier
+            for one in consumers
+        ]
         passed += [copy.frontier for one in consumers if (copy := state.copies.at.get(one)) is not None]
         if p in state.published:
             passed.append(state.published[p])

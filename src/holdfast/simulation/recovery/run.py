@@ -41,6 +41,7 @@ from holdfast.simulation.recovery.cluster import SimulatedCluster
 from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.poison import parked_problem
 from holdfast.simulation.recovery.poison_rows import Answer
+from holdfast.simulation.recovery.segment_scene import rolled_back_alone
 from holdfast.simulation.recovery.starting import Starter
 from holdfast.simulation.recovery.stores import NodeFiles
 from holdfast.simulation.recovery.world import RUN, Driver, DriverDied, Found, World
@@ -296,6 +297,9 @@ class _Run:
             self.promotions += 1
             self.driver.checks.promoted(self.coordinator.state, PartitionId.parse(fields["partition"]))
             self.cluster.has_what_it_should(self.coordinator.state, PartitionId.parse(fields["partition"]))
+        elif seen.kind == "rolled-back" and self._is_the_drivers():
+            rolled_back = tuple(map(PartitionId.parse, fields["partitions"]))
+            rolled_back_alone(self.coordinator.state, rolled_back, self._found)
         elif seen.kind == "plan-rejected":
             self._complain(f"a plan is not valid: {fields['problems'][0]}")
         if self.world.journal is not None:

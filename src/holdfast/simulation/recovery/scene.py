@@ -10,11 +10,13 @@ import random
 from dataclasses import dataclass, field, replace
 
 from holdfast.ids import PartitionId
+from holdfast.recovery.segments import ONE_SEGMENT
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.program import Program
 from holdfast.simulation.recovery.applications import Recipe, draw_change, draw_recipe
 from holdfast.simulation.recovery.faults import Mischief, draw_mischief
+from holdfast.simulation.recovery.segment_scene import SegmentScene
 
 WAIT_SECONDS = 900.0
 """How long a driver that brings an old layout to its end waits for nodes before it gives up."""
@@ -56,6 +58,8 @@ class Scene:
     mischief: Mischief = field(init=False)
     copies: CopyScene | None = None
     """Which partitions have a second copy, in runs that have copies."""
+    segments: SegmentScene | None = None
+    """Which operators checkpoint together, in runs that have segments."""
     _recovery: RecoverySettings = field(init=False)
     _backup_share: float = field(init=False)
 
@@ -92,7 +96,14 @@ class Scene:
         costs, spare = program.topology.cost, self.spare if self.copies is None else self.spare * self.copies.room
         return max(float(costs.sum()) / self.nodes * spare, float(costs.max()) * 1.05) / 0.8
 
-    def settings(self, program: Program) -> RecoverySettings:
+    def pace_for(self, program: Program, driver: int) -> CycleSettings:
+        """Return the pace of a driver of this program."""
+        if self.segments is None:
+            return self.pace
+        segments = self.segments.segments(program, driver)
+        return replace(self.pace, segment_intervals=self.segments.intervals(segments, driver))
+
+    def settings(self, program: Program, driver: int = 0) -> RecoverySettings:
         """Return how a driver of this program recovers; who keeps backups is drawn by the partition's name alone."""
         backups = frozenset(
             p for p in program.partitions if random.Random(f"{p} {self.input_seed}").random() < self._backup_share
@@ -107,6 +118,7 @@ class Scene:
             replicas=() if self.copies is None else self.copies.replicas(program),
             replica_lag=found.replica_lag if self.copies is None else self.copies.lag,
             move_above=math.inf if self.copies is None else self.copies.move_above,
+            segments=ONE_SEGMENT if self.segments is None else self.segments.segments(program, driver),
         )
 
 
@@ -140,6 +152,7 @@ def layout_pace(pace: CycleSettings) -> CycleSettings:
     """Return the pace of a driver that brings an old layout to its end: it does not wait for nodes for ever."""
     return CycleSettings(
         checkpoint_batches=pace.checkpoint_batches,
+        segment_intervals=pace.segment_intervals,
         durable_every=pace.durable_every,
         most_batches=pace.most_batches,
         most_tries=pace.most_tries,

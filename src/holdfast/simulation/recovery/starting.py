@@ -214,6 +214,7 @@ class Starter:
             cluster.small_snapshot = 0  # partitions here are small: every other run has all of them in the store
         self._nodes(number, progress.claim, program, cluster, stores, all_there=old_layout)
         checks = StepChecks(program, world.snapshot_store, world.found, RUN)
+        pace = scene.pace_for(program, number)
         coordinator = Coordinator(
             program,
             cluster,
@@ -221,8 +222,8 @@ class Starter:
             sinks,
             world.late_sink,
             progress,
-            recovery=scene.settings(program),
-            pace=layout_pace(scene.pace) if old_layout else scene.pace,
+            recovery=scene.settings(program, number),
+            pace=layout_pace(pace) if old_layout else pace,
             errors=world.poison.errors,
             publishing=world.late_sinks.settings,
             runner=world.late_sinks.runner(),

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.ids import BatchId, OperatorId, PartitionId, SegmentId
 from holdfast.runtime.io.file_ranges import FileRange, how_of, range_of
 from holdfast.runtime.io.in_place import latest_event
 from holdfast.runtime.io.source_pieces import Piece, piece_of, read_pieces
@@ -134,8 +134,8 @@ class LoggedBatch:
     generation: int
     """The layout that processes it."""
     sources: Mapping[OperatorId, LoggedSource]
-    marked: bool
-    """Whether it is a mark."""
+    marked: frozenset[SegmentId]
+    """The segments of which it is a mark."""
 
 
 @dataclass(slots=True)
@@ -187,7 +187,7 @@ class LogWatch:
             if OperatorId(source) in self.folders:
                 tables, marks = self._in_place(OperatorId(source), batch, one, len(tables))
             found[OperatorId(source)] = LoggedSource(pieces, tables, one["watermark"], marks)
-        self.batches[batch] = LoggedBatch(fields["generation"], found, bool(fields["marks"]))
+        self.batches[batch] = LoggedBatch(fields["generation"], found, frozenset(map(SegmentId, fields["marks"])))
 
     def _in_place(
         self, name: OperatorId, batch: BatchId, one: Mapping[str, Any], partitions: int
@@ -210,14 +210,15 @@ class LogWatch:
             folder.was_checked(self.ranges.get((name, BatchId(earlier), index), ()))
         return tuple(tables), tuple(marks)
 
-    def was_marked(self, batch: BatchId, generation: int) -> bool:
-        """Whether a batch of a layout was ever logged as a mark; a frozen driver may know one that is trimmed since."""
+    def was_marked(self, batch: BatchId, generation: int) -> frozenset[SegmentId]:
+        """Return the segments whose mark a batch was ever logged as; a frozen driver may know one trimmed since."""
         logged = self.batches.get(batch)
-        return logged is not None and logged.marked and logged.generation == generation
+        return logged.marked if logged is not None and logged.generation == generation else frozenset()
 
-    def is_marked(self, batch: BatchId, generation: int) -> bool:
-        """Whether a batch of a layout is in the log, and a mark; one whose record is trimmed is not."""
-        return self.was_marked(batch, generation) and self.world.read(f"batches/{batch:012d}") is not None
+    def is_marked(self, batch: BatchId, generation: int) -> frozenset[SegmentId]:
+        """Return the segments whose mark a batch in the log is; one whose record is trimmed is none."""
+        there = self.world.read(f"batches/{batch:012d}") is not None
+        return self.was_marked(batch, generation) if there else frozenset()
 
     def programs(self) -> list[Program]:
         """Return the program that processes each batch, in their order."""

@@ -28,6 +28,7 @@ from holdfast.simulation.recovery.network import Network
 from holdfast.simulation.recovery.poison import Poison
 from holdfast.simulation.recovery.poison_rows import PoisonRows
 from holdfast.simulation.recovery.scene import Scene, draw_copies, has_copies, is_resident
+from holdfast.simulation.recovery.segment_scene import draw_segments, has_segments
 from holdfast.simulation.recovery.storage import DriverStorage, LogWatch, Outage, SimulatedReader
 from holdfast.simulation.recovery.stores import (
     SlowSnapshotStore,
@@ -102,6 +103,8 @@ class World:
                 # A move needs a checkpoint, and then some batches in which nothing is lost.
                 self.scene.pace = replace(self.scene.pace, checkpoint_batches=1)
                 self.mischief.rates.update({one: 0.3 * self.mischief.rates[one] for one in SELDOM_WITH_MOVES})
+        if has_segments(seed):
+            self.scene.segments = draw_segments(seed)
         self.clock = FakeClock()
         self.journal: list[str] | None = [] if record else None
         self.network = Network(self.mischief, self.clock, self.note)

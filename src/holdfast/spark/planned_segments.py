@@ -1,0 +1,112 @@
+"""Segments of a plan, as a run executes them: who checkpoints together and how often. Runs on the driver, at a start.
+
+A joint plan and a plan of `holdfast plan segments` say the same in two formats: anchors, and how often each operator
+checkpoints. A segment has one interval: where a refined plan gives its operators several, the shortest holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import BadInput
+from holdfast.ids import OperatorId
+from holdfast.recovery.segments import ONE_SEGMENT, Segments, segments_of
+from holdfast.runtime.coordinator.pacing import SegmentInterval
+from holdfast.runtime.program import Program
+from holdfast.topology import Topology, require_made_for
+from holdfast.wording import counted
+
+NEVER = 2**31 - 1
+"""Batches after which a checkpoint is taken at the latest, where a plan says how many seconds are between two."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSegments:
+    """What a run executes of a plan's segments."""
+
+    segments: Segments = ONE_SEGMENT
+    intervals: tuple[SegmentInterval, ...] = ()
+    """Of every segment, where there are several."""
+    shortest: float = math.inf
+    """Seconds."""
+    lines: tuple[str, ...] = ()
+    """For people: what is executed otherwise than planned."""
+
+    def described(self) -> list[dict[str, Any]]:
+        """Return the segments as the event `plan` has them."""
+        seconds = {one.segment: one.seconds for one in self.intervals}
+        members: dict[str, list[str]] = {}
+        for operator, name in self.segments.operators.items():
+            members.setdefault(name, []).append(operator)
+        return [
+            {
+                "segment": name,
+                "operators": operators,
+                "anchors": [one for one in operators if one in self.segments.anchors],
+                "interval_seconds": seconds[name],  # type: ignore[index]
+            }
+            for name, operators in members.items()
+            if self.segments.many
+        ]
+
+
+def planned_segments(topology: Topology, anchors: Iterable[str], seconds: Mapping[str, float]) -> PlannedSegments:
+    """Return the segments that anchors make, with the interval of each; `seconds`: that of every operator."""
+    segments = segments_of(topology, anchors)
+    found: dict[str, list[float]] = {}
+    for operator, name in segments.operators.items():
+        found.setdefault(name, []).append(float(seconds[operator]))
+    several = [name for name, given in found.items() if not math.isclose(min(given), max(given), rel_tol=1e-6)]
+    lines = []
+    if several:
+        lines.append(
+            f"frequencies within a segment are not executed: all operators of {', '.join(sorted(several))} checkpoint "
+            "at the shortest of their intervals"
+        )
+    intervals = tuple(SegmentInterval(name, NEVER, min(found[name])) for name in segments.names if segments.many)
+    return PlannedSegments(segments, intervals, min(map(min, found.values())), tuple(lines))
+
+
+def read_segments(document: Mapping[str, Any], topology: Topology, where: str) -> PlannedSegments:
+    """Read what `holdfast plan segments --json` printed, for the topology that it was made for."""
+    require_made_for(document, topology, where=where)
+    remedy = "give what `holdfast plan segments --json` printed"
+    try:
+        frequency = {str(name): float(value) for name, value in document["frequency"].items()}
+        anchors = [str(name) for name in document["anchors"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(
+            f"is not a whole plan of segments: {type(error).__name__}: {error}", where=where, remedy=remedy
+        ) from None
+    for operator in topology.operators:
+        if not frequency.get(str(operator.id), 0.0) > 0:
+            raise BadInput(f"{operator.id} has no frequency above 0", where=where, field="frequency", remedy=remedy)
+    try:
+        return planned_segments(topology, anchors, {name: 1 / value for name, value in frequency.items()})
+    except BadInput as error:
+        raise error.placed(where) from None
+
+
+def segment_lines(segments: Segments, program: Program) -> list[str]:
+    """Return lines for people about segments that a run executes."""
+    if not segments.many:
+        return []
+    lines = [f"{counted(len(segments.names), 'segment')} checkpoint at intervals of their own"]
+    nondeterministic = sorted(
+        {
+            str(one.source)
+            for operator in program.topology.operators
+            for one in operator.inputs
+            if not program.operators[one.source].deterministic
+            and segments.operators[one.source] != segments.operators[OperatorId(operator.id)]
+        }
+    )
+    if nondeterministic:
+        lines.append(
+            f"segments after {', '.join(nondeterministic)} roll back with it: it is not deterministic, "
+            "so what it sent may come out differently"
+        )
+    return lines
