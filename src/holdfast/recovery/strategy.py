@@ -46,6 +46,11 @@ class RecoverySettings:
     """Partitions that have a second live copy, the most valuable first; every outbox is kept to the checkpoint then."""
     replica_lag: int = 16
     """A copy may hold outboxes back by so many batches behind the checkpoint; beyond, it is dropped and built again."""
+    tentative: frozenset[PartitionId] = frozenset()
+    """Queries that give tentative outputs while partitions of theirs are lost; every outbox is kept to the checkpoint
+    then, so that live partitions stay where they are."""
+    tentative_fidelity: float = 0.0
+    """A query whose predicted fidelity is below this gives none."""
     program_seconds: float = 5.0
     """What an exact placement may take, where the simple one does not fit."""
 

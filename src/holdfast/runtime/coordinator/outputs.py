@@ -54,6 +54,13 @@ class Outputs:
         """The sinks of rows that came too late, by operator and input."""
         self.held: dict[PartitionId, BatchId] = {}
         """The last batch of each output partition that waits for a checkpoint."""
+        self.may_be_tentative: Callable[[PartitionId, BatchId], bool] = lambda query, batch: False
+        """Whether tentative rows of a batch may be out: then its final version is published also without rows."""
+
+    @property
+    def sinks(self) -> Mapping[OperatorId, Sink]:
+        """The sink of every output."""
+        return self._sinks
 
     def begin(self, run: str, epoch: Epoch) -> None:
         """Let sinks that outlive their process belong to this run and claim, before anything is published."""
@@ -204,6 +211,9 @@ class Outputs:
                 sink.adopt(key, staged, epoch)
             elif block.rows is not None:
                 sink.publish(key, block.rows, epoch)
+            elif self.may_be_tentative(head.sender, head.batch):
+                schema = self._program.operators[head.sender.operator].schema
+                sink.retract(key, (schema or pa.schema([])).empty_table(), epoch)
         except FileNotFoundError:
             if staged is None:
                 raise

@@ -36,6 +36,7 @@ from holdfast.simulation.recovery.checks import (
     retention_problems,
     row_problems,
     turn_problems,
+    version_problems,
 )
 from holdfast.simulation.recovery.cluster import SimulatedCluster
 from holdfast.simulation.recovery.faults import Fault
@@ -74,6 +75,8 @@ class Outcome:
     journal: tuple[str, ...]
     promotions: int = 0
     """How often a second copy took its primary's place."""
+    tentative: int = 0
+    """How many batches of queries were published as tentative."""
 
 
 def simulate_recovery(seed: int, *, record: bool = False) -> Outcome:
@@ -111,7 +114,7 @@ class _Run:
         self._complain, self._found = world.complain, world.found
         self.starter = Starter(world, self._observe)
         self.snapshot_store.superseded = lambda: hasattr(self, "driver") and self.driver.claim < self._last_claim()
-        self.epochs = self.rollbacks = self.promotions = 0
+        self.epochs = self.rollbacks = self.promotions = self.tentative = 0
         self.layout = 0
         """Which of the layouts drivers are started with now."""
         self.old: Driver | None = None
@@ -294,6 +297,8 @@ class _Run:
             self.promotions += 1
             self.driver.checks.promoted(self.coordinator.state, PartitionId.parse(fields["partition"]))
             self.cluster.has_what_it_should(self.coordinator.state, PartitionId.parse(fields["partition"]))
+        elif seen.kind == "published" and fields.get("tentative"):
+            self.tentative += 1
         elif seen.kind == "plan-rejected":
             self._complain(f"a plan is not valid: {fields['problems'][0]}")
         if self.world.journal is not None:
@@ -541,6 +546,12 @@ class _Run:
             self._found(violation)
         for violation in output_problems(programs, given, outputs, [one.generation for one in logged]):
             self._found(violation)
+        if self.scene.branches is not None:
+            for name, sink in world.sinks.items():
+                for violation in version_problems(name, sink.versions(), list(given[name].values())):
+                    self._found(violation)
+            if waiting := tuple(self.coordinator.state.branches.at):
+                self._found(Violation(f"{waiting[0]} is still tentative, and nothing goes wrong any more", waiting))
         late = {place: sink.given for place, sink in world.late.items()}
         letters = [given for place, given in late.items() if place[1] == DEAD_LETTERS]
         late = {place: given for place, given in late.items() if place[1] != DEAD_LETTERS}
@@ -586,6 +597,7 @@ class _Run:
             self.starts,
             tuple(self.world.journal or ()),
             self.promotions,
+            self.tentative,
         )
 
 

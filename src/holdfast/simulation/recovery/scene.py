@@ -36,6 +36,22 @@ class CopyScene:
         return tuple(sorted((p for p in sure if chances[p] < self.share), key=lambda p: chances[p]))
 
 
+@dataclass(frozen=True, slots=True)
+class BranchScene:
+    """Tentative outputs, drawn apart: what other runs draw stays the same."""
+
+    seed: int
+    share: float
+    least: float
+    """The fidelity below which a query gives none."""
+
+    def queries(self, program: Program) -> frozenset[PartitionId]:
+        """Return the queries that give tentative outputs, by their names alone."""
+        return frozenset(
+            query for query in program.outputs if random.Random(f"{query} {self.seed} branch").random() < self.share
+        )
+
+
 @dataclass(slots=True)
 class Scene:
     """What a seed draws first."""
@@ -53,6 +69,8 @@ class Scene:
     mischief: Mischief = field(init=False)
     copies: CopyScene | None = None
     """Which partitions have a second copy, in runs that have copies."""
+    branches: BranchScene | None = None
+    """Which queries give tentative outputs, in runs that have them."""
     _recovery: RecoverySettings = field(init=False)
     _backup_share: float = field(init=False)
 
@@ -103,6 +121,8 @@ class Scene:
             buffer_bytes=found.buffer_bytes,
             replicas=() if self.copies is None else self.copies.replicas(program),
             replica_lag=found.replica_lag if self.copies is None else self.copies.lag,
+            tentative=frozenset() if self.branches is None else self.branches.queries(program),
+            tentative_fidelity=0.0 if self.branches is None else self.branches.least,
         )
 
 
@@ -114,6 +134,17 @@ def is_resident(seed: int) -> bool:
 def has_copies(seed: int) -> bool:
     """Whether partitions have second copies in a run: in every third of those whose workers stay."""
     return is_resident(seed) and seed // 108 % 3 == 2
+
+
+def has_branches(seed: int) -> bool:
+    """Whether queries give tentative outputs in a run: in every third of those whose workers stay."""
+    return is_resident(seed) and seed // 108 % 3 == 1
+
+
+def draw_branches(seed: int) -> BranchScene:
+    """Draw who gives tentative outputs."""
+    draw = random.Random(f"{seed} branches")
+    return BranchScene(seed, draw.choice((0.5, 1.0, 1.0)), draw.choice((0.0, 0.0, 0.4)))
 
 
 def draw_copies(seed: int) -> CopyScene:

@@ -1,0 +1,92 @@
+"""Tentative outputs on the driver: the part of the desired state that is about branches, and the way to the sinks.
+
+Nothing here publishes what the run's progress does not say: a query's entry is written before its branch is handed out,
+and rows of a query without one are dropped. Rows of a batch whose final rows are out are dropped too. A sink that fails
+ends the branch of its query, and nothing else: the final rows come all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.errors import BadInput, HoldfastError, one_line
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
+from holdfast.recovery.cluster_state import ClusterState
+from holdfast.runtime.blocks import SINK, Block
+from holdfast.runtime.io.sinks import OutputKey, Sink
+from holdfast.runtime.messages import BranchAssignment, DesiredState
+
+
+def assign_branches(state: ClusterState, logged: BatchId) -> dict[PartitionId, BranchAssignment]:
+    """Return what the members of the branch are to do."""
+    branch, at = state.branches.now, state.branches.at
+
+    def out(partition: PartitionId) -> BatchId | None:
+        return max(state.published[partition], at[partition].through) if partition in branch.queries else None
+
+    return {p: BranchAssignment(holes, logged, out(p)) for p, holes in branch.members.items()}
+
+
+def branches_have_more(state: ClusterState, desired: DesiredState, logged: BatchId) -> bool:
+    """Whether branches would have more to do with a new desired state than with this one."""
+    now = state.branches.now.members
+    return desired.branches.keys() != now.keys() or any(
+        one.holes != now[p] or one.through < logged for p, one in desired.branches.items()
+    )
+
+
+@dataclass(slots=True)
+class TentativeRows:
+    """What came of giving rows of branches to sinks."""
+
+    reached: dict[PartitionId, BatchId] = field(default_factory=dict)
+    out: list[tuple[PartitionId, BatchId, int, float]] = field(default_factory=list)
+    """What went out: query, batch, rows, predicted fidelity."""
+    failed: dict[PartitionId, str] = field(default_factory=dict)
+
+
+def publish_tentative(
+    state: ClusterState,
+    sinks: Mapping[OperatorId, Sink],
+    blocks: Sequence[Block],
+    published: Mapping[PartitionId, BatchId],
+    epoch: Epoch,
+    *,
+    generation: int,
+    run: str,
+) -> TentativeRows:
+    """Give rows of branches to their sinks, each batch of a query once; `published`: what is out as final."""
+    done = TentativeRows()
+    for block in sorted(blocks, key=lambda one: (one.header.batch, one.header.sender)):
+        query, batch = block.header.sender, block.header.batch
+        one = state.branches.at.get(query)
+        if block.header.receiver.operator != SINK or one is None or not one.active or query in done.failed:
+            continue
+        if batch <= max(published.get(query, BatchId(-1)), one.through, done.reached.get(query, BatchId(-1))):
+            continue
+        key = OutputKey(query, batch, generation=generation, run=run)
+        try:
+            if block.rows is not None:
+                sinks[query.operator].publish_tentative(key, block.rows, one.fidelity, epoch)
+        except Exception as error:
+            text = str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+            done.failed[query] = one_line(f"its sink failed: {text}")
+            continue
+        done.reached[query] = batch
+        done.out.append((query, batch, block.row_count, one.fidelity))
+    return done
+
+
+def check_sinks(queries: Sequence[PartitionId], sinks: Mapping[OperatorId, Sink], where: str) -> None:
+    """Refuse tentative outputs of a query whose sink cannot correct them."""
+    for query in queries:
+        sink = sinks[query.operator]
+        if not sink.corrects:
+            kind = type(sink).__name__
+            raise BadInput(
+                f"asks for tentative outputs, and its sink ({kind}) cannot correct them",
+                where=where,
+                field=f"output {query.operator}",
+                remedy="write to hf.parquet, hf.memory or hf.foreach_batch(…, tentative=…), or leave tentative out",
+            )
