@@ -13,8 +13,9 @@ from pathlib import Path
 
 from holdfast.simulation.recovery.poison import is_poisoned
 from holdfast.simulation.recovery.poison_rows import has_poison_rows
-from holdfast.simulation.recovery.scene import has_copies, is_resident
+from holdfast.simulation.recovery.scene import has_branches, has_copies, is_resident
 from holdfast.simulation.recovery.world import has_agents, reads_in_place
+from simulation.branch_bugs import BRANCH_BUGS
 from simulation.bugs import BUGS, Bug
 from simulation.copy_bugs import COPY_BUGS
 from simulation.detection_bugs import DETECTION_BUGS
@@ -57,6 +58,7 @@ PLANTED = (
     *(Planted(bug, reads_in_place) for bug in FILE_BUGS),
     *(Planted(bug, has_agents) for bug in FRAGMENT_BUGS),
     *(Planted(bug, has_copies) for bug in COPY_BUGS),
+    *(Planted(bug, has_branches) for bug in BRANCH_BUGS),
 )
 
 

@@ -66,7 +66,7 @@ class Branches:
     """By query."""
     now: Branch = field(default_factory=Branch)
     away: set[PartitionId] = field(default_factory=set)
-    """Partitions that were lost or rolled back, and have not been level with the log since."""
+    """Partitions that were lost or rolled back, and have not been level with their senders, or the log, since."""
     failed: dict[PartitionId, str] = field(default_factory=dict)
     """Queries whose branch failed in this outage, and why: they give no tentative outputs until it is over."""
     rates: Topology | None = None

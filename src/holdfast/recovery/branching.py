@@ -31,8 +31,7 @@ class BranchLifecycle:
         for one in effects:
             if isinstance(one, Changed) and one.cause in _LEAVING:
                 branches.away.add(one.partition)
-            elif isinstance(one, Changed) and one.cause is Cause.LEVEL:
-                branches.away.discard(one.partition)
+        branches.away -= {p for p in branches.away if self._is_back(p)}
         if not branches.away and all(one.state in LIVE_STATES for one in state.partitions.values()):
             branches.failed.clear()  # the outage is over: the next one begins anew
         seen = (
@@ -47,6 +46,14 @@ class BranchLifecycle:
             self._seen = seen
             self._change(branch_of(state))
         self._corrected()
+
+    def _is_back(self, partition: PartitionId) -> bool:
+        """Whether a partition is live, and about where its senders are, or the log."""
+        state, mine = self._state, self._state.partitions[partition]
+        if mine.state not in LIVE_STATES:
+            return False
+        senders = [state.partitions[one].frontier for one in state.graph.senders(partition)]
+        return mine.frontier >= min(senders, default=state.logged) - state.settings.level_lag
 
     def published(self, batches: Mapping[PartitionId, BatchId]) -> None:
         """Tentative rows of these queries are out, up to these batches."""

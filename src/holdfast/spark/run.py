@@ -53,6 +53,7 @@ from holdfast.spark.requirements import check_requirements
 from holdfast.spark.resident_backend import ResidentBackend
 from holdfast.spark.run_context import RunContext
 from holdfast.spark.settings import PREFIX, Settings, conf_of
+from holdfast.spark.tentative import tentative_of
 from holdfast.spark.user_modules import pickled
 from holdfast.storage.files import FileStorage
 from holdfast.storage.self_check import check_storage
@@ -163,7 +164,9 @@ class SparkRun:
         if not old_layout:
             replicas, lines = replicas_of(chosen, self.program, planned.strategy)
             planned = replace(planned, replicas=replicas, replica_lag=chosen.replicas_lag)
-            for line in lines:
+            tentative, more = tentative_of(chosen, self.program, self._sinks, planned.strategy)
+            planned = replace(planned, tentative=tentative, tentative_fidelity=chosen.tentative_min_fidelity)
+            for line in (*lines, *more):
                 log(line)
         pickled(stagers_of(self.program, self._sinks, start))  # what cannot be sent is refused before the claim
 

@@ -14,8 +14,9 @@ from holdfast.errors import BadInput, HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.runtime.blocks import SINK, Block
-from holdfast.runtime.io.sinks import OutputKey, Sink
+from holdfast.runtime.io.sinks import VERSION_COLUMNS, OutputKey, Sink
 from holdfast.runtime.messages import BranchAssignment, DesiredState
+from holdfast.runtime.program import Program
 
 
 def assign_branches(state: ClusterState, logged: BatchId) -> dict[PartitionId, BranchAssignment]:
@@ -76,6 +77,19 @@ def publish_tentative(
         done.reached[query] = batch
         done.out.append((query, batch, block.row_count, one.fidelity))
     return done
+
+
+def check_columns(queries: Sequence[PartitionId], program: Program) -> None:
+    """Refuse tentative outputs of a query with columns that are named like those that say which version rows are."""
+    for query in queries:
+        schema = program.operators[query.operator].schema
+        if schema is not None and (taken := [name for name in VERSION_COLUMNS if name in schema.names]):
+            raise BadInput(
+                f"asks for tentative outputs, and has a column {taken[0]!r} of its own",
+                where=f"application {program.name}",
+                field=f"output {program.output_names[query.operator]}",
+                remedy=f"rename it: readers get the columns {', '.join(VERSION_COLUMNS)} beside its own",
+            )
 
 
 def check_sinks(queries: Sequence[PartitionId], sinks: Mapping[OperatorId, Sink], where: str) -> None:

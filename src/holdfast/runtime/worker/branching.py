@@ -58,7 +58,7 @@ class Branching:
         self._handed: dict[tuple[PartitionId, PartitionId], BatchId] = {}
         self._reported: dict[PartitionId, tuple[BatchId, float, int]] = {}
         self._problems: dict[PartitionId, str] = {}
-        self._told: dict[PartitionId, float] = {}
+        self._problems_reported: dict[PartitionId, float] = {}
         self._rounds = 0
 
     def _empty(self, epoch: Epoch) -> tuple[MemoryStore, PartitionHost]:
@@ -99,7 +99,7 @@ class Branching:
     def _drop_all(self, epoch: Epoch) -> None:
         self._store, self.host = self._empty(epoch)
         self._epoch = epoch
-        for memory in (self._forks, self._handed, self._reported, self._problems, self._told):
+        for memory in (self._forks, self._handed, self._reported, self._problems, self._problems_reported):
             memory.clear()
 
     def _forget(self, partition: PartitionId) -> None:
@@ -229,7 +229,7 @@ class Branching:
     def driver_connected(self) -> None:
         """Reports may have been lost."""
         self._reported.clear()
-        self._told.clear()
+        self._problems_reported.clear()
 
     def outputs(self, desired: DesiredState, room: int) -> list[Block]:
         """Return tentative outputs that have not been reported, or not acknowledged for a while."""
@@ -258,8 +258,10 @@ class Branching:
     def problems(self) -> dict[PartitionId, str]:
         """Return what has failed, unless it was just reported."""
         now = self._clock()
-        due = {p: why for p, why in self._problems.items() if now - self._told.get(p, -1e18) > _RESEND_SECONDS}
-        self._told.update(dict.fromkeys(due, now))
+        due = {
+            p: why for p, why in self._problems.items() if now - self._problems_reported.get(p, -1e18) > _RESEND_SECONDS
+        }
+        self._problems_reported.update(dict.fromkeys(due, now))
         return due
 
 

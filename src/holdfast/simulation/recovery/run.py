@@ -115,6 +115,10 @@ class _Run:
         self.starter = Starter(world, self._observe)
         self.snapshot_store.superseded = lambda: hasattr(self, "driver") and self.driver.claim < self._last_claim()
         self.epochs = self.rollbacks = self.promotions = self.tentative = 0
+        self._tentative_out: dict[tuple[int, PartitionId], int] = {}
+        """The last batch of each query, by layout, that is out as tentative."""
+        self._tentative_by = 0
+        """The driver that published them."""
         self.layout = 0
         """Which of the layouts drivers are started with now."""
         self.old: Driver | None = None
@@ -299,6 +303,17 @@ class _Run:
             self.cluster.has_what_it_should(self.coordinator.state, PartitionId.parse(fields["partition"]))
         elif seen.kind == "published" and fields.get("tentative"):
             self.tentative += 1
+            if self._is_the_drivers():
+                place = self.driver.generation, PartitionId.parse(fields["partition"])
+                self._tentative_out[place] = max(fields["batch"], self._tentative_out.get(place, -1))
+                self._tentative_by = self.driver.number
+        elif seen.kind == "corrected" and self._is_the_drivers():
+            place = self.driver.generation, PartitionId.parse(fields["query"])
+            out, final = self._tentative_out.pop(place, -1), self.coordinator.state.published.get(place[1], -1)
+            if final < out:
+                self._complain(
+                    f"{place[1]} is corrected, has tentative rows of batch {out}, and final ones up to {final}"
+                )
         elif seen.kind == "plan-rejected":
             self._complain(f"a plan is not valid: {fields['problems'][0]}")
         if self.world.journal is not None:
@@ -525,6 +540,16 @@ class _Run:
     def _look(self, *, ran: bool) -> None:
         state, logged = self.coordinator.state, self.coordinator.status.logged
         self.driver.checks.after_step(state, ran and self.cluster.clean, logged, self.coordinator.parking.failing)
+        if self._tentative_by != self.driver.number:
+            self._tentative_out.clear()  # the one before may have published the final rows, and written so
+        for (generation, query), batch in self._tentative_out.items():
+            final = state.published.get(query)
+            known = query in state.branches.at or generation != self.driver.generation
+            if final is not None and final < batch and not known:
+                what = (
+                    f"{query} has tentative rows of batch {batch} out, final ones up to {final}, and nobody awaits more"
+                )
+                self._found(Violation(what, (query,)))
         self.world.watch.look()
 
     # -- the end -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Runs anywhere.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.ids import PartitionId
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
@@ -15,6 +15,13 @@ from holdfast.runtime.program import Program
 from holdfast.simulation.recovery.applications import Recipe, draw_change, draw_recipe
 from holdfast.simulation.recovery.faults import Mischief, draw_mischief
 
+WITH_BRANCHES = (
+    *(Recipe("chain", sizes) for sizes in ((4, 2, 1), (4, 4, 2), (2, 2, 2), (3, 2, 1, 1), (4, 2, 1, 2))),
+    *(Recipe("diamond", (2, 2, 2, 2)), Recipe("wide", (4, 1, 2, 1)), Recipe("counted", (4, 2, 2))),
+    *(Recipe("counted", (4, 1, 1)), Recipe("counted", (4, 2, 1)), Recipe("traffic", (4, 2, 2))),
+    *(Recipe("nondeterministic", (2, 2, 2, 1)),),
+)
+"""Applications for runs with tentative outputs."""
 WAIT_SECONDS = 900.0
 """How long a driver that brings an old layout to its end waits for nodes before it gives up."""
 
@@ -44,6 +51,11 @@ class BranchScene:
     share: float
     least: float
     """The fidelity below which a query gives none."""
+    recipe: Recipe
+    """An application whose queries have partitions that they can do without."""
+    layouts: tuple[Recipe, ...]
+    spare: float
+    """With little to spare, what is lost waits for nodes."""
 
     def queries(self, program: Program) -> frozenset[PartitionId]:
         """Return the queries that give tentative outputs, by their names alone."""
@@ -102,6 +114,14 @@ class Scene:
             buffer_bytes=draw.choice((float("inf"), float("inf"), 400.0)),
         )
 
+    def use_branches(self, branches: BranchScene) -> None:
+        """Let queries give tentative outputs, in an application where they can."""
+        self.branches, self.recipe, self.layouts = branches, branches.recipe, list(branches.layouts)
+        self.nodes, self.count, self.spare = max(self.nodes, 6), 20, min(self.spare, branches.spare)
+        if self.strategy is RecoveryStrategy.SOURCE_REPLAY:  # every failure takes everything back
+            self.strategy = RecoveryStrategy.INCREMENTAL
+            self._recovery = replace(self._recovery, strategy=self.strategy)
+
     def capacity(self, program: Program) -> float:
         """Return what a node can carry."""
         costs, spare = program.topology.cost, self.spare if self.copies is None else self.spare * self.copies.room
@@ -137,14 +157,17 @@ def has_copies(seed: int) -> bool:
 
 
 def has_branches(seed: int) -> bool:
-    """Whether queries give tentative outputs in a run: in every third of those whose workers stay."""
-    return is_resident(seed) and seed // 108 % 3 == 1
+    """Whether queries give tentative outputs in a run: in every sixth of those whose workers stay."""
+    return is_resident(seed) and seed // 108 % 6 == 4
 
 
 def draw_branches(seed: int) -> BranchScene:
     """Draw who gives tentative outputs."""
     draw = random.Random(f"{seed} branches")
-    return BranchScene(seed, draw.choice((0.5, 1.0, 1.0)), draw.choice((0.0, 0.0, 0.4)))
+    recipe = draw.choice(WITH_BRANCHES)
+    layouts = (draw_change(draw, recipe),) if draw.random() < 0.25 else ()
+    share, least = draw.choice((0.5, 1.0, 1.0, 1.0)), draw.choice((0.0, 0.0, 0.0, 0.4))
+    return BranchScene(seed, share, least, recipe, layouts, draw.choice((1.02, 1.1)))
 
 
 def draw_copies(seed: int) -> CopyScene:

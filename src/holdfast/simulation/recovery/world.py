@@ -22,7 +22,7 @@ from holdfast.simulation.recovery.agents import AgentSnapshots
 from holdfast.simulation.recovery.applications import Recipe, inputs_of, program_of
 from holdfast.simulation.recovery.checks import StepChecks, Violation
 from holdfast.simulation.recovery.cluster import FakeClock, SimulatedCluster
-from holdfast.simulation.recovery.faults import Fault, draw_leaving, draw_transport
+from holdfast.simulation.recovery.faults import Fault, calmer_for_branches, draw_leaving, draw_transport
 from holdfast.simulation.recovery.folders import READER, SimulatedFolder, allows_in_place, is_in_place
 from holdfast.simulation.recovery.network import Network
 from holdfast.simulation.recovery.poison import Poison
@@ -99,7 +99,8 @@ class World:
             self.scene.copies = draw_copies(seed)
             self.mischief.rates.update(draw_leaving(seed, self.mischief.rates))
         if has_branches(seed):
-            self.scene.branches = draw_branches(seed)
+            self.scene.use_branches(draw_branches(seed))
+            self.mischief.rates.update(calmer_for_branches(self.mischief.rates))
         self.clock = FakeClock()
         self.journal: list[str] | None = [] if record else None
         self.network = Network(self.mischief, self.clock, self.note)
