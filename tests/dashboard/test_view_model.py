@@ -44,6 +44,22 @@ def seen(log: Log, **more: Any) -> dict[str, Any]:
     return view
 
 
+def test_a_query_with_tentative_outputs_is_shown_as_such_until_it_is_whole() -> None:
+    log = Log(CHAIN).started()
+    log.add("published", partition="out[0]", batch=4, rows=3)
+    log.after(1.0).lose("node-0", "s[0]")
+    log.add("tentative", query="out[0]", since=5, fidelity=0.5, without=["s[0]"])
+    log.add("published", partition="out[0]", batch=5, rows=2, tentative=True, fidelity=0.5)
+    (one,) = [query for query in seen(log)["queries"] if query["id"] == "out[0]"]
+    assert (one["state"], one["tentative"], one["fidelity"]) == ("tentative", True, 0.5)
+    assert (one["published"], one["rows"]) == (4, 3), "tentative rows are not counted as published"
+    assert any("50% of the data" in happened["text"] for happened in seen(log)["happened"])
+    log.add("tentative-ended", query="out[0]", problem=None)
+    log.add("corrected", query="out[0]", since=5, through=5)
+    (one,) = [query for query in seen(log)["queries"] if query["id"] == "out[0]"]
+    assert (one["tentative"], one["fidelity"]) == (False, None)
+
+
 def test_a_start_goes_from_nothing_to_running() -> None:
     log = Log(CHAIN)
     view = seen(log)

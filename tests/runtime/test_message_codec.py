@@ -28,6 +28,7 @@ from holdfast.runtime.io.file_ranges import RangesRead
 from holdfast.runtime.io.sinks import StagedRows
 from holdfast.runtime.message_codec import decode_desired, decode_report, encode_desired, encode_report
 from holdfast.runtime.messages import (
+    BranchAssignment,
     DesiredState,
     Done,
     Failed,
@@ -98,6 +99,11 @@ desired_states = st.builds(
     st.lists(texts, max_size=3).map(tuple),
     st.booleans(),
     counts,
+    branches=st.dictionaries(
+        partitions,
+        st.builds(BranchAssignment, st.lists(partitions, max_size=3).map(tuple), batch_ids, st.none() | batch_ids),
+        max_size=3,
+    ),
 )
 measured = st.builds(Measures, counts, counts, counts, seconds, counts, counts, seconds)
 watermarks = st.none() | st.integers(-(2**62), 2**62)
@@ -144,6 +150,7 @@ reports = st.builds(
     st.dictionaries(st.tuples(partitions, batch_ids), st.builds(StagedRows, texts, counts), max_size=3),
     st.dictionaries(texts.map(OperatorId), texts, max_size=3),
     st.dictionaries(partitions, reads, max_size=3),
+    st.dictionaries(partitions, texts, max_size=3),
 )
 
 
@@ -222,6 +229,10 @@ def example_desired() -> DesiredState:
         forget=("traffic/speeds-0/c3.1-5.7", "x"),
         trim_outboxes=True,
         generation=2,
+        branches={
+            partition("jams", 11): BranchAssignment((partition("speeds", 1),), BatchId(25), BatchId(19)),
+            partition("speeds", 0): BranchAssignment((), BatchId(25)),
+        },
     )
 
 
@@ -258,6 +269,7 @@ def example_report(rows: pa.Table | None = None) -> NodeReport:
         staged={(jams, BatchId(21)): StagedRows("part-0.parquet", 10)},
         not_staged={OperatorId("reports"): "permission denied"},
         reads={speeds: SourceRead(-5, ((BatchId(19), RangesRead(7, (1, 4_000_000_000))),))},
+        branch_problems={jams: "division by zero"},
     )
 
 
@@ -346,7 +358,7 @@ def test_every_cut_and_every_addition_is_noticed(read: Read, whole: bytes) -> No
 
 @both
 def test_another_version_is_named(read: Read, whole: bytes) -> None:
-    assert "version 9, this side supports 7" in str(refused(read, whole[:3] + b"\x09" + whole[4:]))
+    assert "version 9, this side supports 8" in str(refused(read, whole[:3] + b"\x09" + whole[4:]))
 
 
 def test_a_message_of_the_other_kind_is_refused() -> None:

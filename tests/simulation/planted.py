@@ -14,9 +14,10 @@ from pathlib import Path
 from holdfast.simulation.recovery.late_sinks import has_late_sinks
 from holdfast.simulation.recovery.poison import is_poisoned
 from holdfast.simulation.recovery.poison_rows import has_poison_rows
-from holdfast.simulation.recovery.scene import has_copies, is_resident, moves_for_load
+from holdfast.simulation.recovery.scene import has_branches, has_copies, is_resident, moves_for_load
 from holdfast.simulation.recovery.segment_scene import has_segments
 from holdfast.simulation.recovery.world import has_agents, reads_in_place
+from simulation.branch_bugs import BRANCH_BUGS
 from simulation.bugs import BUGS, Bug
 from simulation.copy_bugs import COPY_BUGS, MOVE_BUGS
 from simulation.detection_bugs import DETECTION_BUGS
@@ -64,6 +65,7 @@ PLANTED = (
     *(Planted(bug, moves_for_load) for bug in MOVE_BUGS),
     *(Planted(bug, has_late_sinks) for bug in PUBLISHING_BUGS),
     *(Planted(bug, has_segments) for bug in SEGMENT_BUGS),
+    *(Planted(bug, has_branches) for bug in BRANCH_BUGS),
 )
 
 

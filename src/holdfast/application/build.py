@@ -67,6 +67,8 @@ class Application:
         as happening in the last microsecond before, so results fall into the larger window that holds their own."""
         self.sinks: dict[OperatorId, object] = {}
         """Where the rows of each output operator go; None: Parquet files under DIRECTORY/out."""
+        self.tentative: set[OperatorId] = set()
+        """Outputs that may be tentative while partitions of their queries are lost."""
         self.before_steps: dict[OperatorId, steps.BeforeStep] = {}
         """What is called before every step of an operator; for drills and tests."""
         self._output_names: dict[OperatorId, str] = {}
@@ -253,7 +255,13 @@ class Application:
         return Stream(self, own, columns, (), placed_by)
 
     def mark_output(
-        self, operator: OperatorId, priority: int | Sequence[int], sink: object = None, name: str | None = None
+        self,
+        operator: OperatorId,
+        priority: int | Sequence[int],
+        sink: object = None,
+        name: str | None = None,
+        *,
+        tentative: bool = False,
     ) -> None:
         """Publish an operator; streams call this. Without a name, the one it has stays, at first its id."""
         called = self._output_names.get(operator, operator) if name is None else name
@@ -274,6 +282,7 @@ class Application:
         self._operators[operator] = marked
         self._output_names[operator] = called
         self.sinks[operator] = sink
+        self.tentative = {*self.tentative, operator} if tentative else self.tentative - {operator}
 
     def need_event_time(self, name: OperatorId) -> None:
         """Refuse an event-time window over rows without an event time, or over a source that has none."""

@@ -215,12 +215,23 @@ class Stream:
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    def output(self, name: str | None = None, *, priority: int | Sequence[int] = 1, sink: object = None) -> Stream:
+    def output(
+        self,
+        name: str | None = None,
+        *,
+        priority: int | Sequence[int] = 1,
+        sink: object = None,
+        tentative: bool = False,
+    ) -> Stream:
         """Publish this stream under a name; without one, the operator's id is the name.
 
         Each partition of the operator heads a query with this priority (or one each): after a failure, queries of high
         priority come back first. `sink` takes the rows (`hf.parquet(path)`, …); without one they go to Parquet files
         under DIRECTORY/out/NAME. The stream can still be consumed by other operators.
+
+        With `tentative`, a query goes on while partitions of it are lost, on the rows that are left: its outputs are
+        marked tentative, with a fidelity, and the final ones replace them after the recovery. The sink must be able to
+        correct: Parquet files, memory, or `hf.foreach_batch(…, tentative=…)`.
 
         >>> import holdfast as hf
         >>> app = hf.Application("web")
@@ -229,7 +240,7 @@ class Stream:
         >>> app.output_names()
         {'aggregate-1': 'pages'}
         """
-        self.app.mark_output(self.id, priority, sink, name)
+        self.app.mark_output(self.id, priority, sink, name, tentative=tentative)
         return self
 
     def _next(

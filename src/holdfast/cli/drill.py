@@ -164,6 +164,11 @@ _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
     "--checkpoint-every.",
 )
 @click.option(
+    "--tentative",
+    is_flag=True,
+    help="Let all outputs whose sinks can correct go on, marked tentative, while partitions are lost.",
+)
+@click.option(
     "--exchange",
     type=click.Choice(["resident", "shuffle"]),
     help="How nodes exchange blocks. Default: as spark.holdfast.exchange has it.",

@@ -112,7 +112,7 @@ class DrillLine:
         match event.kind:
             case "begin":
                 self._queries = {name: set(one["members"]) for name, one in given["queries"].items()}
-            case "published":
+            case "published" if not given.get("tentative"):
                 self._batch[given["partition"]] = max(given["batch"], self._batch.get(given["partition"], -1))
             case "state":
                 (self._away.add if given["after"] == LOST else self._away.discard)(given["partition"])

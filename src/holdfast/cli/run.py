@@ -47,6 +47,11 @@ if TYPE_CHECKING:
     metavar="N|SHARE",
     help="Partitions that run a second time on another node: a count (12), a share (0.5) or '4 cores'.",
 )
+@click.option(
+    "--tentative",
+    is_flag=True,
+    help="Let all outputs whose sinks can correct go on, marked tentative, while partitions are lost.",
+)
 @click.option("--page/--no-page", "page", default=None, help="Serve the live page. Default: with an embedded cluster.")
 @click.option("--available-now", is_flag=True, help="Read what the sources have now, then end.")
 @click.option("--take-over", is_flag=True, help="End the driver that runs this application, and continue in its place.")
@@ -65,6 +70,7 @@ def run(
     seed: int,
     plan: str | None,
     replicas: str | None,
+    tentative: bool,
     page: bool | None,
     available_now: bool,
     take_over: bool,
@@ -102,6 +108,8 @@ def run(
     settings, began = _settings(conf), time.monotonic()
     if replicas is not None:
         settings["spark.holdfast.replicas.budget"] = replicas
+    if tentative:
+        settings["spark.holdfast.tentative.outputs"] = "all"
     display = RunDisplay(quiet=as_json, last=None if given is None else batches - 1)
     starting = StartProgress(display.starting, began=process_began())
     starting.reached("command")

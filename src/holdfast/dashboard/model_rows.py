@@ -23,6 +23,9 @@ class QueryState:
     down: int = 0
     """How many of its partitions are lost or being restored."""
     tentative: bool = False
+    """Whether its outputs are tentative now."""
+    fidelity: float | None = None
+    """As predicted for what it goes on with; None: it is whole, or stands."""
 
 
 @dataclass(slots=True)

@@ -195,6 +195,8 @@ def _query(model: RunModel, one: QueryState) -> dict[str, Any]:
     members = () if model.topology is None else model.topology.members.get(one.id, ())
     if one.id in model.parked:
         state = "parked"
+    elif one.tentative:
+        state = "tentative"
     elif one.down:
         state = "down"
     elif model.topology is None:
@@ -214,6 +216,8 @@ def _query(model: RunModel, one: QueryState) -> dict[str, Any]:
         "down_since": outage,
         "partitions": len(members),
         "lost": one.down,
+        "tentative": one.tentative,
+        "fidelity": one.fidelity,
         "published": one.published,
         "published_at": one.published_at,
         "lag": max(0, model.logged - one.published),

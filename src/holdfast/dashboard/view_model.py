@@ -237,6 +237,9 @@ class RunModel:
         one = self.queries.get(str(event["partition"]))
         if one is None:
             return
+        if event.get("tentative"):
+            one.tentative = True
+            return
         fresh = int(event["batch"]) > one.published
         one.published, one.published_at = max(one.published, int(event["batch"])), at
         one.rows += int(event["rows"])
@@ -247,6 +250,24 @@ class RunModel:
                 outage = recovery.outages.get(one.id)
                 if outage is not None and outage.back_at is None:
                     outage.back_at = at
+
+    def _tentative(self, at: float, event: Event) -> None:
+        """A query goes on without some of its partitions, or with others than before."""
+        one = self.queries[str(event["query"])]
+        one.fidelity = float(event["fidelity"])
+        share = f"{one.fidelity:.0%} of the data"
+        self._note(at, "tentative", f"{one.id} goes on with tentative outputs, on {share}")
+
+    def _tentative_ended(self, at: float, event: Event) -> None:
+        one = self.queries[str(event["query"])]
+        one.tentative, one.fidelity = False, None
+        if event.get("problem") is not None:
+            self._note(at, "tentative-ended", f"no more tentative outputs of {one.id}: {event['problem']}")
+
+    def _corrected(self, at: float, event: Event) -> None:
+        if int(event["through"]) >= int(event["since"]):
+            batches = f"batches {event['since']} to {event['through']}"
+            self._note(at, "corrected", f"{event['query']}: final outputs have replaced tentative ones, {batches}")
 
     def _cycle(self, at: float, event: Event) -> None:
         self.logged, self.frontier = int(event["through"]), int(event["frontier"])
@@ -413,6 +434,9 @@ _HANDLERS: dict[str, Callable[[RunModel, float, Event], None]] = {
     "state": RunModel._state,
     "planned": RunModel._planned,
     "published": RunModel._published,
+    "tentative": RunModel._tentative,
+    "tentative-ended": RunModel._tentative_ended,
+    "corrected": RunModel._corrected,
     "cycle": RunModel._cycle,
     "cycle-failed": RunModel._fault,
     "failed": RunModel._fault,

@@ -112,7 +112,8 @@ def recovery_of(asked: DrillSettings) -> RecoverySettings:
 def settings_of(job: DriverJob, spark: Any) -> Settings:
     """Return the settings of the session, with what the drill was asked for."""
     budget = {} if job.settings.replicas is None else {f"{PREFIX}replicas.budget": job.settings.replicas}
-    found = Settings.of({**conf_of(spark), **budget, **job.conf})
+    tentative = {f"{PREFIX}tentative.outputs": "all"} if job.settings.tentative else {}
+    found = Settings.of({**conf_of(spark), **budget, **tentative, **job.conf})
     return found if job.settings.exchange is None else replace(found, exchange=job.settings.exchange)
 
 

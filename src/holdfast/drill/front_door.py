@@ -81,6 +81,8 @@ def conf_of_job(job: DriverJob) -> dict[str, str]:
         found[f"{PREFIX}exchange"] = asked.exchange
     if asked.replicas is not None:
         found[f"{PREFIX}replicas.budget"] = asked.replicas
+    if asked.tentative:
+        found[f"{PREFIX}tentative.outputs"] = "all"
     if job.secret_file is not None:
         found[f"{PREFIX}store.secretFile"] = job.secret_file
     return {**found, **job.conf}

@@ -44,6 +44,17 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class TentativeOutput:
+    """A batch of a query that was published as tentative."""
+
+    batch: int
+    at: float
+    rows: int
+    fidelity: float
+    """As predicted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outage:
     """A time in which a query was down; `back_at` is None where it did not come back."""
 
@@ -61,6 +72,10 @@ class QueryMeasures:
     """Mean over the second half of the time before the first fault; None where nothing came out there."""
     outages: tuple[Outage, ...]
     tentative_at: float | None
+    fidelity_predicted: float | None
+    """Of its tentative outputs, the mean by batches; None: it had none."""
+    fidelity_measured: float | None
+    """Rows of its tentative outputs over those of the final outputs of the same batches, none of them above 1."""
     level_at: float | None
     relative: tuple[tuple[float, float], ...]
     """Relative latency of every output: when it was published, and how much."""
@@ -187,16 +202,17 @@ def measure(history: Sequence[Event]) -> DrillMeasures:
 
 def _published(
     history: Sequence[Event], every: float, due: Mapping[int, int]
-) -> tuple[dict[str, list[Output]], dict[str, list[float]]]:
+) -> tuple[dict[str, list[Output]], dict[str, list[TentativeOutput]]]:
     complete: dict[str, list[Output]] = {}
-    tentative: dict[str, list[float]] = {}
+    tentative: dict[str, list[TentativeOutput]] = {}
     seen: set[tuple[str, int]] = set()
     for event in history:
         if event.kind != "published":
             continue
         query, batch = str(event.fields["partition"]), int(event.fields["batch"])
         if event.fields.get("tentative"):
-            tentative.setdefault(query, []).append(event.at)
+            rows, fidelity = int(event.fields.get("rows") or 0), float(event.fields.get("fidelity") or 0.0)
+            tentative.setdefault(query, []).append(TentativeOutput(batch, event.at, rows, fidelity))
         elif (query, batch) not in seen:  # a driver that starts again emits some a second time; the sink drops them
             seen.add((query, batch))
             rows = int(event.fields.get("rows") or 0)
@@ -208,7 +224,7 @@ def _published(
 def _query(
     query: Query,
     outputs: list[Output],
-    tentative: list[float],
+    tentative: list[TentativeOutput],
     losses: Sequence[Loss],
     fault_at: float | None,
     ended: float,
@@ -223,10 +239,20 @@ def _query(
         outputs=tuple(outputs),
         latency_before=before,
         outages=tuple(outages),
-        tentative_at=next((at for at in tentative if down_at is not None and at > down_at), None),
+        tentative_at=next((one.at for one in tentative if down_at is not None and one.at > down_at), None),
+        fidelity_predicted=sum(one.fidelity for one in tentative) / len(tentative) if tentative else None,
+        fidelity_measured=_share_of_rows(tentative, outputs),
         level_at=find_level(relative, back_at, ended) if back_at is not None else None,
         relative=relative,
     )
+
+
+def _share_of_rows(tentative: Sequence[TentativeOutput], final: Sequence[Output]) -> float | None:
+    """Return how many of the final rows tentative outputs had, batch by batch; None where there were none to have."""
+    rows = {one.batch: one.rows for one in final}
+    pairs = [(min(one.rows, rows[one.batch]), rows[one.batch]) for one in tentative if one.batch in rows]
+    wanted = sum(many for _, many in pairs)
+    return sum(had for had, _ in pairs) / wanted if wanted else None
 
 
 def latency_before(outputs: Sequence[Output], fault_at: float | None) -> float | None:

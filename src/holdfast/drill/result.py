@@ -59,6 +59,8 @@ def _query(one: QueryMeasures) -> dict[str, Any]:
         "priority": one.query.priority,
         "down_at": _rounded(one.down_at),
         "tentative_at": _rounded(one.tentative_at),
+        "fidelity_predicted": _rounded(one.fidelity_predicted),
+        "fidelity_measured": _rounded(one.fidelity_measured),
         "back_at": _rounded(one.back_at),
         "level_at": _rounded(one.level_at),
         "latency_before": _rounded(one.latency_before),

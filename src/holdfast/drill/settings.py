@@ -119,6 +119,8 @@ class DrillSettings:
     """Partitions with a replica, as in spark.holdfast.replicas.budget; None: none."""
     plan: str | None = None
     """The file of a plan that the run executes, or auto; None: a checkpoint every so many batches."""
+    tentative: bool = False
+    """Whether outputs go on, marked tentative, while partitions are lost."""
     storage: str | None = None
     """A URL of object storage for the run and its outputs; None: the drill's folder."""
 
@@ -252,6 +254,12 @@ def check_settings(asked: DrillSettings) -> None:
         "--decommission",
         "nodes are evacuated by tasks that stay",
         "leave out --exchange shuffle",
+    )
+    need(
+        not asked.tentative or (asked.exchange != "shuffle" and ours and asked.strategy != DrillStrategy.SOURCE_REPLAY),
+        "--tentative",
+        "tentative outputs need tasks that stay, and partitions that stay where they are",
+        "leave out --exchange shuffle, and the strategies source-replay and structured-streaming",
     )
     need(0 <= asked.drop_packets < 1, "--drop-packets", f"{asked.drop_packets:g}", "give a share from 0 to below 1")
     need(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId, SegmentId
+from holdfast.recovery.branches import Branches, TentativeQuery
 from holdfast.recovery.checkpoints import FIRST, NO_EPOCH, NOTHING, Checkpoints, SavedSnapshot
 from holdfast.recovery.copies import Copies, held_back_by
 from holdfast.recovery.graph import PartitionGraph
@@ -124,11 +125,13 @@ class ClusterState:
         parked: Mapping[PartitionId, ParkedQuery] | None = None,
         requests: int = -1,
         quarantined: Decisions | None = None,
+        tentative: Mapping[PartitionId, TentativeQuery] | None = None,
     ) -> None:
         """Begin with every partition lost, at the last global checkpoint: a start is a recovery of everything.
 
         `parked`: queries that the driver before had parked; `requests`: the last one to let such go on that it took;
-        `quarantined`: rows that are left out, as drivers before have logged.
+        `quarantined`: rows that are left out, as drivers before have logged; `tentative`: queries of which they may
+        have published tentative rows that no final rows have replaced.
         """
         self.graph = graph
         self.settings = settings or RecoverySettings()
@@ -172,6 +175,8 @@ class ClusterState:
         """Where people want lost partitions to go; it holds where the plan's bounds allow it."""
         self.copies = Copies(lag=self.settings.replica_lag)
         """Second live copies of partitions; a driver that starts again builds them anew."""
+        self.branches = Branches(dict(tentative or {}), away=set(graph.order))
+        """Tentative outputs, and what they come from."""
         self.costs: dict[PartitionId, float] = {}
         """What partitions were measured to cost; none: as the topology says."""
 
@@ -230,10 +235,11 @@ class ClusterState:
         """Return how far back each placed partition's outbox is kept; from now on nothing before it is counted on."""
         found = {}
         line = self.checkpoints.line
-        # A copy starts from the checkpoint, and where it takes over nobody rolls back.
-        has_copies = self.settings.promotes and bool(
-            self.settings.replicas or self.copies.leaving or self.copies.moving
-        )
+        # A copy starts from the checkpoint, and where it takes over nobody rolls back. A branch begins where live
+        # partitions stand: these do not roll back either.
+        settings = self.settings
+        copied = bool(settings.replicas or self.copies.leaving or self.copies.moving)
+        has_copies = settings.promotes and (copied or bool(settings.tentative))
         for p in self.in_state(LIVE_STATES):
             mine = self.partitions[p]
             # Not beyond where it is known to stand: rows that it kept aside there may not be out yet.
@@ -304,4 +310,5 @@ class ClusterState:
             "parked": {str(query): one.written() for query, one in self.parked.items()},
             "requests": self.requests,
             "quarantined": written_decisions(self.quarantined),
+            "tentative": self.branches.written(),
         }

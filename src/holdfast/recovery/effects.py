@@ -173,6 +173,44 @@ class NodesEvacuated:
 
 
 @dataclass(frozen=True, slots=True)
+class WentTentative:
+    """A query gives tentative outputs from now on, or others than before; log it before any of them is published."""
+
+    query: PartitionId
+    since: BatchId
+    """The first batch that may be out as tentative."""
+    fidelity: float
+    """As predicted for what is missing now."""
+    without: tuple[PartitionId, ...]
+    """The partitions that give nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchChanged:
+    """Other partitions than before have a branch: workers are to be told."""
+
+    members: tuple[PartitionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BranchEnded:
+    """A query gives no more tentative outputs: it is whole again, cannot, or its branch failed (and why)."""
+
+    query: PartitionId
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """Final rows have replaced all tentative rows of a query; log it."""
+
+    query: PartitionId
+    since: BatchId
+    through: BatchId
+    """The last batch that was out as tentative; before `since`: none was."""
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryEnded:
     """Everything is back, and a global checkpoint covers it."""
 
@@ -206,6 +244,10 @@ Effect: TypeAlias = (
     | CopyLeftOut
     | Promoted
     | NodesEvacuated
+    | WentTentative
+    | BranchChanged
+    | BranchEnded
+    | Corrected
     | RecoveryEnded
     | Waiting
 )

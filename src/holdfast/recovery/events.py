@@ -66,6 +66,10 @@ class PartitionsReported:
     """How far the copies are whose state is in place."""
     copy_problems: Mapping[PartitionId, str] = field(default_factory=dict)
     """Copies that have failed, and why."""
+    tentative: Mapping[PartitionId, BatchId] = field(default_factory=dict)
+    """The last batch of each query that is out as tentative."""
+    branch_problems: Mapping[PartitionId, str] = field(default_factory=dict)
+    """Members of the branch that have failed, and why."""
 
 
 @dataclass(frozen=True, slots=True)

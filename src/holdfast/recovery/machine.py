@@ -27,6 +27,7 @@ from dataclasses import replace
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, NodeId, PartitionId
 from holdfast.recovery.assignment import Assignment, assign, assignment_problems, with_costs
+from holdfast.recovery.branching import BranchLifecycle
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.recovery.cluster_state import ClusterState, batch_of
 from holdfast.recovery.copies import promotable
@@ -87,6 +88,7 @@ class RecoveryMachine:
             turn=self._turn,
             emit=self._emit,
         )
+        self._branches = BranchLifecycle(state, self._emit)
 
     # -- events --------------------------------------------------------------------------------------------------------
 
@@ -112,6 +114,7 @@ class RecoveryMachine:
         }
         handlers[type(event)](event)
         self._copies.restart()
+        self._branches.settle(self._effects)
         return self._effects
 
     def _costs_measured(self, event: CostsMeasured) -> None:
@@ -268,6 +271,8 @@ class RecoveryMachine:
         self._advance_checkpoint()
         self._copies.reported(event.copies, event.copy_problems)
         self._copies.tend()
+        self._branches.published(event.tentative)
+        self._branches.failed(event.branch_problems)
 
     def _queries_parked(self, event: QueriesParked) -> None:
         for query, why in event.queries.items():

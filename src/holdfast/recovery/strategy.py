@@ -51,6 +51,11 @@ class RecoverySettings:
     """While nothing is lost, partitions move off a node whose load is above this share of its bound; inf: never."""
     segments: Segments = ONE_SEGMENT
     """Which operators checkpoint together, and whose inputs are stored."""
+    tentative: frozenset[PartitionId] = frozenset()
+    """Queries that give tentative outputs while partitions of theirs are lost; every outbox is kept to the checkpoint
+    then, so that live partitions stay where they are."""
+    tentative_fidelity: float = 0.0
+    """A query whose predicted fidelity is below this gives none."""
     program_seconds: float = 5.0
     """What an exact placement may take, where the simple one does not fit."""
 

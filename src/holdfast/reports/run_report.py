@@ -115,7 +115,9 @@ class _Builder:
         self._begin, self._end = begin, end
         self._within = [event for event in events if begin <= event.at <= end]
         self._outputs = Counter(
-            str(event.fields.get("partition")) for event in self._within if event.kind == "published"
+            str(event.fields.get("partition"))
+            for event in self._within
+            if event.kind == "published" and not event.fields.get("tentative")
         )
         self._specs = {name: one.spec for name, one in outages.queries.items()}
 

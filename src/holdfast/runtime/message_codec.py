@@ -55,9 +55,9 @@ from holdfast.runtime.message_fields import (
     skip_rows,
     whole_numbers,
 )
-from holdfast.runtime.messages import DesiredState, NodeReport, PartitionAssignment
+from holdfast.runtime.messages import BranchAssignment, DesiredState, NodeReport, PartitionAssignment
 
-VERSION = 7
+VERSION = 8
 
 _MAGIC = b"HFM"
 _PREFIX = struct.Struct("<3sBc3sIIQ")
@@ -66,7 +66,7 @@ _DESIRED, _REPORT = b"D", b"R"
 
 T = TypeVar("T")
 
-_DESIRED_SHAPES = shapes(str, int, int, MAYBE_INT, NUMBER, int, bool, bool, int, list, list, list, list)
+_DESIRED_SHAPES = shapes(str, int, int, MAYBE_INT, NUMBER, int, bool, bool, int, list, list, list, list, list)
 _ASSIGNMENT_SHAPES = shapes(
     str,
     int,
@@ -91,7 +91,10 @@ _ASSIGNMENT_SHAPES = shapes(
     list,
     bool,
 )
-_REPORT_SHAPES = shapes(str, int, int, list, list, list, list, list, list, list)
+_REPORT_SHAPES = shapes(str, int, int, list, list, list, list, list, list, list, list)
+_BRANCH_SHAPES = shapes(str, int, list, int, MAYBE_INT)
+_PROBLEM_SHAPES = shapes(str, int, str)
+_PARTITION_SHAPES = shapes(str, int)
 
 
 def encode_desired(desired: DesiredState) -> bytes:
@@ -113,6 +116,7 @@ def encode_desired(desired: DesiredState) -> bytes:
         assignments,
         batch_rows(desired.published),
         copies,
+        [[*p, list(one.holes), one.through, one.out] for p, one in desired.branches.items()],
     ]
     return _packed(_DESIRED, fields, contents.parts)
 
@@ -162,6 +166,7 @@ def encode_report(report: NodeReport) -> bytes:
         [[*partition, batch, staged.place, staged.rows] for (partition, batch), staged in report.staged.items()],
         list(report.not_staged.items()),
         [reads_row(partition, read) for partition, read in report.reads.items()],
+        [[*partition, why] for partition, why in report.branch_problems.items()],
     ]
     return _packed(_REPORT, fields, [*contents.parts, encode_blocks(report.outputs)])
 
@@ -227,7 +232,7 @@ def _unpacked(buffer: pa.Buffer, kind: bytes) -> tuple[Row, list[pa.Buffer]]:
 
 def _desired(row: Row, parts: Sequence[pa.Buffer]) -> DesiredState:
     run, number, epoch, max_batches, budget, lag, sizes, trim, generation, *rest = checked(row, _DESIRED_SHAPES)
-    forget, assignments, published, copies = rest
+    forget, assignments, published, copies, branches = rest
     if not all_of(str, forget):
         raise bad("has fields that do not fit")
     return DesiredState(
@@ -244,7 +249,14 @@ def _desired(row: Row, parts: Sequence[pa.Buffer]) -> DesiredState:
         trim_outboxes=trim,
         generation=generation,
         copies=mapping((_assignment(each, parts) for each in copies), len(copies)),
+        branches=mapping(map(_branch, branches), len(branches)),
     )
+
+
+def _branch(row: Any) -> tuple[PartitionId, BranchAssignment]:
+    name, index, holes, through, out = checked(row, _BRANCH_SHAPES)
+    named = tuple(partition_id(*checked(each, _PARTITION_SHAPES)) for each in holes)
+    return partition_id(name, index), BranchAssignment(named, BatchId(through), None if out is None else BatchId(out))
 
 
 def _assignment(row: Any, parts: Sequence[pa.Buffer]) -> tuple[PartitionId, PartitionAssignment]:
@@ -296,9 +308,8 @@ def _assignment(row: Any, parts: Sequence[pa.Buffer]) -> tuple[PartitionId, Part
 
 
 def _report(row: Row, parts: Sequence[pa.Buffer]) -> NodeReport:
-    node, epoch, outbox_bytes, answers, frontiers, measures, kept_from, staged, not_staged, reads = checked(
-        row, _REPORT_SHAPES
-    )
+    node, epoch, outbox_bytes, answers, frontiers, measures, kept_from, staged, *rest = checked(row, _REPORT_SHAPES)
+    not_staged, reads, problems = rest
     *contents, blocks = parts
     reasons = (checked(each, NOT_STAGED_SHAPES) for each in not_staged)
     return NodeReport(
@@ -313,4 +324,10 @@ def _report(row: Row, parts: Sequence[pa.Buffer]) -> NodeReport:
         staged=mapping(map(read_staged, staged), len(staged)),
         not_staged=mapping(((OperatorId(name), why) for name, why in reasons), len(not_staged)),
         reads=mapping(map(read_reads, reads), len(reads)),
+        branch_problems=mapping(map(_problem, problems), len(problems)),
     )
+
+
+def _problem(row: Any) -> tuple[PartitionId, str]:
+    name, index, why = checked(row, _PROBLEM_SHAPES)
+    return partition_id(name, index), why

@@ -67,6 +67,18 @@ class PartitionAssignment:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchAssignment:
+    """What the branch of a partition is to do, where its clean line runs: see `worker/branching.py`."""
+
+    holes: tuple[PartitionId, ...]
+    """Its senders that give nothing: their barriers are forged."""
+    through: BatchId
+    """The last batch of the log."""
+    out: BatchId | None = None
+    """The last batch that is out, of an output partition whose query is tentative; None: its sink gets nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class DesiredState:
     """What holds for every worker, until the next one is handed out."""
 
@@ -98,6 +110,8 @@ class DesiredState:
     """The layout of the run: part of the key of every output."""
     copies: Mapping[PartitionId, PartitionAssignment] = field(default_factory=dict)
     """Second copies of partitions, on other nodes than their primaries."""
+    branches: Mapping[PartitionId, BranchAssignment] = field(default_factory=dict)
+    """Partitions that have a branch beside their clean line, where that is."""
 
     def on(self, node: NodeId) -> dict[PartitionId, PartitionAssignment]:
         """Return what a node has to do: primaries, and copies of others."""
@@ -276,7 +290,7 @@ class NodeReport:
     sent: Mapping[NodeId, Sequence[Block]] = field(default_factory=dict)
     """Blocks that consumers on other nodes have not acknowledged; whoever carries them takes them out."""
     outputs: Sequence[Block] = ()
-    """Blocks that sinks have not acknowledged, and rows kept aside."""
+    """Blocks that sinks have not acknowledged, and rows kept aside; those of a branch are marked tentative."""
     frontiers: Mapping[PartitionId, BatchId] = field(default_factory=dict)
     """The partitions whose state is here, and the last batch that each has completed."""
     measures: Mapping[PartitionId, Measures] = field(default_factory=dict)
@@ -289,6 +303,8 @@ class NodeReport:
     """Outputs whose rows the node should have staged and could not, and why; their blocks have the rows."""
     reads: Mapping[PartitionId, SourceRead] = field(default_factory=dict)
     """What the source partitions have read in place."""
+    branch_problems: Mapping[PartitionId, str] = field(default_factory=dict)
+    """Members of the branch that have failed, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +372,9 @@ class CycleResult:
     copy_measures: list[tuple[PartitionId, Measures]] = field(default_factory=list)
     copy_problems: dict[PartitionId, str] = field(default_factory=dict)
     """Copies that have failed, or whose state is missing, and why: nothing follows from it for their primaries."""
+    tentative: list[Block] = field(default_factory=list)
+    """Outputs of the branch."""
+    branch_problems: dict[PartitionId, str] = field(default_factory=dict)
     fetched: dict[PartitionId, Fetched] = field(default_factory=dict)
     """Of the partitions that were restored from snapshots."""
     _losses: dict[PartitionId, RestoreFailed | StateMissing] = field(default_factory=dict)
@@ -387,7 +406,10 @@ class CycleResult:
         self.reads += [(p, read) for p, read in report.reads.items() if placement.get(p) == report.node]
         self.measures += [(p, one) for p, one in report.measures.items() if p not in mine]
         self.copy_measures += [(p, one) for p, one in report.measures.items() if p in mine]
-        self.outputs += report.outputs
+        self.outputs += [block for block in report.outputs if not block.header.tentative]
+        here = [one for one in report.outputs if placement.get(one.header.sender) == report.node]
+        self.tentative += [block for block in here if block.header.tentative]
+        self.branch_problems |= {p: why for p, why in report.branch_problems.items() if placement.get(p) == report.node}
         self.staged.update(report.staged)
         self.not_staged.update(report.not_staged)
         for answer in report.answers:

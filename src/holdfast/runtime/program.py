@@ -82,6 +82,8 @@ class Program:
             name: _source(app, name, step) for name, step in app.steps.items() if isinstance(step, steps.Source)
         }
         self.sinks: Mapping[OperatorId, object] = dict(app.sinks)
+        self.tentative: frozenset[OperatorId] = frozenset(app.tentative)
+        """Outputs that may be tentative."""
         self.output_names: Mapping[OperatorId, str] = app.output_names()
         """The name that users know each output operator by."""
         order = self.topology.operator_order

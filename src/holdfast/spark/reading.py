@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from holdfast.errors import BadInput, missing_extra, one_line
+from holdfast.runtime.io.parquet_sink import versions_in
+from holdfast.runtime.io.sinks import VERSION_COLUMNS
 from holdfast.spark.readers import absolute
 from holdfast.storage.storage import open_storage
 
@@ -16,17 +18,24 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def read(spark: SparkSession, path: str | Path) -> DataFrame:
+def read(spark: SparkSession, path: str | Path, tentative: bool = False) -> DataFrame:
     """Return the rows of an output as a DataFrame: of `hf.parquet(path)`, DIRECTORY/out/NAME or `hf.delta(path)`.
 
-    Every row of every published batch is there once, also while the run goes on. Any session will do; of a Delta table
-    the session needs no jar.
+    Every final row of every published batch is there once, also while the run goes on. Any session will do; of a Delta
+    table the session needs no jar.
+
+    With `tentative`, batches of which only tentative rows are out are there as well, of each query and batch one
+    version: the final one where it is out. Three columns say which: `tentative`, `fidelity` (predicted for tentative
+    rows, 1 for final ones) and `revision` (1 where a final version has replaced a tentative one, else 0).
 
     Example: `hf.read(spark, "out/pages").orderBy("window_end").show()`.
     """
     place = absolute(str(path))
     try:
-        return _read_delta(spark, place) if _is_delta(str(path)) else spark.read.parquet(place)
+        if _is_delta(str(path)):
+            found = _read_delta(spark, place)
+            return _as_final(found, 0) if tentative else found
+        return _read_versions(spark, place) if tentative else spark.read.parquet(place)
     except BadInput:
         raise
     except Exception as error:
@@ -37,6 +46,38 @@ def read(spark: SparkSession, path: str | Path) -> DataFrame:
             where=place,
             remedy="name the folder of an output; windows come out once later rows have passed their end",
         ) from None
+
+
+def _as_final(rows: DataFrame, revision: int) -> DataFrame:
+    from pyspark.sql import functions
+
+    given = {
+        "tentative": functions.lit(False),
+        "fidelity": functions.lit(1.0),
+        "revision": functions.lit(revision).cast("int"),
+    }
+    for name in VERSION_COLUMNS:
+        rows = rows.withColumn(name, given[name])
+    return rows
+
+
+def _read_versions(spark: SparkSession, place: str) -> DataFrame:
+    """Read one version of each query and batch, as one listing of the directory has them."""
+    found = versions_in(open_storage(place).list())
+    parts = []
+    for revision in sorted(set(found.final.values())):
+        names = [f"{place}/{name}" for name, its in found.final.items() if its == revision]
+        parts.append(_as_final(spark.read.parquet(*names), revision))
+    if found.tentative:
+        # A folder that begins with `_` is passed over by readers, unless its files are named.
+        parts.append(spark.read.parquet(*(f"{place}/{name}" for name in found.tentative)))
+    if not parts:
+        raise BadInput(
+            "there are no rows yet",
+            where=place,
+            remedy="name the folder of an output; windows come out once later rows have passed their end",
+        )
+    return reduce(lambda left, right: left.unionByName(right), parts)
 
 
 def _is_delta(path: str) -> bool:

@@ -379,7 +379,7 @@ class ResidentNode:
 def encode_requests(requests: Sequence[Request]) -> bytes:
     """Write requests."""
     return json.dumps(
-        [[int(r.epoch), r.consumer, r.sender, r.after, r.through, r.connection, r.copy] for r in requests]
+        [[int(r.epoch), r.consumer, r.sender, r.after, r.through, r.connection, r.copy, r.tentative] for r in requests]
     ).encode()
 
 
@@ -398,8 +398,9 @@ def decode_requests(data: Any) -> list[Request]:
                 BatchId(through),
                 int(connection),
                 None if copy is None else NodeId(str(copy)),
+                bool(tentative),
             )
-            for epoch, consumer, sender, after, through, connection, copy in rows
+            for epoch, consumer, sender, after, through, connection, copy, tentative in rows
         ]
     except (ValueError, TypeError, IndexError, KeyError):
         raise CheckFailed("a list of requests cannot be read", remedy="see that all nodes run one version") from None

@@ -56,6 +56,7 @@ from holdfast.spark.requirements import check_requirements
 from holdfast.spark.resident_backend import ResidentBackend
 from holdfast.spark.run_context import RunContext
 from holdfast.spark.settings import PREFIX, Settings, conf_of
+from holdfast.spark.tentative import tentative_of
 from holdfast.spark.user_modules import pickled
 from holdfast.storage.files import FileStorage
 from holdfast.storage.self_check import check_storage
@@ -173,7 +174,9 @@ class SparkRun:
             if segments is not None:
                 planned = replace(planned, segments=segments.segments)
                 lines += segment_lines(segments.segments, self.program)
-            for line in lines:
+            tentative, more = tentative_of(chosen, self.program, self._sinks, planned.strategy)
+            planned = replace(planned, tentative=tentative, tentative_fidelity=chosen.tentative_min_fidelity)
+            for line in (*lines, *more):
                 log(line)
         pickled(stagers_of(self.program, self._sinks, start))  # what cannot be sent is refused before the claim
 

@@ -88,7 +88,7 @@ class RunView:
 
     def emit(self, seen: Observation) -> None:
         """Take an event: rows that were published, and whether partitions are down."""
-        if seen.kind == "published":
+        if seen.kind == "published" and not seen.fields.get("tentative"):
             operator = PartitionId.parse(seen.fields["partition"]).operator
             self._published[self._running.program.output_names[operator]] += seen.fields["rows"]
         elif seen.kind == "state":

@@ -108,6 +108,12 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, map(str.strip, text.split(","))))
 
 
+def _some_names(text: str) -> tuple[str, ...]:
+    if not (found := _names(text)):
+        raise ValueError("must be asked, all, none, or names of outputs")
+    return found
+
+
 def _budget(text: str) -> str:
     ReplicaBudget.parse(text)
     return text.strip()
@@ -333,6 +339,20 @@ class Settings:
         _whole(0),
         16,
         "Batches that a slow replica may hold outboxes back behind the checkpoint; beyond, it is built again.",
+    )
+    tentative_outputs: tuple[str, ...] = _setting(
+        "tentative.outputs",
+        _some_names,
+        ("asked",),
+        "Outputs that go on, marked tentative, while partitions of their queries are lost: `asked` (those with "
+        "`output(tentative=True)`), `all` whose sinks can correct, `none`, or names.",
+    )
+    tentative_min_fidelity: float = _setting(
+        "tentative.minFidelity",
+        _share,
+        0.0,
+        "A query whose predicted fidelity is below this gives no tentative outputs: raise it where a poor answer is "
+        "worse than none.",
     )
     recovery_strategy: str = _setting(
         "recovery.strategy", _one_of(*STRATEGIES), "incremental", f"One of {', '.join(STRATEGIES)}."

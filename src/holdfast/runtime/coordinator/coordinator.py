@@ -18,12 +18,15 @@ from typing import Any
 from holdfast.errors import BadInput, CheckFailed, HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.planning.profiles.run_profile import RunProfile, profiled
+from holdfast.recovery.branches import read_tentative
 from holdfast.recovery.checkpoints import Checkpoints, snapshot_name
 from holdfast.recovery.cluster_state import ClusterState, ParkedQuery
 from holdfast.recovery.effects import (
+    BranchChanged,
     Changed,
     CopyDropped,
     CopyPlaced,
+    Corrected,
     Effect,
     Fence,
     Forget,
@@ -36,6 +39,7 @@ from holdfast.recovery.effects import (
     RequestNodes,
     Resumed,
     RollBack,
+    WentTentative,
 )
 from holdfast.recovery.events import (
     CheckpointGivenUp,
@@ -79,6 +83,12 @@ from holdfast.runtime.coordinator.publishing import CallRunner, PublishSettings
 from holdfast.runtime.coordinator.reading import SourceReads
 from holdfast.runtime.coordinator.segment_schedule import SegmentSchedule
 from holdfast.runtime.coordinator.status import RunStatus
+from holdfast.runtime.coordinator.tentative import (
+    assign_branches,
+    branches_have_more,
+    check_sinks,
+    publish_tentative,
+)
 from holdfast.runtime.fetches import CodeChosen, Fetched
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.sinks import Sink
@@ -189,6 +199,14 @@ class Coordinator:
                 where=f"application {program.name}",
                 remedy="run without replicas, or with spark.holdfast.exchange=resident",
             )
+        if recovery is not None and recovery.tentative:
+            if not backend.takes_updates:
+                raise BadInput(
+                    "tentative outputs need tasks that stay: a cycle through Spark's shuffle has one line",
+                    where=f"application {program.name}",
+                    remedy="run without tentative outputs, or with spark.holdfast.exchange=resident",
+                )
+            check_sinks(sorted(recovery.tentative), sinks, f"application {program.name}")
         graph = PartitionGraph(program.topology, {name: one.deterministic for name, one in program.operators.items()})
         saved = progress.machine
         checkpoints = None if saved is None else Checkpoints.read(graph.order, saved["checkpoints"])
@@ -201,9 +219,11 @@ class Coordinator:
             parked={PartitionId.parse(query): ParkedQuery.read(why) for query, why in parked.items()},
             requests=-1 if saved is None else saved.get("requests", -1),
             quarantined={} if saved is None else read_decisions(saved.get("quarantined", {})),
+            tentative={} if saved is None else read_tentative(saved.get("tentative", {}), batch_log.frontier),
         )
         self.state.copies.domain_of = domain_of
         self.machine = RecoveryMachine(self.state)
+        self.outputs.may_be_tentative = self.state.branches.may_be_out
         self.parking = Parking(self.state, errors or ErrorSettings(), clock=clock, now=now, requests=requests)
         self.status = RunStatus(program, self.state, batch_log, self.outputs, self.parking.waiting)
         self.measures: dict[PartitionId, Measures] = dict.fromkeys(program.partitions, Measures())
@@ -311,7 +331,7 @@ class Coordinator:
         self.read_reports()
         self.resume_asked()
         if not self.status.can_work:
-            if not self.busy and self._cycle is not None and copies_have_more(self.state, self._cycle.desired):
+            if not self.busy and self._cycle is not None and self._beside_has_more(self._cycle.desired):
                 self._hand_out(self.desired_state())  # nobody waits for what comes of it
             if timeout:
                 self.read_reports(timeout)
@@ -320,6 +340,10 @@ class Coordinator:
             self._hand_out(self.desired_state())
         self.read_reports(timeout)
         return True
+
+    def _beside_has_more(self, desired: DesiredState) -> bool:
+        """Whether copies or branches would have more to do with a new desired state."""
+        return copies_have_more(self.state, desired) or branches_have_more(self.state, desired, self.status.logged)
 
     def _has_update(self) -> bool:
         """Whether workers that are busy would have more to do with a new desired state."""
@@ -445,6 +469,7 @@ class Coordinator:
             tuple(self._counters.forget),
             generation=self._progress.generation,
             copies=copies,
+            branches=assign_branches(state, logged),
         )
 
     def _hand_out(self, desired: DesiredState) -> None:
@@ -568,6 +593,7 @@ class Coordinator:
                 self._counters.not_staged.add(output)
                 self._log(f"{output}: nodes cannot write its files, so its rows pass through the driver: {why}")
                 self._emit("not-staged", output=output, problem=why)
+        tentative = publish_tentative(state, self.outputs, result.tentative, done, self.parking.held)
         self._emit_published(done)
         self._counters.outbox_bytes.update(result.outbox_bytes)
         # Where late rows are not written, a partition does not count as further: they come again, and then it does.
@@ -585,6 +611,8 @@ class Coordinator:
                 self._kept_bytes,
                 result.copies,
                 result.copy_problems,
+                tentative,
+                {**result.branch_problems, **done.tentative_failed},
             )
         )
         for one in result.stored:
@@ -607,10 +635,15 @@ class Coordinator:
         done = self.outputs.completed(state.epoch, state.parked, self.parking.held)
         self._emit_published(done)
         self.parking.took({}, done.reached, ())
-        if done.reached:
+        if done.reached or done.tentative_failed:
             self.handle(
                 PartitionsReported(
-                    state.epoch, self.status.logged, {}, published=done.reached, kept_bytes=self._kept_bytes
+                    state.epoch,
+                    self.status.logged,
+                    {},
+                    published=done.reached,
+                    kept_bytes=self._kept_bytes,
+                    branch_problems=done.tentative_failed,
                 )
             )
         if done.problem is not None:
@@ -620,6 +653,9 @@ class Coordinator:
     def _emit_published(self, done: Published) -> None:
         for query, batch, rows in done.out:
             self._emit("published", partition=str(query), batch=batch, rows=rows, latency=self._latency(batch))
+        for query, batch, rows, fidelity in done.tentative_out:
+            about = {"partition": str(query), "batch": batch, "rows": rows, "latency": self._latency(batch)}
+            self._emit("published", **about, tentative=True, fidelity=fidelity)
 
     @property
     def _kept_bytes(self) -> int:
@@ -725,7 +761,8 @@ class Coordinator:
         effects = self.machine.handle(event)
         self.profiler.took_effect(self._clock(), effects)
         writes = isinstance(event, QueriesResumed) or any(
-            isinstance(one, Fence | Place | GlobalCheckpoint | Keep | Parked | LeaveOut) for one in effects
+            isinstance(one, Fence | Place | GlobalCheckpoint | Keep | Parked | LeaveOut | WentTentative | Corrected)
+            for one in effects
         )
         if writes:
             self._write()
@@ -788,7 +825,7 @@ class Coordinator:
                     self._log(f"{count} nodes were requested and cannot be had: {problem}")
             case RollBack():
                 self.rollbacks += 1
-            case Parked() | Resumed() | LeaveOut() | CopyPlaced() | CopyDropped():
+            case Parked() | Resumed() | LeaveOut() | CopyPlaced() | CopyDropped() | BranchChanged():
                 self._counters.held_changed = True
             case NodesEvacuated(nodes):
                 self.backend.release_nodes(nodes)

@@ -10,11 +10,13 @@ from typing import Any
 from holdfast.ids import NodeId
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import (
+    BranchEnded,
     Changed,
     CopyDropped,
     CopyLeftOut,
     CopyLevel,
     CopyPlaced,
+    Corrected,
     Effect,
     Fence,
     GlobalCheckpoint,
@@ -29,6 +31,7 @@ from holdfast.recovery.effects import (
     Resumed,
     RollBack,
     Waiting,
+    WentTentative,
 )
 from holdfast.recovery.events import Event
 from holdfast.recovery.states import LIVE_STATES, PartitionState
@@ -140,6 +143,13 @@ def effect_line(effect: Effect) -> str | None:
             return f"{partition} continues on {node} by its replica, after batch {batch}; it was on {before}"
         case NodesEvacuated(nodes):
             return f"{', '.join(nodes)}: nothing is left there, its task ends"
+        case WentTentative(query, since, fidelity, without):
+            missing = counted(len(without), "partition")
+            return f"tentative outputs of {query} from batch {since} on, without {missing}: fidelity {fidelity:.2f}"
+        case BranchEnded(query, problem) if problem is not None:
+            return f"no more tentative outputs of {query} in this outage: {problem}"
+        case Corrected(query, since, through) if through >= since:
+            return f"final outputs have replaced the tentative ones of {query}, batches {since} to {through}"
         case RecoveryEnded(batch):
             return f"recovery ended: the checkpoint at batch {batch} is complete and nothing is lost"
         case Waiting(missing, partitions):
@@ -190,6 +200,13 @@ def effect_fields(
             return [("promoted", fields)]
         case NodesEvacuated(nodes):
             return [("node-evacuated", {"nodes": list(nodes)})]
+        case WentTentative(query, since, fidelity, without):
+            fields = {"query": str(query), "since": since, "fidelity": fidelity, "without": [str(p) for p in without]}
+            return [("tentative", fields)]
+        case BranchEnded(query, problem):
+            return [("tentative-ended", {"query": str(query), "problem": problem})]
+        case Corrected(query, since, through):
+            return [("corrected", {"query": str(query), "since": since, "through": through})]
         case RecoveryEnded(batch):
             return [("recovery-ended", {"batch": batch})]
     return []

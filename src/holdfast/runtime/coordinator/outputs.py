@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from holdfast.errors import BadInput, HoldfastError
+from holdfast.errors import BadInput, HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.runtime.blocks import DEAD_LETTERS, LATE, SINK, Block
@@ -43,6 +43,10 @@ class Published:
     """Queries of which an output did not go out, whatever the reason: what is after it has to wait."""
     problem: HoldfastError | None = None
     """Why this driver must end: another one has the run."""
+    tentative_out: list[tuple[PartitionId, BatchId, int, float]] = field(default_factory=list)
+    """What went out as tentative: query, batch, rows, predicted fidelity."""
+    tentative_failed: dict[PartitionId, str] = field(default_factory=dict)
+    """Queries whose tentative rows a sink did not take: their branches end, and nothing else."""
 
 
 class Outputs:
@@ -68,6 +72,13 @@ class Outputs:
         """The sinks of rows that came too late, by operator and input."""
         self.held: dict[PartitionId, BatchId] = {}
         """The last batch that is known of each output partition whose rows wait for a checkpoint."""
+        self.may_be_tentative: Callable[[PartitionId, BatchId], bool] = lambda query, batch: False
+        """Whether tentative rows of a batch may be out: then its final version is published also without rows."""
+
+    @property
+    def sinks(self) -> Mapping[OperatorId, Sink]:
+        """The sink of every output."""
+        return self._sinks
 
     def begin(self, run: str, epoch: Epoch) -> None:
         """Let sinks that outlive their process belong to this run and claim, before anything is published."""
@@ -125,7 +136,7 @@ class Outputs:
                     last = done.reached.get(head.sender, before[head.sender])
                 if head.batch == last + 1 and not self._waits(head.sender, head.batch, durable):
                     written = (staged or {}).get((head.sender, head.batch))
-                    self._hand_over(Output(self._key(block), block.rows, written), epoch, done)
+                    self._hand_over(self._final(block, written), epoch, done)
         self.publishing.start(epoch)
         self._collect(done)
         return done
@@ -141,6 +152,30 @@ class Outputs:
         self.publishing.drop({*held, *done.broken})
         self.publishing.start(epoch)
         return done
+
+    def hand_over_tentative(
+        self, block: Block, fidelity: float, epoch: Epoch, done: Published, *, held: Collection[PartitionId] = ()
+    ) -> bool:
+        """Let the publisher of a query have tentative rows; say whether it takes them, or there are none."""
+        query, publishing = block.header.sender, self.publishing
+        output = Output(self._key(block), block.rows, fidelity=fidelity)
+        if block.rows is None:
+            done.tentative_out.append((query, block.header.batch, 0, fidelity))
+        elif query in held or not publishing.takes(query):
+            return False
+        else:
+            publishing.add(output)
+            publishing.start(epoch, query.operator)
+            self._collect(done)
+        return True
+
+    def _final(self, block: Block, staged: StagedRows | None) -> Output:
+        """Return what the sink gets of a final batch; where tentative rows may be out, also that it has no rows."""
+        head, key = block.header, self._key(block)
+        if block.rows is None and staged is None and self.may_be_tentative(head.sender, head.batch):
+            schema = self._program.operators[head.sender.operator].schema
+            return Output(key, (schema or pa.schema([])).empty_table(), retracts=True)
+        return Output(key, block.rows, staged)
 
     def handed(self, query: PartitionId) -> BatchId:
         """Return the last batch of a query that its publisher has; NOTHING: it has none."""
@@ -162,6 +197,12 @@ class Outputs:
         """Take what became of outputs that publishers had."""
         for output, one in self.publishing.take():
             query = output.key.query
+            if output.fidelity is not None:
+                if one.out and output.rows is not None:
+                    done.tentative_out.append((query, output.key.batch, output.rows.num_rows, output.fidelity))
+                elif one.error is not None:
+                    done.tentative_failed[query] = one_line(f"its sink failed: {_error_text(one.error)}")
+                continue
             if one.out:
                 self._is_out(output, done)
                 continue

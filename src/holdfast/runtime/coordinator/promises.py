@@ -60,7 +60,7 @@ class PromiseWatch:
                 outage.nodes.update(map(str, seen.fields["nodes"]))
         elif seen.kind == "state":
             self._changed(seen)
-        elif seen.kind == "published":
+        elif seen.kind == "published" and not seen.fields.get("tentative"):
             return self._published(seen)
         return []
 

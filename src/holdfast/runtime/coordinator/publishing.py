@@ -4,7 +4,8 @@ The coordinator hands outputs over, and takes what became of them as it takes re
 time: its outputs go to the sink one after the other, those of each query in the order of their batches. So a sink that
 is slow, or does not return, holds back the queries of its own output alone. What a publisher holds is bounded; the rest
 stays in outboxes. A call that is out for too long is reported: the queries that wait for it are parked. It is never
-called off, and its sink gets nothing else before it has returned; what it has written by then counts.
+called off, and its sink gets nothing else before it has returned; what it has written by then counts. Tentative rows
+go the same way and hold nothing back: where a sink does not take them, the branch of their query ends.
 
 Decisions only: a `CallRunner` makes the calls, in threads on a driver (`sink_threads`), at once in one process, and
 whenever a seed says under the simulator.
@@ -54,6 +55,8 @@ class Returned:
     out: bool = False
     """Whether it is out. Neither out nor an error: the rows that a node staged are gone, and come again."""
     error: BaseException | None = None
+    tentative: bool = False
+    """Which of the two it is, where a call has tentative and final rows of one batch."""
 
 
 class CallRunner(Protocol):
@@ -128,9 +131,9 @@ def run_call(
         if call.sink.grouped:
             _give_together(call, returned, caught)
             return
-        held: set[PartitionId] = set()
+        held: set[tuple[PartitionId, bool]] = set()
         for one in call.outputs:
-            if one.key.query in held:
+            if (one.key.query, one.tentative) in held:
                 continue
             if stopped():
                 return
@@ -140,8 +143,8 @@ def run_call(
             except caught as raised:
                 error = raised
             if not out:
-                held.add(one.key.query)
-            returned(Returned(call.number, one.key, out, error))
+                held.add((one.key.query, one.tentative))
+            returned(Returned(call.number, one.key, out, error, one.tentative))
     finally:
         returned(Returned(call.number))
 
@@ -149,8 +152,12 @@ def run_call(
 def give(sink: Sink, output: Output, epoch: Epoch) -> bool:
     """Give one output to its sink; say whether it is out."""
     try:
-        if output.staged is not None:
+        if output.fidelity is not None and output.rows is not None:
+            sink.publish_tentative(output.key, output.rows, output.fidelity, epoch)
+        elif output.staged is not None:
             sink.adopt(output.key, output.staged, epoch)
+        elif output.retracts and output.rows is not None:
+            sink.retract(output.key, output.rows, epoch)
         elif output.rows is not None:
             sink.publish(output.key, output.rows, epoch)
     except FileNotFoundError:
@@ -190,8 +197,8 @@ class _Publisher:
     waiting: deque[Output] = field(default_factory=deque)
     waiting_bytes: int = 0
     call: Call | None = None
-    left: dict[OutputKey, Output] = field(default_factory=dict)
-    """What is in the call, and of which nothing is known yet."""
+    left: dict[tuple[OutputKey, bool], Output] = field(default_factory=dict)
+    """What is in the call, and of which nothing is known yet; by key, and whether it is tentative."""
     since: float = 0.0
     """When the call began, or something of it was known last."""
     blamed: set[PartitionId] = field(default_factory=set)
@@ -248,16 +255,17 @@ class Publishing:
 
     def unreturned(self) -> list[OutputKey]:
         """Return the output that each sink is at whose call has not returned."""
-        return [next(iter(one.left)) for one in self._publishers if one.call is not None and one.left]
+        return [next(iter(one.left))[0] for one in self._publishers if one.call is not None and one.left]
 
     # -- handing over --------------------------------------------------------------------------------------------------
 
     def add(self, output: Output) -> None:
-        """Take an output; it is the next of its query."""
+        """Take an output; a final one is the next of its query."""
         one = self._of[output.key.query.operator]
         one.waiting.append(output)
         one.waiting_bytes += _bytes(output)
-        self._last[output.key.query] = output.key.batch
+        if not output.tentative:
+            self._last[output.key.query] = output.key.batch
 
     def drop(self, queries: Collection[PartitionId]) -> None:
         """Drop what waits of these queries: they are held back, and it comes again."""
@@ -270,7 +278,7 @@ class Publishing:
         one.waiting = deque(output for output in one.waiting if output.key.query not in queries)
         one.waiting_bytes = sum(map(_bytes, one.waiting))
         for query in queries:
-            left = [key.batch for key in one.left if key.query == query]
+            left = [key.batch for key, tentative in one.left if key.query == query and not tentative]
             if left:
                 self._last[query] = max(left)
             else:
@@ -283,7 +291,7 @@ class Publishing:
                 continue
             self._count += 1
             call = one.call = Call(self._count, one.sink, tuple(one.waiting), epoch)
-            one.left = {output.key: output for output in one.waiting}
+            one.left = {(output.key, output.tentative): output for output in one.waiting}
             one.waiting.clear()
             one.waiting_bytes, one.since = 0, self._clock()
             self._calls[call.number] = one
@@ -313,17 +321,21 @@ class Publishing:
             publisher.since = self._clock()
             if one.key is None:
                 del self._calls[one.call]
-                unknown = {key.query for key in publisher.left}
+                unknown = {key.query for key, tentative in publisher.left if not tentative}
                 publisher.call, publisher.left = None, {}
                 publisher.blamed.clear()
                 if unknown:  # it was held back, or was not given any more
                     self._forget(publisher, unknown)
                 continue
-            output = publisher.left.pop(one.key)
+            output = publisher.left.pop((one.key, one.tentative))
             query = one.key.query
-            if not one.out:
-                for key in [key for key in publisher.left if key.query == query]:
-                    del publisher.left[key]  # the call does not give them
+            if one.tentative:
+                if not one.out:
+                    for place in [at for at in publisher.left if at[0].query == query and at[1]]:
+                        del publisher.left[place]
+            elif not one.out:
+                for place in [at for at in publisher.left if at[0].query == query and not at[1]]:
+                    del publisher.left[place]  # the call does not give them
                 self._forget(publisher, (query,))
             elif self._last.get(query) == one.key.batch:
                 del self._last[query]
@@ -344,7 +356,7 @@ class Publishing:
                 one.since = self._clock()
             if not self._is_late(one) or not one.left:
                 continue
-            present = next(iter(one.left))
+            present = next(iter(one.left))[0]
             first: dict[PartitionId, BatchId] = {}
             for output in one.held():
                 first.setdefault(output.key.query, output.key.batch)

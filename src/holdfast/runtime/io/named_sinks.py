@@ -91,11 +91,15 @@ def kafka_topic(
     )
 
 
-def foreach_batch(function: Callable[[pa.Table, OutputKey], object]) -> FunctionSink:
+def foreach_batch(
+    function: Callable[[pa.Table, OutputKey], object],
+    tentative: Callable[[pa.Table, OutputKey, float], object] | None = None,
+) -> FunctionSink:
     """Call a function with every batch of an output, on the driver: a pyarrow.Table and an `hf.OutputKey`.
 
     The function is called at least once for every batch, and again after a failure of the driver: the key tells it
-    that it has seen a batch.
+    that it has seen a batch. `tentative` is for outputs that may be tentative: it gets their rows, a key of revision 0
+    and the predicted fidelity; final rows come to `function` under revision 1 then, and replace them.
 
     >>> import holdfast as hf
     >>> seen = {}
@@ -105,7 +109,9 @@ def foreach_batch(function: Callable[[pa.Table, OutputKey], object]) -> Function
     >>> visits = app.source("visits", schema="page string").output("pages", sink=hf.foreach_batch(keep))
     """
     _need_function(function, "foreach_batch")
-    return FunctionSink(function)
+    if tentative is not None:
+        _need_function(tentative, "foreach_batch.tentative")
+    return FunctionSink(function, tentative)
 
 
 def transactional(

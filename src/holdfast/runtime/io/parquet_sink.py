@@ -12,6 +12,11 @@ A higher revision leaves a mark under `_holdfast/revised/`, is created, and then
 revision 0 looks for that mark after its create. Whichever create ends last, its writer sees both revisions and deletes
 the lower one. A writer that dies in between leaves a lower revision behind: `rows` passes over it, and the next start
 deletes it.
+
+Tentative rows are apart, under `_tentative/`, which readers pass over: the plain directory has final rows only. They
+have the columns of `VERSION_COLUMNS`. A reader who wants them takes of each query and batch the final output where it
+is there, else the tentative one (`versions`): so creating the final output corrects, and nothing is deleted or changed.
+Where the final output has no rows, and so no object, a mark beside the tentative one says so.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import BadInput, one_line
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
-from holdfast.runtime.io.sinks import OutputKey, Sink, StagedRows
+from holdfast.runtime.io.sinks import FINAL, OutputKey, Sink, StagedRows, with_version
 from holdfast.storage.storage import Storage, open_storage
 
 _RUN = "_holdfast/run.json"
@@ -39,6 +44,9 @@ _STARTS = "_holdfast/starts/"
 """One object for each driver that runs: a node that reads it reaches the same directory."""
 _REVISED = "_holdfast/revised/"
 """One object for each output that has a revision above 0."""
+TENTATIVE = "_tentative/"
+"""Tentative outputs, and marks of those whose final version has no rows."""
+_NO_ROWS = ".none"
 _EARLIER = "_holdfast/claim"
 """What only directories of earlier versions have."""
 
@@ -100,6 +108,33 @@ class ParquetSink(Sink):
     def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
         """See Sink."""
         return _create(self._storage, key, rows)
+
+    # -- tentative outputs -------------------------------------------------------------------------------------------
+
+    corrects = True
+
+    def publish_tentative(self, key: OutputKey, rows: pa.Table, fidelity: float, epoch: Epoch) -> bool:
+        """See Sink: the first version of a batch counts."""
+        file = pa.BufferOutputStream()
+        pq.write_table(with_version(rows, fidelity=fidelity, revision=0), file)
+        return self._storage.create(f"{TENTATIVE}{_stem(key)}-r0.parquet", file.getvalue())
+
+    def retract(self, key: OutputKey, none: pa.Table, epoch: Epoch) -> None:
+        """See Sink."""
+        self._storage.create(f"{TENTATIVE}{_stem(key)}{_NO_ROWS}", b"")
+
+    def versions(self) -> pa.Table | None:
+        """Return all rows, of each batch the final ones, else the tentative ones, with the columns that say which."""
+        found = versions_in(self._storage.list())
+        shown: list[tuple[OutputKey, pa.Table]] = []
+        for name, revision in {**found.final, **dict.fromkeys(found.tentative, 0)}.items():
+            key, data = _key(name.removeprefix(TENTATIVE)), self._storage.read(name)
+            if key is not None and data is not None:
+                rows = pq.read_table(pa.BufferReader(data), use_threads=False)
+                known = name.startswith(TENTATIVE)
+                shown.append((key, rows if known else with_version(rows, fidelity=None, revision=revision)))
+        shown.sort(key=lambda one: (one[0].batch, one[0].query, one[0].generation))
+        return pa.concat_tables([rows for _, rows in shown]).combine_chunks() if shown else None
 
     # -- rows that nodes write ---------------------------------------------------------------------------------------
 
@@ -178,6 +213,32 @@ class ParquetSink(Sink):
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The objects that make up one version of each query and batch."""
+
+    final: dict[str, int]
+    """Final outputs, and the revision of each: 1 where it has replaced a tentative one."""
+    tentative: list[str]
+    """Tentative outputs whose final version is not there yet."""
+
+
+def versions_in(names: Iterable[str]) -> Versions:
+    """Choose, of the objects in a directory of outputs, one version of each query and batch: the final one if any."""
+    every = set(names)
+    tentative = {
+        _stem(key): name for name in every if name.startswith(TENTATIVE) and (key := _key(name[len(TENTATIVE) :]))
+    }
+    over = set(_superseded(every))
+    final = {name: key for name in every if name not in over and (key := _key(name)) is not None}
+    done = {_stem(key) for key in final.values()}
+    empty = {name[len(TENTATIVE) : -len(_NO_ROWS)] for name in every if name.endswith(_NO_ROWS)}
+    return Versions(
+        {name: FINAL if _stem(key) in tentative else key.revision for name, key in sorted(final.items())},
+        sorted(name for stem, name in tentative.items() if stem not in done and stem not in empty),
+    )
+
+
 def expire_outputs(storage: Storage, through: BatchId, most: int, *, folders: bool = False) -> int:
     """Delete the Parquet outputs in a storage of batches up to one; so many at most. Returns how many.
 
@@ -187,6 +248,9 @@ def expire_outputs(storage: Storage, through: BatchId, most: int, *, folders: bo
     def is_over(name: str) -> bool:
         if name.startswith(_REVISED):
             key = _key(f"{name.removeprefix(_REVISED)}-r0.parquet")
+        elif name.startswith(TENTATIVE):
+            plain = name.removeprefix(TENTATIVE)
+            key = _key(f"{plain.removesuffix(_NO_ROWS)}-r0.parquet" if plain.endswith(_NO_ROWS) else plain)
         else:
             key = _key(name.rpartition("/")[2] if folders else name)
         return key is not None and key.batch <= through

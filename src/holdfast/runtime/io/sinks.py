@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, PartitionId
 from holdfast.runtime.state.store import StaleEpoch
 
@@ -59,6 +60,15 @@ class Output:
     key: OutputKey
     rows: pa.Table | None = None
     staged: StagedRows | None = None
+    fidelity: float | None = None
+    """Of tentative rows, as predicted; None: the output is final."""
+    retracts: bool = False
+    """Whether it is final, has no rows (`rows` is a table without), and tentative ones may be out."""
+
+    @property
+    def tentative(self) -> bool:
+        """Whether final rows will replace it."""
+        return self.fidelity is not None
 
 
 class Stager(Protocol):
@@ -93,6 +103,25 @@ class Sink(Protocol):
         Called before anything is published. For sinks that outlive their process.
         """
         return
+
+    # -- tentative outputs ---------------------------------------------------------------------------------------------
+
+    corrects: bool = False
+    """Whether it takes tentative outputs, and lets the final ones replace them."""
+
+    def publish_tentative(self, key: OutputKey, rows: pa.Table, fidelity: float, epoch: Epoch) -> bool:
+        """Take a batch's tentative rows, with their predicted fidelity; say whether they are new.
+
+        The final rows of the same query and batch come later, by `publish`, and replace them; where these are here
+        already, the tentative ones do not count. Of two tentative versions of a batch the first counts, or the last.
+        """
+        raise _cannot_correct(self)
+
+    def retract(self, key: OutputKey, none: pa.Table, epoch: Epoch) -> None:
+        """The final version of a batch of which tentative rows may be here has no rows: `none` is a table without."""
+        raise _cannot_correct(self)
+
+    # -- many at a time ------------------------------------------------------------------------------------------------
 
     grouped: bool = False
     """Whether it takes many outputs in one step (`publish_all`), because each step costs it much."""
@@ -131,7 +160,14 @@ class Sink(Protocol):
         return
 
 
-_MAY_LACK = ("begin", "grouped", "publish_all", "stager", "adopt", "sweep_staged", "end_staging")
+_MAY_LACK = (
+    *("begin", "corrects", "publish_tentative", "retract"),
+    *("grouped", "publish_all", "stager", "adopt", "sweep_staged", "end_staging"),
+)
+
+
+def _cannot_correct(sink: object) -> BadInput:
+    return BadInput(f"{type(sink).__name__} cannot correct tentative outputs", remedy="choose a sink that can")
 
 
 class _Completed(Sink):
@@ -170,11 +206,35 @@ class _Fence:
         self._claim = epoch.claim
 
 
+VERSION_COLUMNS = ("tentative", "fidelity", "revision")
+"""The columns that rows have beside their own where tentative ones are among them."""
+FINAL = 1
+"""The revision of a final version that replaces a tentative one, which has revision 0."""
+
+
+def with_version(rows: pa.Table, *, fidelity: float | None, revision: int) -> pa.Table:
+    """Return rows with the columns that say which version they are; without a fidelity they are final."""
+    many = rows.num_rows
+    given = {
+        "tentative": pa.repeat(pa.scalar(fidelity is not None, pa.bool_()), many),
+        "fidelity": pa.repeat(pa.scalar(1.0 if fidelity is None else fidelity, pa.float64()), many),
+        "revision": pa.repeat(pa.scalar(revision, pa.int32()), many),
+    }
+    for name, column in given.items():
+        rows = rows.append_column(name, column)
+    return rows
+
+
 class MemorySink(Sink):
     """Keeps outputs in memory, for tests and a first try."""
 
+    corrects = True
+
     def __init__(self) -> None:
         self._held: dict[OutputKey, pa.Table] = {}
+        self._tentative: dict[OutputKey, tuple[pa.Table, float]] = {}
+        self._empty: set[OutputKey] = set()
+        """Outputs without rows of which there were tentative ones."""
         self._fence = _Fence()
 
     def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
@@ -184,6 +244,31 @@ class MemorySink(Sink):
             return False
         self._held[key] = rows
         return True
+
+    def publish_tentative(self, key: OutputKey, rows: pa.Table, fidelity: float, epoch: Epoch) -> bool:
+        """See Sink."""
+        self._fence.check(key, epoch)
+        if key in self._held or key in self._empty or key in self._tentative:
+            return False
+        self._tentative[key] = (rows, fidelity)
+        return True
+
+    def retract(self, key: OutputKey, none: pa.Table, epoch: Epoch) -> None:
+        """See Sink."""
+        self._fence.check(key, epoch)
+        self._empty.add(key)
+
+    def versions(self) -> pa.Table | None:
+        """Return all rows, of each batch the final ones, else the tentative ones, with the columns that say which."""
+        shown = {
+            key: with_version(rows, fidelity=None, revision=FINAL if key in self._tentative else key.revision)
+            for key, rows in self.outputs().items()
+        }
+        for key, (rows, fidelity) in self._tentative.items():
+            if key not in self._empty:
+                shown.setdefault(key, with_version(rows, fidelity=fidelity, revision=0))
+        ordered = sorted(shown, key=lambda key: (key.batch, key.query, key.generation))
+        return pa.concat_tables([shown[key] for key in ordered]).combine_chunks() if ordered else None
 
     def outputs(self) -> dict[OutputKey, pa.Table]:
         """Return the newest revision of every output, in the order of query and batch."""
@@ -243,14 +328,36 @@ class TransactionalSink(Sink):
 
 
 class FunctionSink(Sink):
-    """A plain function of rows and key. It is called at least once for every output: again after a failure."""
+    """A plain function of rows and key. It is called at least once for every output: again after a failure.
 
-    def __init__(self, function: Callable[[pa.Table, OutputKey], object]) -> None:
-        self._function = function
+    With a second function for tentative rows, these come under revision 0 and final ones under revision 1: of a query
+    and batch the highest revision counts, also where it has no rows.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[pa.Table, OutputKey], object],
+        tentative: Callable[[pa.Table, OutputKey, float], object] | None = None,
+    ) -> None:
+        """`tentative` takes rows, key and predicted fidelity; without it the sink cannot correct."""
+        self._function, self._tentative = function, tentative
+        self.corrects = tentative is not None
         self._fence = _Fence()
 
     def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
         """See Sink."""
         self._fence.check(key, epoch)
-        self._function(rows, key)
+        self._function(rows, replace(key, revision=FINAL) if self.corrects else key)
         return True
+
+    def publish_tentative(self, key: OutputKey, rows: pa.Table, fidelity: float, epoch: Epoch) -> bool:
+        """See Sink."""
+        self._fence.check(key, epoch)
+        if self._tentative is None:
+            raise _cannot_correct(self)
+        self._tentative(rows, key, fidelity)
+        return True
+
+    def retract(self, key: OutputKey, none: pa.Table, epoch: Epoch) -> None:
+        """See Sink: the function gets a table without rows."""
+        self.publish(key, none, epoch)

@@ -149,6 +149,12 @@ class PartitionHost:
         commit = placed.commits.get(placed.frontier)
         return None if commit is None else commit.watermark
 
+    def is_tentative(self, partition: PartitionId) -> bool:
+        """Whether the last batch that a partition has completed is tentative."""
+        placed = self._need(partition)
+        commit = placed.commits.get(placed.frontier)
+        return commit is not None and commit.tentative
+
     def place(self, partition: PartitionId) -> int:
         """The number of a partition's place: another one means that what it had received is gone."""
         return self._need(partition).place

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.ids import BatchId, NodeId, PartitionId
 from holdfast.runtime.blocks import LATE, SINK, Block
@@ -26,6 +26,7 @@ from holdfast.runtime.messages import (
     SnapshotStored,
 )
 from holdfast.runtime.program import Program
+from holdfast.runtime.worker.branching import Branching
 from holdfast.runtime.worker.subscriptions import WINDOW, Publications, Request, Subscriptions
 from holdfast.runtime.worker.worker import NodeWorker, attempts_of, limits_of, paused_of, skips_of
 
@@ -100,6 +101,15 @@ class ResidentWorker:
         self._clock, self._cpu_clock = clock, cpu_clock
         self._inbox_bytes, self._report_bytes = inbox_bytes, report_bytes
         self.publications, self.subscriptions = Publications(), Subscriptions(window)
+        self.branching = Branching(
+            program,
+            worker.host,
+            worker.guard,
+            clock=clock,
+            subscriptions=self.subscriptions.beside(),
+            window=window,
+        )
+        """Members of the branch that are here."""
         self._desired: DesiredState | None = None
         self._fresh = False
         """Whether the desired state has not been reconciled with yet."""
@@ -158,6 +168,7 @@ class ResidentWorker:
         """
         self._reported.clear()
         self._reported_at.clear()
+        self.branching.driver_connected()
 
     def take_request(self, link: int, request: Request) -> None:
         """Take a consumer's request."""
@@ -184,7 +195,8 @@ class ResidentWorker:
         unsettled = self._reconcile(desired, answers)
         if self._arrived:
             arrived, self._arrived = self._arrived, []
-            self._host.deliver(arrived)
+            self._host.deliver(block for block in arrived if not block.header.tentative)
+            self.branching.deliver(block for block in arrived if block.header.tentative)
         away = [why for p in self._here if (why := self._read_log(desired, p, answers)) is not None]
         answers += self._host.run(
             1,
@@ -196,18 +208,26 @@ class ResidentWorker:
         self._still_here()
         saving = self._save(desired, answers, now)
         done = Round(applied=desired.number)
+        branched = self._branch(desired, answers)
         self._serve(desired, done, answers)
         done.requests = self._requests(desired, done, now)
-        moved = any(isinstance(one, Done) for one in answers)
+        moved = branched or any(isinstance(one, Done) for one in answers)
         # Who cannot read the log has work, and tries again: a storage that is away for a while ends no process.
         done.idle, done.problem = not moved and not away, next(iter(away), None)
         soon = unsettled or saving or self.publications.waits
         done.wait = 0.0 if moved else TICK_SECONDS if soon else IDLE_SECONDS
         outputs = self._outputs(desired, done, now)
         answers = [one for one in answers if self._is_news(one, now)]
-        if fresh or outputs or answers:
-            done.report = self._worker.report(desired, answers, outputs, self._cpu_clock() - began)
+        tentative, problems = self.branching.outputs(desired, self._report_bytes), self.branching.problems()
+        if fresh or outputs or answers or tentative or problems:
+            report = self._worker.report(desired, answers, outputs, self._cpu_clock() - began)
+            done.report = replace(report, outputs=[*report.outputs, *tentative], branch_problems=problems)
         return done
+
+    def _branch(self, desired: DesiredState, answers: Sequence[Answer]) -> bool:
+        """Let members of the branch go on; say whether one did."""
+        self.branching.apply(desired, self._here)
+        return self.branching.work(desired, busy=any(isinstance(one, Done) for one in answers))
 
     def _reconcile(self, desired: DesiredState, answers: list[Answer]) -> bool:
         """Put partitions in place; return whether some are still on their way."""
@@ -291,6 +311,12 @@ class ResidentWorker:
                 answers.append(Missing(sender, after))  # it has to make them again
             else:
                 done.blocks.setdefault(self.publications.sent(subscriber, through), []).extend(blocks)
+        for subscriber, after, through in self.publications.due(desired.epoch, self.branching.frontier, tentative=True):
+            blocks = self.branching.replay(subscriber[1], subscriber[0], after, through)
+            if blocks is None:
+                self.publications.drop(subscriber)  # nobody goes back for a branch
+            else:
+                done.blocks.setdefault(self.publications.sent(subscriber, through), []).extend(blocks)
 
     def _requests(self, desired: DesiredState, done: Round, now: float) -> dict[NodeId, list[Request]]:
         host = self._host
@@ -319,7 +345,10 @@ class ResidentWorker:
                 self._waiting[p] = (frontier, now)
         room = self._host.inbox_bytes <= self._inbox_bytes
         copies = {p: self._worker.name for p in self._here if self._mine[p].replica}
-        return self.subscriptions.requests(desired.epoch, frontiers, senders, room, copies)
+        found = self.subscriptions.requests(desired.epoch, frontiers, senders, room, copies)
+        for node, more in self.branching.requests(desired, senders).items():
+            found.setdefault(node, []).extend(more)
+        return found
 
     def _outputs(self, desired: DesiredState, done: Round, now: float) -> list[Block]:
         """Return what sinks have not been reported, or have not acknowledged for a while; late rows among it.

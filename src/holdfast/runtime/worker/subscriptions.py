@@ -39,7 +39,9 @@ class Request:
     connection: int
     """The consumer's number for the connection: what is late on an earlier one does not count."""
     copy: NodeId | None = None
-    """Where the consumer is, if it is a second copy; None: it is the primary."""
+    """Where the consumer is, if it is a second copy or a member of a branch; None: it is the primary."""
+    tentative: bool = False
+    """Whether a member of a branch asks."""
 
     @property
     def subscriber(self) -> Subscriber:
@@ -57,6 +59,7 @@ class _Subscription:
     connection: int
     sent: BatchId
     through: BatchId
+    tentative: bool = False
 
 
 class Publications:
@@ -76,7 +79,9 @@ class Publications:
         number = request.epoch, request.connection
         if request.after is not None:
             if held is None or number >= (held.epoch, held.connection):
-                self._subscriptions[subscriber] = _Subscription(link, *number, request.after, request.through)
+                self._subscriptions[subscriber] = _Subscription(
+                    link, *number, request.after, request.through, request.tentative
+                )
         elif held is not None and (held.epoch, held.connection) == number:
             held.through = max(held.through, request.through)
 
@@ -89,18 +94,20 @@ class Publications:
         self._subscriptions.pop(subscriber, None)
 
     def due(
-        self, epoch: Epoch, frontier: Callable[[PartitionId], BatchId | None]
+        self, epoch: Epoch, frontier: Callable[[PartitionId], BatchId | None], *, tentative: bool = False
     ) -> list[tuple[Subscriber, BatchId, BatchId]]:
         """Return what can be sent now: to whom and from whom, after which batch, through which.
 
-        `frontier` gives how far a partition here is; None: it is not here.
+        `frontier` gives how far a partition here is; None: it is not here. `tentative`: to members of a branch.
         """
         found = []
         over = []
-        self.waits = False
+        self.waits = self.waits and tentative
         for subscriber, one in self._subscriptions.items():
             if one.epoch < epoch:
                 over.append(subscriber)
+                continue
+            if one.tentative != tentative:
                 continue
             if one.epoch > epoch or (at := frontier(subscriber[1])) is None:
                 continue
@@ -158,6 +165,12 @@ class Subscriptions:
         """A connection to a node has ended; what was on its way is lost."""
         if self._connections.get(node) == connection:
             del self._connections[node]
+
+    def beside(self) -> Subscriptions:
+        """Return subscriptions of their own over the same connections."""
+        found = Subscriptions(self._window)
+        found._connections = self._connections
+        return found
 
     def is_connected(self, node: NodeId) -> bool:
         """Whether there is a connection to a node."""

@@ -94,6 +94,7 @@ class NodeWorker:
             guard=self._guard,
             quarantine_rows=quarantine_rows,
         )
+        self.guard = self._guard
         self._begun: dict[tuple[PartitionId, VersionId], SavedSnapshot] = {}
         """Snapshots whose saving was begun by this process, and has not ended."""
         self._mine: tuple[DesiredState | None, dict[PartitionId, PartitionAssignment]] = (None, {})

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId
+from holdfast.recovery.branches import branch_problems
 from holdfast.recovery.checkpoints import snapshot_name
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.states import AT_WORK_STATES, LIVE_STATES, TRANSITIONS, Cause, PartitionState
-from holdfast.runtime.io.sinks import OutputKey
+from holdfast.runtime.io.sinks import VERSION_COLUMNS, OutputKey
 from holdfast.runtime.program import Program
 from holdfast.runtime.times import END_OF_TIME
 from holdfast.simulation.recovery.applications import LateRows, Outputs, mix
@@ -55,6 +56,8 @@ class StepChecks:
         """Look at the state between two steps. `failing`: partitions whose last attempt at a batch has failed."""
         self._bounds(state)
         self._copies(state)
+        for problem in branch_problems(state):
+            self._complain(Violation(problem))
         checkpoints = state.checkpoints
         lines = [checkpoints.line, checkpoints.durable_line, checkpoints.oldest_line]
         if lines != self._lines:
@@ -249,6 +252,18 @@ def _equal(mine: pa.Table, wanted: pa.Table, *, ordered: bool) -> bool:
         return bool(mine.equals(wanted))
     by = [(name, "ascending") for name in mine.column_names]
     return bool(mine.equals(wanted) or mine.sort_by(by).equals(wanted.sort_by(by)))
+
+
+def version_problems(name: OperatorId, shown: pa.Table | None, final: Sequence[pa.Table]) -> list[Violation]:
+    """See that readers who want tentative rows too get the final ones, all of them and nothing else, in the end."""
+    mine = [] if shown is None else shown.to_pylist()
+    if tentative := [row for row in mine if row["tentative"]]:
+        return [Violation(f"{name}: {len(tentative)} tentative rows were never corrected: {tentative[0]}")]
+    own = [{key: value for key, value in row.items() if key not in VERSION_COLUMNS} for row in mine]
+    wanted = [row for table in final for row in table.to_pylist()]
+    if sorted(map(str, own)) != sorted(map(str, wanted)):
+        return [Violation(f"{name}: readers of all versions get {len(own)} rows, or others, and {len(wanted)} are out")]
+    return []
 
 
 def row_problems(inputs: Mapping[OperatorId, Sequence[pa.Table]], logged: Sequence[LoggedBatch]) -> list[Violation]:

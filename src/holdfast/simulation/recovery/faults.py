@@ -186,6 +186,12 @@ SELDOM_WITH_MOVES = (
     Fault.NODE_LEAVES,
 )
 """What leaves moves for load no time: there it is seldom."""
+SELDOM_WITH_BRANCHES = (
+    *SELDOM_WITH_COPIES,
+    *(Fault.NODE_KILLED, Fault.NODE_FROZEN, Fault.STATE_MISSING, Fault.OUTBOX_MISSING, Fault.PARTITION_MISSING),
+    *(Fault.ARRIVAL_KILLED, Fault.CUT_HALVES, Fault.CUT_DRIVER, Fault.CUT_ONE_WAY, Fault.TWIN),
+)
+"""What leaves queries without any input, or an outage no time: where there are tentative outputs it is seldom."""
 
 
 FRAGMENTS: dict[Fault, float] = {
@@ -242,6 +248,11 @@ def draw_leaving(seed: int, rates: dict[Fault, float]) -> dict[Fault, float]:
     draw = random.Random(f"leaving {seed}")
     found = {fault: usual * draw.choice((0.0, 1.0, 2.0)) for fault, usual in COPIES.items()}
     return found | {fault: 0.3 * rates[fault] for fault in SELDOM_WITH_COPIES}
+
+
+def calmer_for_branches(rates: dict[Fault, float]) -> dict[Fault, float]:
+    """Let outages be seldom enough that queries are whole before each."""
+    return {fault: 0.2 * rates[fault] for fault in SELDOM_WITH_BRANCHES if fault in rates}
 
 
 def draw_fragment_faults(seed: int, main: Mischief) -> Mischief:

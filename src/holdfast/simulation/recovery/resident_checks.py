@@ -80,6 +80,7 @@ class ResidentChecks:
         """Look at what a process has done."""
         self._reads_on(process, done)
         self._keeps_to_itself(process, done)
+        self._is_clean(process)
         if current:
             self._reports_again(process)
             for consumer, sender in done.overdue:
@@ -110,6 +111,16 @@ class ResidentChecks:
                 self._complain(what)
             if host.frontier(p) > max(one.through, one.start.batch, one.frontier):
                 self._complain(f"the copy of {p} is at batch {host.frontier(p)}, and its primary at {one.through}")
+
+    def _is_clean(self, process: Process) -> None:
+        """Nothing tentative is in what partitions have completed, and members of a branch keep to theirs."""
+        host, branching = process.worker.host, process.resident.branching
+        for p in host.partitions:
+            if host.is_tentative(p):
+                self._complain(f"{p} on {process.name} has completed batch {host.frontier(p)} with tentative blocks")
+        for p in branching.members:
+            if branching.host.frontier(p) > (branching.forked_at(p) or 0) and not branching.host.is_tentative(p):
+                self._complain(f"the branch of {p} on {process.name} has completed a batch as a clean one")
 
     def _reports_again(self, process: Process) -> None:
         """What was lost with a report is reported again, as long as it is waited for."""

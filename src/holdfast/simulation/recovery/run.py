@@ -36,6 +36,7 @@ from holdfast.simulation.recovery.checks import (
     retention_problems,
     row_problems,
     turn_problems,
+    version_problems,
 )
 from holdfast.simulation.recovery.cluster import SimulatedCluster
 from holdfast.simulation.recovery.faults import Fault
@@ -77,6 +78,8 @@ class Outcome:
     journal: tuple[str, ...]
     promotions: int = 0
     """How often a second copy took its primary's place."""
+    tentative: int = 0
+    """How many batches of queries were published as tentative."""
 
 
 def simulate_recovery(seed: int, *, record: bool = False) -> Outcome:
@@ -114,7 +117,11 @@ class _Run:
         self._complain, self._found = world.complain, world.found
         self.starter = Starter(world, self._observe)
         self.snapshot_store.superseded = lambda: hasattr(self, "driver") and self.driver.claim < self._last_claim()
-        self.epochs = self.rollbacks = self.promotions = 0
+        self.epochs = self.rollbacks = self.promotions = self.tentative = 0
+        self._tentative_out: dict[tuple[int, PartitionId], int] = {}
+        """The last batch of each query, by layout, that is out as tentative."""
+        self._tentative_by = 0
+        """The driver that published them."""
         self.layout = 0
         """Which of the layouts drivers are started with now."""
         self.old: Driver | None = None
@@ -300,6 +307,19 @@ class _Run:
         elif seen.kind == "rolled-back" and self._is_the_drivers():
             rolled_back = tuple(map(PartitionId.parse, fields["partitions"]))
             rolled_back_alone(self.coordinator.state, rolled_back, self._found)
+        elif seen.kind == "published" and fields.get("tentative"):
+            self.tentative += 1
+            if self._is_the_drivers():
+                place = self.driver.generation, PartitionId.parse(fields["partition"])
+                self._tentative_out[place] = max(fields["batch"], self._tentative_out.get(place, -1))
+                self._tentative_by = self.driver.number
+        elif seen.kind == "corrected" and self._is_the_drivers():
+            place = self.driver.generation, PartitionId.parse(fields["query"])
+            out, final = self._tentative_out.pop(place, -1), self.coordinator.state.published.get(place[1], -1)
+            if final < out:
+                self._complain(
+                    f"{place[1]} is corrected, has tentative rows of batch {out}, and final ones up to {final}"
+                )
         elif seen.kind == "plan-rejected":
             self._complain(f"a plan is not valid: {fields['problems'][0]}")
         if self.world.journal is not None:
@@ -530,6 +550,16 @@ class _Run:
     def _look(self, *, ran: bool) -> None:
         state, logged = self.coordinator.state, self.coordinator.status.logged
         self.driver.checks.after_step(state, ran and self.cluster.clean, logged, self.coordinator.parking.failing)
+        if self._tentative_by != self.driver.number:
+            self._tentative_out.clear()  # the one before may have published the final rows, and written so
+        for (generation, query), batch in self._tentative_out.items():
+            final = state.published.get(query)
+            known = query in state.branches.at or generation != self.driver.generation
+            if final is not None and final < batch and not known:
+                what = (
+                    f"{query} has tentative rows of batch {batch} out, final ones up to {final}, and nobody awaits more"
+                )
+                self._found(Violation(what, (query,)))
         self.world.watch.look()
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -551,6 +581,12 @@ class _Run:
             self._found(violation)
         for violation in output_problems(programs, given, outputs, [one.generation for one in logged]):
             self._found(violation)
+        if self.scene.branches is not None:
+            for name, sink in world.sinks.items():
+                for violation in version_problems(name, sink.versions(), list(given[name].values())):
+                    self._found(violation)
+            if waiting := tuple(self.coordinator.state.branches.at):
+                self._found(Violation(f"{waiting[0]} is still tentative, and nothing goes wrong any more", waiting))
         late = {place: sink.given for place, sink in world.late.items()}
         letters = [given for place, given in late.items() if place[1] == DEAD_LETTERS]
         late = {place: given for place, given in late.items() if place[1] != DEAD_LETTERS}
@@ -596,6 +632,7 @@ class _Run:
             self.starts,
             tuple(self.world.journal or ()),
             self.promotions,
+            self.tentative,
         )
 
 

@@ -18,6 +18,13 @@ from holdfast.simulation.recovery.applications import Recipe, draw_change, draw_
 from holdfast.simulation.recovery.faults import Mischief, draw_mischief
 from holdfast.simulation.recovery.segment_scene import SegmentScene
 
+WITH_BRANCHES = (
+    *(Recipe("chain", sizes) for sizes in ((4, 2, 1), (4, 4, 2), (2, 2, 2), (3, 2, 1, 1), (4, 2, 1, 2))),
+    *(Recipe("diamond", (2, 2, 2, 2)), Recipe("wide", (4, 1, 2, 1)), Recipe("counted", (4, 2, 2))),
+    *(Recipe("counted", (4, 1, 1)), Recipe("counted", (4, 2, 1)), Recipe("traffic", (4, 2, 2))),
+    *(Recipe("nondeterministic", (2, 2, 2, 1)),),
+)
+"""Applications for runs with tentative outputs."""
 WAIT_SECONDS = 900.0
 """How long a driver that brings an old layout to its end waits for nodes before it gives up."""
 
@@ -41,6 +48,27 @@ class CopyScene:
         return tuple(sorted((p for p in sure if chances[p] < self.share), key=lambda p: chances[p]))
 
 
+@dataclass(frozen=True, slots=True)
+class BranchScene:
+    """Tentative outputs, drawn apart: what other runs draw stays the same."""
+
+    seed: int
+    share: float
+    least: float
+    """The fidelity below which a query gives none."""
+    recipe: Recipe
+    """An application whose queries have partitions that they can do without."""
+    layouts: tuple[Recipe, ...]
+    spare: float
+    """With little to spare, what is lost waits for nodes."""
+
+    def queries(self, program: Program) -> frozenset[PartitionId]:
+        """Return the queries that give tentative outputs, by their names alone."""
+        return frozenset(
+            query for query in program.outputs if random.Random(f"{query} {self.seed} branch").random() < self.share
+        )
+
+
 @dataclass(slots=True)
 class Scene:
     """What a seed draws first."""
@@ -60,6 +88,8 @@ class Scene:
     """Which partitions have a second copy, in runs that have copies."""
     segments: SegmentScene | None = None
     """Which operators checkpoint together, in runs that have segments."""
+    branches: BranchScene | None = None
+    """Which queries give tentative outputs, in runs that have them."""
     _recovery: RecoverySettings = field(init=False)
     _backup_share: float = field(init=False)
 
@@ -91,6 +121,14 @@ class Scene:
             buffer_bytes=draw.choice((float("inf"), float("inf"), 400.0)),
         )
 
+    def use_branches(self, branches: BranchScene) -> None:
+        """Let queries give tentative outputs, in an application where they can."""
+        self.branches, self.recipe, self.layouts = branches, branches.recipe, list(branches.layouts)
+        self.nodes, self.count, self.spare = max(self.nodes, 6), 20, min(self.spare, branches.spare)
+        if self.strategy is RecoveryStrategy.SOURCE_REPLAY:  # every failure takes everything back
+            self.strategy = RecoveryStrategy.INCREMENTAL
+            self._recovery = replace(self._recovery, strategy=self.strategy)
+
     def capacity(self, program: Program) -> float:
         """Return what a node can carry."""
         costs, spare = program.topology.cost, self.spare if self.copies is None else self.spare * self.copies.room
@@ -119,6 +157,8 @@ class Scene:
             replica_lag=found.replica_lag if self.copies is None else self.copies.lag,
             move_above=math.inf if self.copies is None else self.copies.move_above,
             segments=ONE_SEGMENT if self.segments is None else self.segments.segments(program, driver),
+            tentative=frozenset() if self.branches is None else self.branches.queries(program),
+            tentative_fidelity=0.0 if self.branches is None else self.branches.least,
         )
 
 
@@ -135,6 +175,20 @@ def has_copies(seed: int) -> bool:
 def moves_for_load(seed: int) -> bool:
     """Whether partitions move for load in a run: in every second range of those with copies."""
     return has_copies(seed) and seed // 324 % 2 == 1
+
+
+def has_branches(seed: int) -> bool:
+    """Whether queries give tentative outputs in a run: in every sixth of those whose workers stay."""
+    return is_resident(seed) and seed // 108 % 6 == 4
+
+
+def draw_branches(seed: int) -> BranchScene:
+    """Draw who gives tentative outputs."""
+    draw = random.Random(f"{seed} branches")
+    recipe = draw.choice(WITH_BRANCHES)
+    layouts = (draw_change(draw, recipe),) if draw.random() < 0.25 else ()
+    share, least = draw.choice((0.5, 1.0, 1.0, 1.0)), draw.choice((0.0, 0.0, 0.0, 0.4))
+    return BranchScene(seed, share, least, recipe, layouts, draw.choice((1.02, 1.1)))
 
 
 def draw_copies(seed: int) -> CopyScene:

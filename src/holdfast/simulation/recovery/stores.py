@@ -346,6 +346,29 @@ class WatchedSink(Sink):
         self._first: dict[OutputKey, pa.Table] = {}
         """What somebody wanted to write first, whether it counted or not."""
         self._highest = Epoch(0)
+        self.before_tentative: Callable[[OutputKey, Epoch], None] = lambda key, epoch: None
+        """Called before tentative rows are published."""
+
+    corrects = True
+
+    def publish_tentative(self, key: OutputKey, rows: pa.Table, fidelity: float, epoch: Epoch) -> bool:
+        """See Sink."""
+        self._touch("before publishing tentative rows")
+        if not 0.0 < fidelity <= 1.0:
+            self._complain(f"tentative rows of {key} come with fidelity {fidelity}")
+        self.before_tentative(key, epoch)
+        new = self._inner.publish_tentative(key, rows, fidelity, epoch)
+        self._touch("after publishing tentative rows")
+        return new
+
+    def retract(self, key: OutputKey, none: pa.Table, epoch: Epoch) -> None:
+        """See Sink."""
+        self._touch("before retracting")
+        self._inner.retract(key, none, epoch)
+
+    def versions(self) -> pa.Table | None:
+        """Return one version of each output, as readers see it."""
+        return self._inner.versions()
 
     def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
         """See Sink."""

@@ -8,26 +8,34 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from holdfast.ids import OperatorId
+from holdfast.ids import Epoch, OperatorId
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.liveness import SignWriter
+from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.runtime.identity import describe
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.file_reader import FileReader
 from holdfast.runtime.io.intake import Intake
 from holdfast.runtime.io.parquet_sink import ParquetSink
+from holdfast.runtime.io.sinks import OutputKey
 from holdfast.runtime.program import Program, SourceProgram
 from holdfast.simulation.recovery.agents import AgentSnapshots
 from holdfast.simulation.recovery.applications import Recipe, inputs_of, program_of
 from holdfast.simulation.recovery.checks import StepChecks, Violation
 from holdfast.simulation.recovery.cluster import FakeClock, SimulatedCluster
-from holdfast.simulation.recovery.faults import SELDOM_WITH_MOVES, Fault, draw_leaving, draw_transport
+from holdfast.simulation.recovery.faults import (
+    SELDOM_WITH_MOVES,
+    Fault,
+    calmer_for_branches,
+    draw_leaving,
+    draw_transport,
+)
 from holdfast.simulation.recovery.folders import READER, SimulatedFolder, allows_in_place, is_in_place
 from holdfast.simulation.recovery.late_sinks import LateSinks
 from holdfast.simulation.recovery.network import Network
 from holdfast.simulation.recovery.poison import Poison
 from holdfast.simulation.recovery.poison_rows import PoisonRows
-from holdfast.simulation.recovery.scene import Scene, draw_copies, has_copies, is_resident
+from holdfast.simulation.recovery.scene import Scene, draw_branches, draw_copies, has_branches, has_copies, is_resident
 from holdfast.simulation.recovery.segment_scene import draw_segments, has_segments
 from holdfast.simulation.recovery.storage import DriverStorage, LogWatch, Outage, SimulatedReader
 from holdfast.simulation.recovery.stores import (
@@ -105,6 +113,9 @@ class World:
                 self.mischief.rates.update({one: 0.3 * self.mischief.rates[one] for one in SELDOM_WITH_MOVES})
         if has_segments(seed):
             self.scene.segments = draw_segments(seed)
+        if has_branches(seed):
+            self.scene.use_branches(draw_branches(seed))
+            self.mischief.rates.update(calmer_for_branches(self.mischief.rates))
         self.clock = FakeClock()
         self.journal: list[str] | None = [] if record else None
         self.network = Network(self.mischief, self.clock, self.note)
@@ -177,7 +188,9 @@ class World:
         """Return the sinks of a program's outputs."""
         for name in dict.fromkeys(p.operator for p in program.outputs):
             if name not in self.sinks:
-                self.sinks[name] = self._sink(name)
+                sink = self.sinks[name] = self._sink(name)
+                if isinstance(sink, WatchedSink):
+                    sink.before_tentative = self.before_tentative
         return {name: self.sinks[name] for name in dict.fromkeys(p.operator for p in program.outputs)}
 
     def _sink(self, name: OperatorId) -> WatchedSink | ParquetSink:
@@ -187,6 +200,15 @@ class World:
         if self.seed % 3 == 1:
             return ParquetSink(self.storage.within(f"out/{name}"))
         return WatchedSink(self.touch, self.complain, at_sink=self.poison.at_sink)
+
+    def before_tentative(self, key: OutputKey, epoch: Epoch) -> None:
+        """See that the progress says that a query is tentative before rows of it are published."""
+        last = last_driver(self.objects)
+        if last is None or int(last["claim"]) != epoch.claim:
+            return  # of a driver that is over
+        entry = ((last["machine"] or {}).get("tentative") or {}).get(str(key.query))
+        if entry is None or entry["since"] > key.batch:
+            self.complain(f"tentative rows of {key} are published, and the progress does not say that it is tentative")
 
     def late_sink(self, operator: OperatorId, feed: OperatorId) -> WatchedSink:
         """Return the sink of rows that came too late."""

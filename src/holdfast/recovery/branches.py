@@ -1,0 +1,160 @@
+"""Tentative outputs (PPA, sec. V): which queries may give them, on which partitions, and how good they are. Pure.
+
+While partitions of a query are lost, or are back and behind, the live partitions downstream of them wait: their clean
+line stands. A *branch* goes on in their place. Each of its members begins with the state of its partition where that
+stands, takes the same blocks from those that are clean, takes the blocks of other members, and takes a forged barrier
+without rows for every *hole*: a partition that gives nothing. The clean line stays as it is, waits, and is what
+checkpoints and final outputs come from. So a branch is of its own line: its blocks carry it, its state is in no file,
+it is never part of a snapshot, and it ends where the clean line is whole again.
+
+A branch belongs to an epoch: its members begin anew in the next. What is out of it stays out until the clean line
+brings the final rows of the same batches: these are the correction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from holdfast.ids import BatchId, PartitionId
+from holdfast.planning.replicas.fidelity import LossModel
+from holdfast.recovery.states import LIVE_STATES
+from holdfast.topology import Topology
+
+if TYPE_CHECKING:
+    from holdfast.recovery.cluster_state import ClusterState
+
+_NOTHING_KEPT = 1e-12
+
+
+@dataclass(slots=True)
+class TentativeQuery:
+    """A query of which tentative rows may be out that no final rows have replaced."""
+
+    since: BatchId
+    """The first batch that may be out as tentative."""
+    fidelity: float
+    """As predicted for what is missing now, or was when the branch ended."""
+    through: BatchId
+    """The last batch that may be out as tentative; before `since`: none is."""
+    active: bool = True
+    """Whether its branch runs; else final rows are awaited."""
+
+    def written(self) -> dict[str, object]:
+        """Return it as plain values."""
+        return {"since": self.since, "fidelity": self.fidelity}
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """What runs beside the clean line now."""
+
+    members: Mapping[PartitionId, tuple[PartitionId, ...]] = field(default_factory=dict)
+    """The partitions with a branch, senders first, and those of their senders whose barriers are forged."""
+    queries: Mapping[PartitionId, float] = field(default_factory=dict)
+    """The queries that give tentative outputs, and their predicted fidelity."""
+    holes: tuple[PartitionId, ...] = ()
+    """The partitions that give nothing."""
+
+
+@dataclass(slots=True)
+class Branches:
+    """What the driver knows of tentative outputs."""
+
+    at: dict[PartitionId, TentativeQuery] = field(default_factory=dict)
+    """By query."""
+    now: Branch = field(default_factory=Branch)
+    away: set[PartitionId] = field(default_factory=set)
+    """Partitions that were lost or rolled back, and have not been level with their senders, or the log, since."""
+    failed: dict[PartitionId, str] = field(default_factory=dict)
+    """Queries whose branch failed in this outage, and why: they give no tentative outputs until it is over."""
+    rates: Topology | None = None
+    """The topology with measured rates, for predictions; None: as declared."""
+    _models: dict[int, tuple[Topology, LossModel]] = field(default_factory=dict)
+
+    def model(self, declared: Topology) -> LossModel:
+        """Return the loss model of the rates that are known."""
+        topology = self.rates or declared
+        held = self._models.get(id(topology))
+        if held is None or held[0] is not topology:
+            held = (topology, LossModel(topology))
+            self._models = {id(topology): held}
+        return held[1]
+
+    def may_be_out(self, query: PartitionId, batch: BatchId) -> bool:
+        """Whether tentative rows of a batch may be out."""
+        one = self.at.get(query)
+        return one is not None and one.since <= batch <= one.through
+
+    def written(self) -> dict[str, object]:
+        """Return what a driver that starts again needs, as plain values."""
+        return {str(query): one.written() for query, one in self.at.items()}
+
+
+def read_tentative(fields: Mapping[str, Any], logged: BatchId) -> dict[PartitionId, TentativeQuery]:
+    """Read what a driver before has written; it may have published tentative rows up to the last batch of the log."""
+    return {
+        PartitionId.parse(query): TentativeQuery(
+            BatchId(int(one["since"])), float(one["fidelity"]), max(logged, BatchId(int(one["since"]) - 1)), False
+        )
+        for query, one in fields.items()
+    }
+
+
+def branch_of(state: ClusterState) -> Branch:
+    """Return the branch that should run now; without members where no query asks for one, or none can have it."""
+    asked = [q for q in state.graph.outputs if q in state.settings.tentative and _may_have(state, q)]
+    if not asked or not state.settings.promotes:
+        return Branch()
+    gone = {p for p in state.graph.order if p in state.branches.away or state.partitions[p].state not in LIVE_STATES}
+    torn = [q for q in asked if not gone.isdisjoint(state.graph.members(q))]
+    if not torn:
+        return Branch()
+    kept = what_is_kept(state, gone)
+    holes = {p for p in state.graph.order if kept[p] <= _NOTHING_KEPT}
+    least = state.settings.tentative_fidelity
+    queries = {q: kept[q] for q in torn if q not in holes and kept[q] >= least}
+    serving = {p for q in queries for p in state.graph.members(q)}
+    members: dict[PartitionId, tuple[PartitionId, ...]] = {}
+    for p in state.graph.order:
+        if p in holes or p not in serving:
+            continue
+        senders = state.graph.senders(p)
+        forged = tuple(s for s in senders if s in holes)
+        if forged or any(s in members for s in senders):
+            members[p] = forged
+    return Branch(members, queries, tuple(p for p in state.graph.order if p in holes and p in serving))
+
+
+def _may_have(state: ClusterState, query: PartitionId) -> bool:
+    return query not in state.parked and query not in state.branches.failed
+
+
+def what_is_kept(state: ClusterState, gone: Collection[PartitionId]) -> dict[PartitionId, float]:
+    """Return what each partition still gives of its output when these give nothing, as the loss model says (0 to 1)."""
+    topology = state.graph.topology
+    model = state.branches.model(topology)
+    alive = model.only([topology.index(p) for p in state.graph.order if p not in gone])
+    kept = model.sweep(alive)[0]
+    return {p: min(1.0, max(0.0, float(kept[topology.index(p)]))) for p in state.graph.order}
+
+
+def branch_problems(state: ClusterState) -> list[str]:
+    """Say what is wrong with the branch there is; nothing when all is right. For tests and checkers."""
+    found = []
+    now = state.branches.now
+    for query in now.queries:
+        one = state.branches.at.get(query)
+        if one is None or not one.active:
+            found.append(f"{query} has a branch, and that it is tentative is not known")
+        if query not in now.members:
+            found.append(f"{query} is tentative, and has no branch of its own")
+    for p, forged in now.members.items():
+        if state.partitions[p].state not in LIVE_STATES:
+            found.append(f"{p} has a branch, and is {state.partitions[p].state}")
+        if p in state.branches.away:
+            found.append(f"{p} has a branch, and is behind")
+        if not set(forged) <= set(state.graph.senders(p)):
+            found.append(f"the branch of {p} has forged barriers of partitions that do not send to it")
+    return found

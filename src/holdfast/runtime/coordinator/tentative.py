@@ -1,0 +1,93 @@
+"""Tentative outputs on the driver: the part of the desired state that is about branches, and the way to the sinks.
+
+Nothing here publishes what the run's progress does not say: a query's entry is written before its branch is handed out,
+and rows of a query without one are dropped. Rows of a batch whose final rows are out, or are with the publisher of
+their sink, are dropped too. A sink that fails
+ends the branch of its query, and nothing else: the final rows come all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from holdfast.errors import BadInput
+from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.recovery.checkpoints import NOTHING
+from holdfast.recovery.cluster_state import ClusterState
+from holdfast.runtime.blocks import SINK, Block
+from holdfast.runtime.coordinator.outputs import Outputs, Published
+from holdfast.runtime.io.sinks import VERSION_COLUMNS, Sink
+from holdfast.runtime.messages import BranchAssignment, DesiredState
+from holdfast.runtime.program import Program
+
+
+def assign_branches(state: ClusterState, logged: BatchId) -> dict[PartitionId, BranchAssignment]:
+    """Return what the members of the branch are to do."""
+    branch, at = state.branches.now, state.branches.at
+
+    def out(partition: PartitionId) -> BatchId | None:
+        return max(state.published[partition], at[partition].through) if partition in branch.queries else None
+
+    return {p: BranchAssignment(holes, logged, out(p)) for p, holes in branch.members.items()}
+
+
+def branches_have_more(state: ClusterState, desired: DesiredState, logged: BatchId) -> bool:
+    """Whether branches would have more to do with a new desired state than with this one."""
+    now = state.branches.now.members
+    return desired.branches.keys() != now.keys() or any(
+        one.holes != now[p] or one.through < logged for p, one in desired.branches.items()
+    )
+
+
+def publish_tentative(
+    state: ClusterState,
+    outputs: Outputs,
+    blocks: Sequence[Block],
+    done: Published,
+    held: Collection[PartitionId],
+) -> dict[PartitionId, BatchId]:
+    """Hand rows of branches over to the publishers of their sinks, each batch of a query once.
+
+    Returns the last batch of each query that may be out by it: from then on its final version is published also where
+    that has no rows. What a publisher has no room for is left out: the final rows come all the same. `done` has what is
+    final by now, and gets what became of it. `held`: queries whose sinks get nothing now.
+    """
+    reached: dict[PartitionId, BatchId] = {}
+    for block in sorted(blocks, key=lambda one: (one.header.batch, one.header.sender)):
+        query, batch = block.header.sender, block.header.batch
+        one = state.branches.at.get(query)
+        if block.header.receiver.operator != SINK or one is None or not one.active or query in done.tentative_failed:
+            continue
+        final = max(state.published.get(query, NOTHING), done.reached.get(query, NOTHING), outputs.handed(query))
+        if batch <= max(final, one.through, reached.get(query, NOTHING)):
+            continue
+        if outputs.hand_over_tentative(block, one.fidelity, state.epoch, done, held=held):
+            reached[query] = batch  # also where its sink failed: it may have written something before
+    return reached
+
+
+def check_columns(queries: Sequence[PartitionId], program: Program) -> None:
+    """Refuse tentative outputs of a query with columns that are named like those that say which version rows are."""
+    for query in queries:
+        schema = program.operators[query.operator].schema
+        if schema is not None and (taken := [name for name in VERSION_COLUMNS if name in schema.names]):
+            raise BadInput(
+                f"asks for tentative outputs, and has a column {taken[0]!r} of its own",
+                where=f"application {program.name}",
+                field=f"output {program.output_names[query.operator]}",
+                remedy=f"rename it: readers get the columns {', '.join(VERSION_COLUMNS)} beside its own",
+            )
+
+
+def check_sinks(queries: Sequence[PartitionId], sinks: Mapping[OperatorId, Sink], where: str) -> None:
+    """Refuse tentative outputs of a query whose sink cannot correct them."""
+    for query in queries:
+        sink = sinks[query.operator]
+        if not sink.corrects:
+            kind = type(sink).__name__
+            raise BadInput(
+                f"asks for tentative outputs, and its sink ({kind}) cannot correct them",
+                where=where,
+                field=f"output {query.operator}",
+                remedy="write to hf.parquet, hf.memory or hf.foreach_batch(…, tentative=…), or leave tentative out",
+            )

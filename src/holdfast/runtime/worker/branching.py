@@ -1,0 +1,270 @@
+"""The branch of a worker: partitions that go on without inputs that are lost, beside their clean line. Runs on a node.
+
+A member begins with its partition's state where the clean line stands. It takes the blocks of clean partitions, of
+other members after the batch from which these have a branch, and a barrier that is forged here for every hole. It has a
+host of its own and keeps everything in memory, so nothing of it can reach the files, the snapshots or the outboxes of
+the clean line; blocks to and from it are marked tentative and go to this host alone. A forged barrier has no rows and
+no watermark: what is left carries the watermark of the sources. Members are taken in only where the worker has nothing
+else to do, or now and then: a branch yields. Whatever fails ends the branch, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.runtime.blocks import SINK, Block, Header
+from holdfast.runtime.messages import BranchAssignment, DesiredState, Done, Missing
+from holdfast.runtime.program import Program
+from holdfast.runtime.state.store import MemoryStore
+from holdfast.runtime.state.versions import NO_BATCH, Pointer
+from holdfast.runtime.worker.host import PartitionHost
+from holdfast.runtime.worker.step_guard import StepGuard
+from holdfast.runtime.worker.subscriptions import Request, Subscriptions
+
+BRANCH_BYTES = 256 << 20
+"""With more than this in its outboxes and inboxes, a branch is given up."""
+ATTEMPT = -1
+"""Steps of a branch are noted as this attempt: a process that dies in one is no failed attempt of the clean line."""
+YIELDS = 4
+"""Where the clean line always has work, a branch gets every so many-th round."""
+_LOOK_BYTES = 16
+_RESEND_SECONDS = 1.0
+
+
+class Branching:
+    """The members of the branch that are in one worker."""
+
+    def __init__(
+        self,
+        program: Program,
+        clean: PartitionHost,
+        guard: StepGuard,
+        *,
+        clock: Callable[[], float],
+        subscriptions: Subscriptions,
+        window: int,
+        most_bytes: int = BRANCH_BYTES,
+    ) -> None:
+        """`clean` is the host of the clean line; `subscriptions` are for the branch's own requests."""
+        self._program, self._clean, self._guard, self._clock = program, clean, guard, clock
+        self._subscriptions, self._window, self._most_bytes = subscriptions, window, most_bytes
+        self._store, self.host = self._empty(Epoch(0))
+        self._epoch = Epoch(0)
+        self._wanted: Mapping[PartitionId, BranchAssignment] = {}
+        self._forks: dict[PartitionId, BatchId] = {}
+        """Where each member left the clean line."""
+        self._handed: dict[tuple[PartitionId, PartitionId], BatchId] = {}
+        self._reported: dict[PartitionId, tuple[BatchId, float, int]] = {}
+        self._problems: dict[PartitionId, str] = {}
+        self._problems_reported: dict[PartitionId, float] = {}
+        self._rounds = 0
+
+    def _empty(self, epoch: Epoch) -> tuple[MemoryStore, PartitionHost]:
+        store = MemoryStore()
+        host = PartitionHost(
+            self._program, store, node=self._clean.node, epoch=epoch, clock=self._clock, guard=self._guard
+        )
+        return store, host
+
+    @property
+    def members(self) -> tuple[PartitionId, ...]:
+        """The members here."""
+        return self.host.partitions
+
+    def forked_at(self, partition: PartitionId) -> BatchId | None:
+        """Return where a member left the clean line; None: it has no branch here."""
+        return self._forks.get(partition)
+
+    # -- the desired state ---------------------------------------------------------------------------------------------
+
+    def apply(self, desired: DesiredState, here: Iterable[PartitionId]) -> None:
+        """Begin the members that are wanted here, and drop the others; a new epoch drops all of them."""
+        if not desired.branches and not self._forks and desired.epoch == self._epoch:
+            self._problems.clear()
+            self._wanted = {}
+            return
+        wanted = {p: desired.branches[p] for p in here if p in desired.branches and not self._clean.is_held_back(p)}
+        if desired.epoch != self._epoch or (not wanted and self._forks):
+            self._drop_all(desired.epoch)
+        for p in [p for p in self._forks if p not in wanted]:
+            self.host.lose(p)
+            self._forget(p)
+        self._wanted = wanted
+        for p in wanted:
+            if p not in self._forks and p not in self._problems:
+                self._begin(p)
+
+    def _drop_all(self, epoch: Epoch) -> None:
+        self._store, self.host = self._empty(epoch)
+        self._epoch = epoch
+        for memory in (self._forks, self._handed, self._reported, self._problems, self._problems_reported):
+            memory.clear()
+
+    def _forget(self, partition: PartitionId) -> None:
+        self._forks.pop(partition, None)
+        self._reported.pop(partition, None)
+        self._subscriptions.again(partition)
+        for pair in [pair for pair in self._handed if partition in pair]:
+            del self._handed[pair]
+
+    def _begin(self, partition: PartitionId) -> None:
+        """Let a member begin where the clean line of its partition stands."""
+        self._guard.turn()
+        at = self._clean.frontier(partition)
+        if at == NO_BATCH:
+            self._store.point(partition, Pointer(self._epoch, None))
+            self.host.take(partition, NO_BATCH)
+        else:
+            taken = self._clean.snapshot(partition, at)
+            if isinstance(taken, Missing):
+                return  # its files are gone: the clean line says so
+            self.host.restore([taken])
+        self.host.hold_back(partition, True)  # who takes what from whom is decided here
+        self._forks[partition] = at
+
+    # -- blocks --------------------------------------------------------------------------------------------------------
+
+    def deliver(self, blocks: Iterable[Block]) -> None:
+        """Take blocks of this line in."""
+        self.host.deliver(blocks)
+
+    def frontier(self, sender: PartitionId) -> BatchId | None:
+        """Return how far a sender here is for members: by its branch, else by its clean line; None: it is not here."""
+        if sender in self._forks and sender in self.host:
+            return self.host.frontier(sender)
+        if sender in self._clean and not self._clean.is_held_back(sender):
+            return self._clean.frontier(sender)
+        return None
+
+    def replay(
+        self, sender: PartitionId, consumer: PartitionId, after: BatchId, through: BatchId
+    ) -> list[Block] | None:
+        """Return what a sender gives a member: of its clean line up to where its branch begins, then of that."""
+        fork = self._forks.get(sender)
+        found: list[Block] = []
+        last = through if fork is None else min(through, fork)
+        if after < last:
+            clean = self._clean.replay(sender, consumer, after, last)
+            if clean is None:
+                return None
+            found += [_tentative(block) for block in clean]
+        if fork is not None and through > fork:
+            more = self.host.replay(sender, consumer, max(after, fork), through)
+            if more is None:
+                return None
+            found += more
+        return found
+
+    def requests(
+        self, desired: DesiredState, senders: Callable[[PartitionId], Iterable[tuple[PartitionId, NodeId]]]
+    ) -> dict[NodeId, list[Request]]:
+        """Return what members request of senders in other processes."""
+        if not self._forks:
+            return {}
+        frontiers = {p: self.host.frontier(p) for p in self._forks}
+        place = self._clean.node
+
+        def left(consumer: PartitionId) -> Iterable[tuple[PartitionId, NodeId]]:
+            return (pair for pair in senders(consumer) if pair[0] not in self._wanted[consumer].holes)
+
+        room = self.host.inbox_bytes <= self._most_bytes // 4
+        found = self._subscriptions.requests(desired.epoch, frontiers, left, room, dict.fromkeys(frontiers, place))
+        return {node: [replace(one, tentative=True) for one in many] for node, many in found.items()}
+
+    # -- work ----------------------------------------------------------------------------------------------------------
+
+    def work(self, desired: DesiredState, *, busy: bool) -> bool:
+        """Let members take one batch each, unless the clean line has work; say whether one did."""
+        if not self._forks:
+            return False
+        self._rounds += 1
+        if busy and self._rounds % YIELDS:
+            return False
+        for p in self.host.partitions:
+            self._feed(p)
+        answers = self.host.run(
+            1,
+            without=[p for p in self.host.partitions if p in self._problems],
+            attempts=dict.fromkeys(self.host.partitions, ATTEMPT),
+            skips={p: skips for p in self.host.partitions if (skips := desired.assignments[p].skips)},
+            limits={p: self._wanted[p].through for p in self.host.partitions},
+        )
+        for answer in answers:
+            if not isinstance(answer, Done):
+                self._problems.setdefault(answer.partition, str(answer))
+        if self._rounds % _LOOK_BYTES == 0 and self._store.kept_bytes() + self.host.inbox_bytes > self._most_bytes:
+            for p in self.host.partitions:
+                self._problems.setdefault(p, f"its blocks take more than {self._most_bytes >> 20} MB on this node")
+        for p in self.host.partitions:
+            sink_only = all(one.operator.startswith("@") for one in self._program.consumers(p))
+            out = self._wanted[p].out
+            self.host.keep(p, BatchId(self.host.frontier(p) if out is None else out + 1) if sink_only else BatchId(0))
+        return any(isinstance(one, Done) for one in answers)
+
+    def _feed(self, partition: PartitionId) -> None:
+        """Give a member what senders in this process have for it, and the barriers that are forged."""
+        frontier, one = self.host.frontier(partition), self._wanted[partition]
+        coming = BatchId(frontier + 1)
+        for edge, sender in self._program.streams(partition):
+            if sender in one.holes:
+                if coming <= one.through:
+                    header = Header(edge, sender, partition, coming, self._epoch, None, tentative=True)
+                    self.host.deliver([Block(header)])
+                continue
+            at = self.frontier(sender)
+            after = max(frontier, self._handed.get((partition, sender), NO_BATCH))
+            through = min(NO_BATCH if at is None else at, BatchId(frontier + self._window))
+            if after < through:
+                blocks = self.replay(sender, partition, after, through)
+                if blocks is None:
+                    self._problems.setdefault(partition, f"{sender} no longer has batch {after + 1} for it")
+                    continue
+                self.host.deliver(block.stamped(self._epoch) for block in blocks)
+                self._handed[partition, sender] = through
+
+    # -- what goes out -------------------------------------------------------------------------------------------------
+
+    def driver_connected(self) -> None:
+        """Reports may have been lost."""
+        self._reported.clear()
+        self._problems_reported.clear()
+
+    def outputs(self, desired: DesiredState, room: int) -> list[Block]:
+        """Return tentative outputs that have not been reported, or not acknowledged for a while."""
+        found: list[Block] = []
+        now = self._clock()
+        for p, fork in self._forks.items():
+            out = self._wanted[p].out
+            if out is None:
+                continue
+            sink = next(one for one in self._program.consumers(p) if one.operator == SINK)
+            known = max(out, fork)
+            last, at, number = self._reported.get(p, (known, now, desired.number))
+            if last > known and now - at > _RESEND_SECONDS and desired.number > number:
+                last = known
+            after = max(last, known)
+            while after < self.host.frontier(p) and room > 0:
+                blocks = self.host.replay(p, sink, after, BatchId(after + 1))
+                after = BatchId(after + 1)
+                if blocks is None:
+                    continue  # out already, or dropped
+                room -= sum(one.rows.nbytes for one in blocks if one.rows is not None)
+                found += blocks
+                self._reported[p] = (after, now, desired.number)
+        return found
+
+    def problems(self) -> dict[PartitionId, str]:
+        """Return what has failed, unless it was just reported."""
+        now = self._clock()
+        due = {
+            p: why for p, why in self._problems.items() if now - self._problems_reported.get(p, -1e18) > _RESEND_SECONDS
+        }
+        self._problems_reported.update(dict.fromkeys(due, now))
+        return due
+
+
+def _tentative(block: Block) -> Block:
+    """Return a block of the clean line as a member takes it."""
+    return Block(replace(block.header, tentative=True), block.rows)

@@ -1,0 +1,172 @@
+"""Tentative outputs in the recovery machine: who goes tentative, on what, with which fidelity, and when it is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
+from holdfast.recovery.branches import branch_problems, read_tentative
+from holdfast.recovery.cluster_state import ClusterState
+from holdfast.recovery.effects import BranchEnded, Corrected, Effect, WentTentative
+from holdfast.recovery.events import Event, NodesArrived, NodesLost, PartitionsReported
+from holdfast.recovery.graph import PartitionGraph
+from holdfast.recovery.machine import RecoveryMachine
+from holdfast.recovery.states import LIVE_STATES
+from holdfast.recovery.strategy import RecoverySettings
+from holdfast.topology import Input, Operator, Partitioning, Topology
+
+
+def p(name: str, index: int = 0) -> PartitionId:
+    return PartitionId(OperatorId(name), index)
+
+
+def topology() -> Topology:
+    """Four sources, two counters, one sum; each counter reads two sources."""
+    return Topology(
+        "t",
+        [
+            Operator(OperatorId("s"), parallelism=4, rate=4.0, weights=(1, 1, 1, 1)),
+            Operator(OperatorId("c"), parallelism=2, inputs=(Input(OperatorId("s"), Partitioning.MERGE),)),
+            Operator(OperatorId("o"), parallelism=1, inputs=(Input(OperatorId("c"), Partitioning.MERGE),)),
+        ],
+    )
+
+
+class Driven:
+    """A machine whose partitions have what is reported for them."""
+
+    def __init__(self, **settings: object) -> None:
+        graph = PartitionGraph(topology())
+        asked = {"tentative": frozenset({p("o")}), **settings}
+        self.state = ClusterState(graph, RecoverySettings(level_lag=0, **asked))  # type: ignore[arg-type]
+        self.machine = RecoveryMachine(self.state)
+        self.seen: list[Effect] = []
+        # Room for one partition each: those that are lost find none until a node comes.
+        self.handle(NodesArrived({NodeId(f"n{number}"): 1.0 / self.state.settings.bound for number in range(7)}))
+        self.report(0)
+
+    def handle(self, event: Event) -> list[Effect]:
+        found = self.machine.handle(event)
+        self.seen += found
+        assert branch_problems(self.state) == []
+        return found
+
+    def report(self, batch: int, *, tentative: dict[PartitionId, int] | None = None, **more: object) -> list[Effect]:
+        """All live partitions without a hole upstream complete a batch; outputs are out."""
+        state = self.state
+        frontiers: dict[PartitionId, BatchId] = {}
+        for one in state.graph.order:
+            mine = state.partitions[one]
+            if mine.node is None:
+                continue
+            senders = [frontiers.get(s, state.partitions[s].frontier) for s in state.graph.senders(one)]
+            frontiers[one] = BatchId(min([batch, *senders]))
+        published = {p("o"): frontiers[p("o")]} if p("o") in frontiers else {}
+        restored = frozenset(frontiers)
+        given = {query: BatchId(at) for query, at in (tentative or {}).items()}
+        return self.handle(
+            PartitionsReported(
+                state.epoch,
+                BatchId(batch),
+                frontiers,
+                restored,
+                published,
+                0,
+                tentative=given,
+                **more,  # type: ignore[arg-type]
+            )
+        )
+
+    def lose(self, *partitions: PartitionId) -> list[Effect]:
+        nodes = tuple({self.state.placement[one] for one in partitions})
+        also = [one for one, node in self.state.placement.items() if node in nodes]
+        assert sorted(also) == sorted(partitions), "each is on a node of its own"
+        return self.handle(NodesLost(nodes))
+
+
+@pytest.fixture
+def driven() -> Driven:
+    found = Driven()
+    assert len(set(found.state.placement.values())) == 7
+    return found
+
+
+def test_a_query_goes_tentative_with_the_fidelity_of_exactly_this_failure(driven: Driven) -> None:
+    driven.report(5)
+    found = driven.lose(p("s", 1))
+    (went,) = [one for one in found if isinstance(one, WentTentative)]
+    assert went == WentTentative(p("o"), BatchId(6), 0.75, (p("s", 1),))
+    assert dict(driven.state.branches.now.members) == {p("c", 0): (p("s", 1),), p("o"): ()}
+    (also,) = [one for one in driven.lose(p("s", 0)) if isinstance(one, WentTentative)]
+    assert also.fidelity == pytest.approx(0.5)
+    assert also.since == 6
+    # c[0] has nothing left: it is a hole itself.
+    assert dict(driven.state.branches.now.members) == {p("o"): (p("c", 0),)}
+
+
+def test_nobody_rolls_back_and_senders_keep_what_the_waiting_ones_need(driven: Driven) -> None:
+    driven.report(5)
+    driven.lose(p("s", 1))
+    driven.report(9)
+    state = driven.state
+    assert [one for one in state.graph.order if state.partitions[one].state not in LIVE_STATES] == [p("s", 1)]
+    assert state.partitions[p("c", 0)].frontier == 5
+    assert state.keep_from()[p("s", 0)] <= 6
+
+
+def test_corrected_when_the_clean_line_has_passed_what_was_tentative(driven: Driven) -> None:
+    driven.report(5)
+    driven.lose(p("s", 1))
+    driven.report(8, tentative={p("o"): 8})
+    assert driven.state.branches.may_be_out(p("o"), BatchId(8))
+    assert not driven.state.branches.may_be_out(p("o"), BatchId(5))
+    driven.handle(NodesArrived({NodeId("m"): 1.25}))
+    assert driven.state.branches.now.members, "it is placed, and behind"
+    found = driven.report(9)
+    assert [one for one in found if isinstance(one, BranchEnded)] == [BranchEnded(p("o"), None)]
+    assert [one for one in found if isinstance(one, Corrected)] == [Corrected(p("o"), BatchId(6), BatchId(8))]
+    assert driven.state.branches.at == {}
+    assert driven.state.written()["tentative"] == {}
+
+
+def test_a_query_whose_output_is_lost_or_that_has_no_input_left_gives_none(driven: Driven) -> None:
+    driven.report(5)
+    driven.lose(p("o"))
+    assert driven.state.branches.now.queries == {}
+    other = Driven(tentative_fidelity=0.8)
+    other.report(5)
+    other.lose(p("s", 1))
+    assert other.state.branches.now.queries == {}, "0.75 is below what is asked for"
+
+
+def test_a_branch_that_fails_is_given_up_for_this_outage_alone(driven: Driven) -> None:
+    driven.report(5)
+    driven.lose(p("s", 1))
+    found = driven.report(6, branch_problems={p("c", 0): "it raised"})
+    assert BranchEnded(p("o"), "it raised") in found
+    driven.report(7)
+    assert driven.state.branches.now.members == {}
+    driven.handle(NodesArrived({NodeId("m"): 1.25}))
+    driven.report(9)
+    assert driven.state.branches.failed == {}
+    assert any(isinstance(one, WentTentative) for one in driven.lose(p("s", 2)))
+
+
+def test_what_a_driver_wrote_is_awaited_by_the_next_up_to_the_last_batch_of_the_log(driven: Driven) -> None:
+    driven.report(5)
+    driven.lose(p("s", 1))
+    written = driven.state.written()["tentative"]
+    assert isinstance(written, dict)
+    read = read_tentative(written, BatchId(11))
+    graph = PartitionGraph(topology())
+    state = ClusterState(graph, RecoverySettings(), epoch=Epoch.of(2, 1), tentative=read)
+    assert state.branches.may_be_out(p("o"), BatchId(11))
+    assert not state.branches.at[p("o")].active
+
+
+def test_without_being_asked_for_there_is_none() -> None:
+    driven = Driven(tentative=frozenset())
+    driven.report(5)
+    driven.lose(p("s", 1))
+    assert driven.state.branches.now.members == {}
+    assert not [one for one in driven.seen if isinstance(one, WentTentative)]

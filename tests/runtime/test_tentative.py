@@ -1,0 +1,340 @@
+"""Tentative outputs under workers that stay, without Spark: they flow on what is left, and final rows replace them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import holdfast as hf
+from holdfast.errors import BadInput
+from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId
+from holdfast.recovery.strategy import RecoverySettings
+from holdfast.runtime import InProcess
+from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.coordinator.event_log import Observation
+from holdfast.runtime.coordinator.pacing import CycleSettings
+from holdfast.runtime.coordinator.progress import Progress, last_driver
+from holdfast.runtime.io.batch_log import BatchLog
+from holdfast.runtime.io.parquet_sink import ParquetSink
+from holdfast.runtime.io.sinks import FunctionSink, MemorySink, OutputKey, Sink, TransactionalSink
+from holdfast.runtime.program import Program
+from holdfast.runtime.state.snapshot_store import MemorySnapshotStore
+from holdfast.runtime.state.store import MemoryStore
+from holdfast.storage.memory import MemoryStorage
+from runtime.resident_loop import ResidentLoop
+
+COUNT = 12
+
+
+def application(last: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> hf.Application:
+    """Visits on four partitions, counted by page and window on two, put together on one."""
+    app = hf.Application("web")
+    visits = app.source("visits", schema="t double, page string", event_time="t", parallelism=4)
+    by_page = visits.key_by("page").window(hf.tumbling(2)).count(id="pages", parallelism=2)
+    by_page.map(last, id="all", parallelism=1, schema=None).output("all", tentative=True)
+    return app
+
+
+def batches() -> list[dict[str, pa.Table]]:
+    return [
+        {
+            "visits": pa.table(
+                {"t": [float(b) + i / 100 for i in range(40)], "page": [f"p{(i * 7 + b) % 9}" for i in range(40)]}
+            )
+        }
+        for b in range(COUNT)
+    ]
+
+
+class Running:
+    """The application on seven nodes with room for one partition each."""
+
+    def __init__(
+        self,
+        sink: Sink | None = None,
+        storage: MemoryStorage | None = None,
+        processes: int = 1,
+        app: hf.Application | None = None,
+    ) -> None:
+        self.program = Program(app or application())
+        self.storage = storage or MemoryStorage()
+        progress = Progress(self.storage, "web")
+        self.log = BatchLog(self.program.sources, self.program.name, self.storage, claim=progress.claim)
+        stores: dict[NodeId, MemoryStore] = {}
+        self.backend = ResidentLoop(
+            self.program,
+            self.log,
+            MemorySnapshotStore(),
+            lambda node: stores.setdefault(node, MemoryStore()),
+            processes=processes,
+        )
+        self.backend.add_nodes({NodeId(f"n{number}"): 1.25 for number in range(7)})
+        self.sink = sink or MemorySink()
+        self.seen: list[Observation] = []
+        self.coordinator = Coordinator(
+            self.program,
+            self.backend,
+            self.log,
+            {OperatorId("all"): self.sink},
+            lambda operator, feed: MemorySink(),
+            progress,
+            recovery=RecoverySettings(tentative=frozenset(self.program.outputs)),
+            pace=CycleSettings(checkpoint_batches=4),
+            now=time.time,
+            emit=self.seen.append,
+        )
+
+    def feed(self, batch: object, *, last: bool = False, rounds: int = 30) -> None:
+        self.log.append(batch, last=last)  # type: ignore[arg-type]
+        for _ in range(rounds):
+            self.coordinator.step()
+
+    def lose(self, *names: str) -> None:
+        placement = self.coordinator.state.placement
+        self.backend.lose_nodes(*{placement[PartitionId.parse(name)] for name in names})
+
+    def end(self) -> None:
+        self.feed({}, last=True)
+        self.coordinator.run()
+        for _ in range(20):
+            self.coordinator.step()
+
+    def kinds(self, kind: str) -> list[Observation]:
+        return [one for one in self.seen if one.kind == kind]
+
+    def tentative_batches(self) -> list[int]:
+        return [one.fields["batch"] for one in self.kinds("published") if one.fields.get("tentative")]
+
+
+def expected() -> list[str]:
+    running = InProcess(application(), nodes=3)
+    for batch in batches():
+        running.feed(batch)
+    running.close()
+    return sorted(map(str, running.rows("all").to_pylist()))
+
+
+def rows_of(table: pa.Table | None) -> list[str]:
+    return [] if table is None else sorted(map(str, table.to_pylist()))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_outputs_flow_on_what_is_left_and_final_ones_replace_them(processes: int) -> None:
+    sink = MemorySink()
+    running = Running(sink, processes=processes)
+    for number, batch in enumerate(batches()):
+        if number == 4:
+            running.lose("visits[1]")
+        if number == 9:
+            running.backend.add_nodes({NodeId("m"): 1.25})
+        running.feed(batch)
+        if number == 8:
+            assert running.tentative_batches() == [4, 5, 6, 7, 8]
+            assert running.coordinator.state.published[PartitionId.parse("all[0]")] == 3
+            shown = sink.versions()
+            assert shown is not None
+            tentative = shown.filter(shown["tentative"])
+            assert set(tentative["fidelity"].to_pylist()) == {0.75}
+            assert set(tentative["revision"].to_pylist()) == {0}
+            finals = rows_of(sink.rows())
+            assert all(not one["tentative"] for one in shown.to_pylist() if str(_own(one)) in finals)
+    running.end()
+    assert rows_of(sink.rows()) == expected()
+    shown = sink.versions()
+    assert shown is not None
+    assert not any(shown["tentative"].to_pylist())
+    assert rows_of(shown.drop_columns(["tentative", "fidelity", "revision"])) == expected()
+    assert 1 in shown["revision"].to_pylist()
+    assert len(running.kinds("tentative")) == 1
+    (corrected,) = running.kinds("corrected")
+    assert corrected.fields["since"] == 4
+    assert corrected.fields["through"] >= 8
+    assert running.coordinator.rollbacks == 0
+
+
+def _own(row: dict[str, object]) -> dict[str, object]:
+    return {name: value for name, value in row.items() if name not in ("tentative", "fidelity", "revision")}
+
+
+def test_it_is_in_the_progress_before_the_first_tentative_row_is_published() -> None:
+    sink = MemorySink()
+    running = Running(sink)
+    known: list[object] = []
+    right: Callable[..., bool] = sink.publish_tentative
+
+    def publish(*given: object) -> bool:
+        last = last_driver(running.storage)
+        known.append(last and last["machine"]["tentative"])
+        return right(*given)
+
+    sink.publish_tentative = publish  # type: ignore[method-assign]
+    for number, batch in enumerate(batches()[:8]):
+        if number == 4:
+            running.lose("visits[1]")
+        running.feed(batch)
+    assert known
+    assert all(one == {"all[0]": {"since": 4, "fidelity": 0.75}} for one in known)
+
+
+def test_a_restarted_process_begins_its_branch_anew_and_doubles_nothing() -> None:
+    sink = MemorySink()
+    running = Running(sink)
+    for number, batch in enumerate(batches()):
+        if number == 4:
+            running.lose("visits[3]")
+        if number in (6, 7):
+            name = "all[0]" if number == 7 else "pages[1]"
+            running.backend._restart(running.coordinator.state.placement[PartitionId.parse(name)])
+        if number == 9:
+            assert running.tentative_batches() == [4, 5, 6, 7, 8]
+            running.backend.add_nodes({NodeId("m"): 1.25})
+        running.feed(batch)
+    found = running.tentative_batches()
+    assert found == sorted(set(found))
+    running.end()
+    assert rows_of(sink.rows()) == expected()
+
+
+def test_further_losses_and_arrivals_while_tentative_give_the_same_final_rows() -> None:
+    sink = MemorySink()
+    running = Running(sink)
+    for number, batch in enumerate(batches()):
+        if number == 3:
+            running.lose("visits[1]")
+        if number == 5:
+            running.lose("pages[1]")
+        if number == 6:
+            running.backend.add_nodes({NodeId("m"): 1.25})
+        if number == 8:
+            running.lose("visits[0]")
+        if number == 9:
+            running.backend.add_nodes({NodeId("k"): 1.25, NodeId("l"): 1.25})
+        running.feed(batch)
+    assert running.tentative_batches()
+    fidelities = [one.fields["fidelity"] for one in running.kinds("tentative")]
+    assert fidelities[:2] == [0.75, pytest.approx(0.375)]
+    running.end()
+    assert rows_of(sink.rows()) == expected()
+    assert running.coordinator.state.branches.at == {}
+
+
+def test_a_driver_that_starts_again_corrects_what_the_one_before_published(tmp_path: Path) -> None:
+    storage, sink = MemoryStorage(), ParquetSink(tmp_path / "out")
+    running = Running(sink, storage)
+    for number, batch in enumerate(batches()[:8]):
+        if number == 4:
+            running.lose("visits[1]")
+        running.feed(batch)
+    assert running.tentative_batches()
+    assert (tmp_path / "out" / "_tentative").is_dir()
+    before = sink.versions()
+    assert before is not None
+    assert any(before["tentative"].to_pylist())
+    second = Running(ParquetSink(tmp_path / "out"), storage)
+    assert second.coordinator.state.branches.at
+    for batch in batches()[8:]:
+        second.feed(batch)
+    second.end()
+    assert second.coordinator.state.branches.at == {}
+    after = sink.versions()
+    assert after is not None
+    assert not any(after["tentative"].to_pylist())
+    assert rows_of(sink.rows()) == expected()
+    assert rows_of(after.drop_columns(["tentative", "fidelity", "revision"])) == expected()
+
+
+def test_functions_get_tentative_rows_and_then_final_ones_under_a_higher_revision() -> None:
+    held: dict[tuple[str, int], tuple[int, list[str]]] = {}
+    revisions: list[tuple[int, int]] = []
+
+    def final(rows: pa.Table, key: OutputKey) -> None:
+        held[str(key.query), key.batch] = (key.revision, [str(row) for row in rows.to_pylist()])
+        revisions.append((key.batch, key.revision))
+
+    def tentative(rows: pa.Table, key: OutputKey, fidelity: float) -> None:
+        assert fidelity == 0.75
+        revisions.append((key.batch, key.revision))
+        if (str(key.query), key.batch) not in held:
+            held[str(key.query), key.batch] = (key.revision, [str(row) for row in rows.to_pylist()])
+
+    running = Running(FunctionSink(final, tentative))
+    for number, batch in enumerate(batches()):
+        if number == 4:
+            running.lose("visits[1]")
+        if number == 9:
+            running.backend.add_nodes({NodeId("m"): 1.25})
+        running.feed(batch)
+    running.end()
+    assert sorted(row for _, rows in held.values() for row in rows) == expected()
+    both = {batch for batch, revision in revisions if revision == 0}
+    assert both
+    for batch in both:
+        assert [revision for at, revision in revisions if at == batch] == [0, 1]
+
+
+def test_a_final_version_without_rows_takes_tentative_rows_back(tmp_path: Path) -> None:
+    key = OutputKey(PartitionId.parse("all[0]"), BatchId(3))
+    rows, epoch = pa.table({"n": [1]}), Running().coordinator.state.epoch
+    for sink in (MemorySink(), ParquetSink(tmp_path / "out")):
+        assert sink.publish_tentative(key, rows, 0.5, epoch)
+        assert not sink.publish_tentative(key, pa.table({"n": [2]}), 0.6, epoch), "the first counts"
+        shown = sink.versions()
+        assert shown is not None
+        assert shown.to_pylist() == [{"n": 1, "tentative": True, "fidelity": 0.5, "revision": 0}]
+        sink.retract(key, rows.slice(0, 0), epoch)
+        assert sink.versions() is None
+        assert sink.rows() is None
+
+
+def test_a_branch_that_fails_costs_the_query_nothing_else() -> None:
+    fails: list[bool] = []
+
+    def check(rows: pa.Table) -> pa.Table:
+        if fails:
+            raise ValueError("no")
+        return rows
+
+    sink = MemorySink()
+    running = Running(sink, app=application(check))
+    for number, batch in enumerate(batches()):
+        if number == 4:
+            running.lose("visits[1]")
+            fails.append(True)
+        if number == 9:
+            fails.clear()
+            running.backend.add_nodes({NodeId("m"): 1.25})
+        running.feed(batch)
+    assert [one.fields["problem"] is not None for one in running.kinds("tentative-ended")] == [True]
+    assert not running.kinds("parked")
+    assert not running.kinds("failed")
+    running.end()
+    assert rows_of(sink.rows()) == expected()
+
+
+def test_a_sink_that_cannot_correct_is_refused_in_one_line() -> None:
+    with pytest.raises(BadInput) as refused:
+        Running(TransactionalSink(lambda key: False, lambda rows, key: None))
+    line = str(refused.value)
+    assert "output all" in line
+    assert "cannot correct" in line
+    assert "hf.parquet" in line
+    assert "\n" not in line
+
+
+def test_cycles_through_the_shuffle_refuse_tentative_outputs() -> None:
+    running = Running()
+    running.backend.takes_updates = False
+    with pytest.raises(BadInput, match="tentative outputs need tasks that stay"):
+        Coordinator(
+            running.program,
+            running.backend,
+            running.log,
+            {OperatorId("all"): MemorySink()},
+            lambda operator, feed: MemorySink(),
+            Progress(MemoryStorage(), "web"),
+            recovery=RecoverySettings(tentative=frozenset(running.program.outputs)),
+        )
