@@ -87,7 +87,7 @@ class Stager(Protocol):
 
 
 class Sink(Protocol):
-    """Takes outputs to the outside. It is called on the driver.
+    """Takes outputs to the outside. It is called on the driver: outputs come from a thread of its own, one by one.
 
     Only `publish` is asked of a sink: as a base class this brings the rest, and `complete` gives it to a sink of the
     user's that has no such base.
