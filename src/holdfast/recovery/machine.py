@@ -545,8 +545,10 @@ class RecoveryMachine:
                     return moving
             elif behind <= ready:
                 return dict.fromkeys(behind, mark)
-            if any(self._has_come(one, ready, mark) for one in self._groups(able, behind)):
-                targets = {**waiting, **dict.fromkeys(ready, mark)}
+            come = [one for one in self._groups(able, behind) if self._has_come(one, ready, mark)]
+            if come:
+                names = state.segments.by_name(p for one in come for p in one)
+                targets = {**waiting, **{p: mark for p in ready if state.segments.of(p) in names}}
                 moving = set_that_moves(state.graph, checkpoints.line, targets, checkpoints.outbox_from)
                 if moving:
                     return moving

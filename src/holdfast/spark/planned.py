@@ -9,6 +9,7 @@ segments only, or of backups only, is executed too: the rest is as the settings 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -76,7 +77,7 @@ class RunPlan:
     def executed_segments(self, given: Mapping[str, str]) -> PlannedSegments:
         """Return the segments that a run executes; an interval that somebody has set is that of all of them."""
         by_hand = {f"{PREFIX}checkpoint.seconds", f"{PREFIX}checkpoint.batches"} & set(given)
-        return replace(self.segments, intervals=()) if by_hand else self.segments
+        return replace(self.segments, intervals=(), shortest=math.inf) if by_hand else self.segments
 
     def event(self) -> dict[str, Any]:
         """Return what the event `plan` says."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import BadInput
-from holdfast.ids import OperatorId
+from holdfast.ids import OperatorId, SegmentId
 from holdfast.recovery.segments import ONE_SEGMENT, Segments, segments_of
 from holdfast.runtime.coordinator.pacing import SegmentInterval
 from holdfast.runtime.program import Program
@@ -37,7 +37,7 @@ class PlannedSegments:
 
     def described(self) -> list[dict[str, Any]]:
         """Return the segments as the event `plan` has them."""
-        seconds = {one.segment: one.seconds for one in self.intervals}
+        seconds = {one.segment: one.seconds for one in self.intervals if not math.isinf(one.seconds)}
         members: dict[str, list[str]] = {}
         for operator, name in self.segments.operators.items():
             members.setdefault(name, []).append(operator)
@@ -46,10 +46,10 @@ class PlannedSegments:
                 "segment": name,
                 "operators": operators,
                 "anchors": [one for one in operators if one in self.segments.anchors],
-                "interval_seconds": seconds[name],  # type: ignore[index]
+                "interval_seconds": seconds.get(SegmentId(name), self.shortest),
             }
             for name, operators in members.items()
-            if self.segments.many
+            if self.segments.many and not math.isinf(self.shortest)
         ]
 
 

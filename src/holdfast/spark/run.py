@@ -290,7 +290,7 @@ class SparkRun:
                 outputs=chosen.keep_outputs,
                 log=log,
             ),
-            settings=_planned_settings(chosen, planned),
+            settings=_planned_settings(chosen, planned, segments),
             host_of=lambda node: node.rpartition("-")[0] or str(node),
             domain_of=self.backend.domain_of,
             emit=emit,
@@ -468,12 +468,15 @@ def _bounded(pace: CycleSettings, settings: Settings) -> CycleSettings:
     return replace(pace, measure_costs=settings.measures_costs, bound_seconds=bound_seconds)
 
 
-def _planned_settings(settings: Settings, recovery: RecoverySettings) -> dict[str, object]:
+def _planned_settings(
+    settings: Settings, recovery: RecoverySettings, segments: PlannedSegments | None
+) -> dict[str, object]:
     """Return what a profile says about how the run runs: `holdfast plan explain` predicts with it."""
     return {
         "checkpoint_seconds": None if math.isinf(settings.checkpoint_seconds) else settings.checkpoint_seconds,
         "checkpoint_batches": settings.checkpoint_batches,
         "backups": sorted(str(p) for p in recovery.backup_partitions),
+        "segments": [] if segments is None else segments.described(),
         "replicas": sorted(str(p) for p in recovery.replicas),
         "data_fragments": settings.store_data_fragments,
         "parity_fragments": settings.store_parity_fragments,

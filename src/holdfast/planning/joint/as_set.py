@@ -13,19 +13,26 @@ from holdfast.topology import as_mask
 
 
 def as_set(model: JointModel, measured: Mapping[str, Any], first_code: Callable[[int, float], Coding]) -> JointPlan:
-    """Return the plan that a run's settings amount to: one segment, its backups, its code.
+    """Return the plan that a run's settings amount to: its segments, its backups, its code.
 
     `first_code`: what agents choose for so many peers and such a reliability before they have measured anything.
     """
     topology, settings = model.topology, measured.get("settings") or {}
     interval = measured.get("checkpoint_interval_seconds") or settings.get("checkpoint_seconds") or 10.0
     peers = min(32, model.peers)
+    anchors, intervals = model.sources.copy(), np.full(len(topology.operators), float(interval))
+    for segment in settings.get("segments") or ():
+        for name in segment["operators"]:
+            intervals[topology.position(name)] = float(segment["interval_seconds"])
+        for name in segment["anchors"]:
+            anchors[topology.position(name)] = True
     return JointPlan(
-        model.sources.copy(),
-        np.full(len(topology.operators), float(interval)),
+        anchors,
+        intervals,
         as_mask(topology, topology.indices(settings.get("backups") or [])),
         np.zeros(len(topology), bool),
         _code(peers, settings, measured, first_code),
+        stored_with_checkpoints=True,
     )
 
 
