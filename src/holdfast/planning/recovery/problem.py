@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +45,7 @@ class CostUnits:
     @classmethod
     def for_values(cls, costs: Floats) -> CostUnits:
         """Choose the unit for these costs. Sums of costs are whole units, so capacities round down."""
-        distinct = [Decimal(repr(value)) for value in np.unique(costs).tolist()]
-        total = float(np.sum(costs))
-        largest = 15 - math.ceil(math.log10(total)) if total > 0 else 15
-        wanted = max((_decimals(value) for value in distinct), default=0)
-        return cls(Fraction(10) ** max(min(wanted, largest), -18), wanted <= largest)
+        return _units_for(np.ascontiguousarray(costs, np.float64).tobytes())
 
     def costs(self, values: Floats) -> Ints:
         """Return costs in units, rounded up."""
@@ -70,7 +66,23 @@ class CostUnits:
 
 def as_written(value: float | Fraction) -> Fraction:
     """Return the decimal fraction a number is written as: 0.1 is a tenth."""
-    return value if isinstance(value, Fraction) else Fraction(Decimal(repr(float(value))))
+    return value if isinstance(value, Fraction) else _as_written(float(value))
+
+
+@lru_cache(maxsize=4096)
+def _as_written(value: float) -> Fraction:
+    return Fraction(Decimal(repr(value)))
+
+
+@lru_cache(maxsize=16)
+def _units_for(costs: bytes) -> CostUnits:
+    """Return the unit for costs: one recovery poses many problems of the same topology."""
+    values = np.frombuffer(costs, np.float64)
+    distinct = [Decimal(repr(value)) for value in np.unique(values).tolist()]
+    total = float(np.sum(values))
+    largest = 15 - math.ceil(math.log10(total)) if total > 0 else 15
+    wanted = max((_decimals(value) for value in distinct), default=0)
+    return CostUnits(Fraction(10) ** max(min(wanted, largest), -18), wanted <= largest)
 
 
 def _decimals(value: Decimal) -> int:
@@ -238,6 +250,8 @@ class RecoveryProblem:
         """Name a set of failed partitions as a plan; it is optimal where it reaches a bound."""
         restored = self.restored_by(taken)
         priority = int(self.priority[restored].sum())
+        if bound is None and priority == self.total_priority:
+            bound = priority  # no plan restores more than everything
         limit = share_bound(self) if bound is None else bound
         needed = self.partitions_of(self.groups_of(restored)) if len(self.queries) else np.zeros_like(taken)
         return RecoveryPlan(

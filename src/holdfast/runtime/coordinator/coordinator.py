@@ -49,7 +49,6 @@ from holdfast.recovery.events import (
     QueriesResumed,
     Timer,
 )
-from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.quarantine import read_decisions
 from holdfast.recovery.states import PLACED_STATES, PartitionState
@@ -182,7 +181,7 @@ class Coordinator:
                 where=f"application {program.name}",
                 remedy="run without replicas, or with spark.holdfast.exchange=resident",
             )
-        graph = PartitionGraph(program.topology, {name: one.deterministic for name, one in program.operators.items()})
+        graph = program.graph
         saved = progress.machine
         checkpoints = None if saved is None else Checkpoints.read(graph.order, saved["checkpoints"])
         parked: Mapping[str, Any] = {} if saved is None else saved.get("parked", {})

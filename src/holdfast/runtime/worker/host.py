@@ -65,12 +65,7 @@ class PartitionHost:
         self._failed: dict[PartitionId, Failed] = {}
         """The last step of each partition that failed."""
         self._places = 0
-        self._edges = {
-            (partition, PartitionId(route.edge.target, target)): route.edge
-            for partition in program.partitions
-            for route in program.operators[partition.operator].outputs
-            for target in route.targets(partition.index)
-        }
+        self._edges = program.edges
 
     # -- placing ----------------------------------------------------------------------------------------------------
 

@@ -121,9 +121,7 @@ class ResidentWorker:
         self._arrived: list[Block] = []
         self._unforgotten: dict[str, None] = {}
         """Snapshots that nobody needs, and that could not be deleted yet."""
-        self._senders = {
-            p: tuple(dict.fromkeys(sender for _, sender in program.streams(p))) for p in program.partitions
-        }
+        self._senders = program.senders
 
     @property
     def desired(self) -> DesiredState | None:
