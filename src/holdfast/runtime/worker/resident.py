@@ -177,6 +177,8 @@ class ResidentWorker:
             answered, self._fresh = self._fresh, False
             return Round(report=refused if answered else None, applied=desired.number)
         began, now = self._cpu_clock(), self._clock()
+        if not (self._fresh or self._mine or self._arrived or self._host.partitions):
+            return self._rest(desired)
         answers: list[Answer] = []
         fresh = self._fresh
         unsettled = self._reconcile(desired, answers)
@@ -206,6 +208,13 @@ class ResidentWorker:
         if fresh or outputs or answers:
             done.report = self._worker.report(desired, answers, outputs, self._cpu_clock() - began)
         return done
+
+    def _rest(self, desired: DesiredState) -> Round:
+        """Where nothing is to run here: forget who has subscribed in earlier epochs, and what was requested."""
+        self._here = []
+        self.publications.due(desired.epoch, lambda partition: None)
+        requests = self.subscriptions.requests(desired.epoch, {}, lambda consumer: ())
+        return Round(applied=desired.number, requests=requests, idle=True, wait=IDLE_SECONDS)
 
     def _reconcile(self, desired: DesiredState, answers: list[Answer]) -> bool:
         """Put partitions in place; return whether some are still on their way."""

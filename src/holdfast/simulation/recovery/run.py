@@ -505,7 +505,7 @@ class _Run:
                     self._found(Violation(f"{when}: {lost[0]} finds no node, though there are enough", lost))
                 self.cluster.join({self.cluster.new_name("x"): self.cluster.new_files()}, self.cluster.capacity)
                 stuck = 0
-            elif stuck > 12 or steps > MOST_STEPS:
+            elif (stuck > 12 and not self.snapshot_store.on_the_way()) or steps > MOST_STEPS:
                 if state.parked:
                     named = tuple(state.parked)
                     self._found(Violation(f"{when}: {named[0]} was asked to go on, and is still parked", named))
