@@ -269,6 +269,16 @@ def test_what_is_out_and_would_come_out_otherwise_again_keeps_its_checkpoint() -
         lose_the_checkpoint(driven, "n4")
 
 
+def test_what_a_driver_may_have_given_out_before_it_died_keeps_its_checkpoint() -> None:
+    """The sink may have what progress does not: a driver that dies between the two leaves no word of it."""
+    driven = running(unsure="c")
+    driven.cycle(7)
+    driven.checkpoint(7, durable=True)
+    driven.machine.state.published[part("c")] = BatchId(3)  # as the next driver finds it
+    with pytest.raises(CheckFailed, match="durable checkpoint at batch 7 is lost"):
+        lose_the_checkpoint(driven, "n4")
+
+
 def test_a_failed_restore_of_an_image_during_recovery_goes_to_the_global_one() -> None:
     driven = running()
     driven.lose(str(driven.node("c")))

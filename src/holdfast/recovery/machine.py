@@ -355,11 +355,14 @@ class RecoveryMachine:
     def has_older(self) -> bool:
         """Whether the durable checkpoint before the last one can take its place.
 
-        Not where an output is out that would not be made the same again.
+        Not where an output may be out that would not be made the same again: all that the last one covers. A driver
+        that died after it gave an output out, and before it wrote so, leaves no word of it; nor does a sink that failed
+        after it took one.
         """
-        older = self.state.checkpoints.line_before
+        checkpoints, graph = self.state.checkpoints, self.state.graph
+        older, last = checkpoints.line_before, checkpoints.durable_line
         return older is not None and all(
-            self.state.graph.deterministic(p) or batch <= older[p] for p, batch in self.state.published.items()
+            graph.deterministic(p) or max(batch, last[p]) <= older[p] for p, batch in self.state.published.items()
         )
 
     def _fall_back(self, event: RestoreFailed) -> None:

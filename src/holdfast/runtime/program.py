@@ -16,6 +16,7 @@ from holdfast.application.steps import BeforeStep
 from holdfast.application.windows import Rows, Session, Sliding, Window
 from holdfast.errors import BadInput
 from holdfast.ids import OperatorId, PartitionId
+from holdfast.recovery.graph import PartitionGraph
 from holdfast.runtime.blocks import LATE, OUTSIDE, SINK, Edge
 from holdfast.runtime.schemas import arrow_schema
 from holdfast.runtime.worker.operators.counted import CountWindows
@@ -116,8 +117,43 @@ class Program:
         """The output partitions."""
         return tuple(self.topology.partition(index) for index in self.topology.outputs)
 
+    @cached_property
+    def graph(self) -> PartitionGraph:
+        """Who sends to whom, as recovery needs it."""
+        return PartitionGraph(self.topology, {name: one.deterministic for name, one in self.operators.items()})
+
     def streams(self, partition: PartitionId) -> tuple[tuple[Edge, PartitionId], ...]:
         """Return a partition's input streams in the fixed order in which their rows are processed."""
+        return self._streams[partition]
+
+    def consumers(self, partition: PartitionId) -> tuple[PartitionId, ...]:
+        """Return who takes what a partition sends: other partitions, a sink, and who takes its late rows."""
+        return self._consumers[partition]
+
+    @cached_property
+    def senders(self) -> Mapping[PartitionId, tuple[PartitionId, ...]]:
+        """The partitions that every partition reads from, sources of their log."""
+        return {p: tuple(dict.fromkeys(sender for _, sender in self._streams[p])) for p in self.partitions}
+
+    @cached_property
+    def edges(self) -> Mapping[tuple[PartitionId, PartitionId], Edge]:
+        """The edge between each partition and each of its consumers."""
+        return {
+            (partition, PartitionId(route.edge.target, target)): route.edge
+            for partition in self.partitions
+            for route in self.operators[partition.operator].outputs
+            for target in route.targets(partition.index)
+        }
+
+    @cached_property
+    def _streams(self) -> Mapping[PartitionId, tuple[tuple[Edge, PartitionId], ...]]:
+        return {p: self._streams_of(p) for p in self.partitions}
+
+    @cached_property
+    def _consumers(self) -> Mapping[PartitionId, tuple[PartitionId, ...]]:
+        return {p: self._consumers_of(p) for p in self.partitions}
+
+    def _streams_of(self, partition: PartitionId) -> tuple[tuple[Edge, PartitionId], ...]:
         operator = self.operators[partition.operator]
         found: list[tuple[Edge, PartitionId]] = []
         for route in operator.inputs:
@@ -128,8 +164,7 @@ class Program:
             ]
         return tuple(found)
 
-    def consumers(self, partition: PartitionId) -> tuple[PartitionId, ...]:
-        """Return who takes what a partition sends: other partitions, a sink, and who takes its late rows."""
+    def _consumers_of(self, partition: PartitionId) -> tuple[PartitionId, ...]:
         operator = self.operators[partition.operator]
         found = [PartitionId(r.edge.target, index) for r in operator.outputs for index in r.targets(partition.index)]
         return (*found, *([PartitionId(LATE, partition.index)] if operator.sets_aside else []))

@@ -24,6 +24,7 @@ class _Objects(dict[str, bytes]):
     def __init__(self) -> None:
         super().__init__()
         self.key = secrets.token_hex(8)
+        self.changes = 0
         self.lock = threading.Lock()
         _OPEN[self.key] = self
 
@@ -46,7 +47,13 @@ class MemoryStorage:
             if key in self._objects:
                 return False
             self._objects[key] = copy
+            self._objects.changes += 1
             return True
+
+    @property
+    def changes(self) -> int:
+        """How often an object was created or deleted: where it is the same, so is all that is there."""
+        return self._objects.changes
 
     def read(self, name: str) -> pa.Buffer | None:
         """Return an object; None where there is none."""
@@ -69,7 +76,8 @@ class MemoryStorage:
         keys = [self._key(name) for name in names]
         with self._objects.lock:
             for key in keys:
-                self._objects.pop(key, None)
+                if self._objects.pop(key, None) is not None:
+                    self._objects.changes += 1
 
     def within(self, folder: str) -> MemoryStorage:
         """Return the same storage, with all names under a folder."""

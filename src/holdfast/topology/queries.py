@@ -6,6 +6,8 @@ partitions take 12.5 MB. A partition belongs to the queries of its consumers, an
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +15,8 @@ from holdfast.topology.model import Floats, Ints, Topology
 from holdfast.topology.operators import Partitioning
 
 _GATHER_BYTES = 32 * 2**20
+_KEPT_ENTRIES = 1 << 20
+"""Of a membership matrix up to this size the truth values are kept: a recovery asks for them with every plan."""
 
 
 class Queries:
@@ -51,7 +55,17 @@ class Queries:
 
     def matrix(self, queries: Ints | None = None) -> NDArray[np.bool_]:
         """Return membership as truth values, one row per query (all, or those given), one column per partition."""
-        chosen = np.arange(len(self)) if queries is None else np.asarray(queries, np.int64)
+        if queries is None and len(self) * len(self.topology) <= _KEPT_ENTRIES:
+            return self._whole
+        return self._matrix(np.arange(len(self)) if queries is None else np.asarray(queries, np.int64))
+
+    @cached_property
+    def _whole(self) -> NDArray[np.bool_]:
+        found = self._matrix(np.arange(len(self)))
+        found.setflags(write=False)
+        return found
+
+    def _matrix(self, chosen: Ints) -> NDArray[np.bool_]:
         bits = self._bits[:, chosen >> 3] >> (chosen & 7).astype(np.uint8) & np.uint8(1)
         return np.ascontiguousarray(bits.T).astype(bool)
 

@@ -170,6 +170,11 @@ def best_density(
 
     `exchanges` limits the rounds of exchange; 0 is the paper's algorithm alone.
     """
+    if int(problem.group_cost.sum()) <= problem.capacity and len(problem.queries) <= ALL_PAIRS_UP_TO:
+        # All of it fits, so every seed grows into the plan that restores everything.
+        paid = int(np.count_nonzero(problem.query_cost))
+        everything = problem.partitions_of(np.ones(len(problem.group_cost), bool))
+        return problem.plan("best-density", everything, seeds=paid * (paid + 1) // 2)
     found = grow_candidates(problem, most_pairs=most_pairs)
     best = exchanged(problem, found.restored[0], exchanges)
     taken = use_leftover(problem, problem.partitions_of(problem.groups_of(best)))

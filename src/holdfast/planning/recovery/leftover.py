@@ -43,9 +43,11 @@ class OneRoom:
 def use_leftover(problem: RecoveryProblem, taken: Mask, room: Room | None = None) -> Mask:
     """Return `taken` (a mask over the failed partitions) with what else fits, query by query, densest first."""
     taken = taken.copy()
+    asked = problem.restored_by(taken)
+    if asked.all():
+        return taken
     room = room or OneRoom(problem.capacity - problem.cost_of(taken))
     ready = UpstreamReady(problem)
-    asked = problem.restored_by(taken)
     needed = problem.group_of >= 0
     share = np.zeros(len(problem.partitions))
     share[needed] = problem.cost[needed] / problem.sharing[problem.group_of[needed]]

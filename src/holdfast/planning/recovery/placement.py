@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
@@ -44,7 +45,12 @@ class RecoveryNode:
                 field="bound",
                 remedy="give a number up to 1, like 0.8",
             )
-        return max(Fraction(0), as_written(bound) * as_written(self.capacity) - as_written(self.used))
+        return _room(bound, float(self.capacity), float(self.used))
+
+
+@lru_cache(maxsize=1024)
+def _room(bound: float, capacity: float, used: float) -> Fraction:
+    return max(Fraction(0), as_written(bound) * as_written(capacity) - as_written(used))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +260,12 @@ def placement_problems(
     if set(placed.placement) != set(placed.plan.recover):
         found.append("what is placed is not what is recovered")
     rooms = dict(zip([node.id for node in nodes], rooms_of(problem, nodes, bound), strict=True))
-    for partition, node in placed.placement.items():
+    costs = problem.units.costs(problem.topology.cost[problem.topology.indices(placed.placement)])
+    for (partition, node), cost in zip(placed.placement.items(), costs.tolist(), strict=True):
         if node not in rooms:
             found.append(f"{partition} is on {node}, which is not there")
             continue
-        rooms[node] -= int(problem.units.costs(problem.topology.cost[[problem.topology.index(partition)]])[0])
+        rooms[node] -= cost
     found += [
         f"{node} is above its bound by {problem.units.value(-room):g}" for node, room in rooms.items() if room < 0
     ]

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +45,7 @@ class CostUnits:
     @classmethod
     def for_values(cls, costs: Floats) -> CostUnits:
         """Choose the unit for these costs. Sums of costs are whole units, so capacities round down."""
-        distinct = [Decimal(repr(value)) for value in np.unique(costs).tolist()]
-        total = float(np.sum(costs))
-        largest = 15 - math.ceil(math.log10(total)) if total > 0 else 15
-        wanted = max((_decimals(value) for value in distinct), default=0)
-        return cls(Fraction(10) ** max(min(wanted, largest), -18), wanted <= largest)
+        return _units_for(np.ascontiguousarray(costs, np.float64).tobytes())
 
     def costs(self, values: Floats) -> Ints:
         """Return costs in units, rounded up."""
@@ -70,7 +66,23 @@ class CostUnits:
 
 def as_written(value: float | Fraction) -> Fraction:
     """Return the decimal fraction a number is written as: 0.1 is a tenth."""
-    return value if isinstance(value, Fraction) else Fraction(Decimal(repr(float(value))))
+    return value if isinstance(value, Fraction) else _as_written(float(value))
+
+
+@lru_cache(maxsize=4096)
+def _as_written(value: float) -> Fraction:
+    return Fraction(Decimal(repr(value)))
+
+
+@lru_cache(maxsize=16)
+def _units_for(costs: bytes) -> CostUnits:
+    """Return the unit for costs: one recovery poses many problems of the same topology."""
+    values = np.frombuffer(costs, np.float64)
+    distinct = [Decimal(repr(value)) for value in np.unique(values).tolist()]
+    total = float(np.sum(values))
+    largest = 15 - math.ceil(math.log10(total)) if total > 0 else 15
+    wanted = max((_decimals(value) for value in distinct), default=0)
+    return CostUnits(Fraction(10) ** max(min(wanted, largest), -18), wanted <= largest)
 
 
 def _decimals(value: Decimal) -> int:
@@ -137,16 +149,33 @@ class RecoveryProblem:
         self.queries: Ints = np.flatnonzero(member.any(axis=1))
         """The failed queries, as numbers among all; arrays over queries below are in this order."""
         self.priority: Ints = self.all_queries.priority[self.queries]
-        self._group_up(member[self.queries])
+        self._needs: Mask | None = member[self.queries]
+        """Which failed partitions each failed query needs, until they are grouped."""
 
-    def _group_up(self, member: Mask) -> None:
-        packed = np.ascontiguousarray(np.packbits(member, axis=0).T)
+    @property
+    def group_of(self) -> Ints:
+        """The group of each failed partition; -1 where no query needs it."""
+        return self._groups[0]
+
+    @property
+    def member(self) -> Mask:
+        """Whether a query (row) needs a group (column)."""
+        return self._groups[1]
+
+    @property
+    def group_cost(self) -> Ints:
+        """What each group costs."""
+        return self._groups[2]
+
+    @cached_property
+    def _groups(self) -> tuple[Ints, Mask, Ints]:
+        """The group of each failed partition, who needs a group, and what it costs; who checks a plan needs none."""
         if not len(self.queries) or not len(self.partitions):
-            self.group_of: Ints = np.full(len(self.partitions), -1)
-            """The group of each failed partition; -1 where no query needs it."""
-            self.member: Mask = np.zeros((len(self.queries), 0), bool)
-            self.group_cost: Ints = np.zeros(0, np.int64)
-            return
+            nobody = np.full(len(self.partitions), -1)
+            return nobody, np.zeros((len(self.queries), 0), bool), np.zeros(0, np.int64)
+        member, self._needs = self._needs, None
+        assert member is not None
+        packed = np.ascontiguousarray(np.packbits(member, axis=0).T)
         rows = packed.view([("", np.void, packed.shape[1])]).ravel() if packed.shape[1] else packed.ravel()
         _, first, group = np.unique(rows, return_index=True, return_inverse=True)
         # Groups in the order of their first partition, so that answers do not depend on how bits sort.
@@ -155,13 +184,10 @@ class RecoveryProblem:
         first = np.sort(first)
         useful = member[:, first].any(axis=0)
         number = np.where(useful, np.cumsum(useful) - 1, -1)
-        self.group_of = number[group]
-        self.member = np.ascontiguousarray(member[:, first[useful]])
-        """Whether a query (row) needs a group (column)."""
-        needed = self.group_of >= 0
-        self.group_cost = np.bincount(
-            self.group_of[needed], self.cost[needed].astype(float), minlength=self.member.shape[1]
-        ).astype(np.int64)
+        group_of, needs = number[group], np.ascontiguousarray(member[:, first[useful]])
+        needed = group_of >= 0
+        cost = np.bincount(group_of[needed], self.cost[needed].astype(float), minlength=needs.shape[1])
+        return group_of, needs, cost.astype(np.int64)
 
     @cached_property
     def query_cost(self) -> Ints:
@@ -186,7 +212,7 @@ class RecoveryProblem:
 
     def with_capacity(self, capacity: float) -> RecoveryProblem:
         """Return the same problem with another capacity, in the same units, nothing computed again."""
-        other = object.__new__(RecoveryProblem)
+        other, _ = object.__new__(RecoveryProblem), self._groups
         other.__dict__.update(self.__dict__)
         other.capacity = self.units.capacity(capacity)
         return other
@@ -238,6 +264,8 @@ class RecoveryProblem:
         """Name a set of failed partitions as a plan; it is optimal where it reaches a bound."""
         restored = self.restored_by(taken)
         priority = int(self.priority[restored].sum())
+        if bound is None and priority == self.total_priority:
+            bound = priority  # no plan restores more than everything
         limit = share_bound(self) if bound is None else bound
         needed = self.partitions_of(self.groups_of(restored)) if len(self.queries) else np.zeros_like(taken)
         return RecoveryPlan(

@@ -53,7 +53,6 @@ from holdfast.recovery.events import (
     QueriesResumed,
     Timer,
 )
-from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.quarantine import read_decisions
 from holdfast.recovery.states import PLACED_STATES, PartitionState
@@ -207,7 +206,7 @@ class Coordinator:
                     remedy="run without tentative outputs, or with spark.holdfast.exchange=resident",
                 )
             check_sinks(sorted(recovery.tentative), sinks, f"application {program.name}")
-        graph = PartitionGraph(program.topology, {name: one.deterministic for name, one in program.operators.items()})
+        graph = program.graph
         saved = progress.machine
         checkpoints = None if saved is None else Checkpoints.read(graph.order, saved["checkpoints"])
         parked: Mapping[str, Any] = {} if saved is None else saved.get("parked", {})

@@ -177,7 +177,7 @@ class ParquetSink(Sink):
 
     def outputs(self) -> dict[OutputKey, pa.Table]:
         """Return the newest revision of every output, in the order of batch and query."""
-        return dict(self._read_by_key(lambda file: pq.read_table(file, use_threads=False)))
+        return dict(self._read_by_key(lambda file: pq.ParquetFile(file).read(use_threads=False)))
 
     def _read(self, read: Callable[[pa.BufferReader], _T]) -> list[_T]:
         """Return what `read` makes of every output that is there."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -164,6 +164,13 @@ def next_pointer(chain: VersionChain | None, pointer: Pointer | None, epoch: Epo
     return Pointer(epoch, None if chain.last is None else chain.last.id)
 
 
+class _Outbox(NamedTuple):
+    """What a batch gave, and how much that is."""
+
+    sent: Sent
+    nbytes: int
+
+
 class MemoryStore:
     """Versions in memory, for tests, the simulator and a first try."""
 
@@ -171,7 +178,7 @@ class MemoryStore:
         self._pointers: dict[PartitionId, Pointer] = {}
         self._commits: dict[PartitionId, dict[VersionId, Commit]] = {}
         self._segments: dict[PartitionId, dict[FileName, list[pa.Table]]] = {}
-        self._blocks: dict[PartitionId, dict[FileName, Sent]] = {}
+        self._blocks: dict[PartitionId, dict[FileName, _Outbox]] = {}
         self._counter = 0
 
     def chain(self, partition: PartitionId) -> VersionChain | None:
@@ -208,7 +215,8 @@ class MemoryStore:
         if segments:
             self._segments.setdefault(partition, {})[name] = segments
         if added.blocks:
-            self._blocks.setdefault(partition, {})[name] = by_receiver(added.blocks)
+            size = sum(block.rows.nbytes for block in added.blocks if block.rows is not None)
+            self._blocks.setdefault(partition, {})[name] = _Outbox(by_receiver(added.blocks), size)
         commits[commit.id] = kept
         return kept
 
@@ -221,7 +229,10 @@ class MemoryStore:
 
     def sent(self, commit: Commit) -> Sent | None:
         """See VersionStore."""
-        return {} if commit.blocks is None else self._blocks.get(commit.partition, {}).get(commit.blocks)
+        if commit.blocks is None:
+            return {}
+        held = self._blocks.get(commit.partition, {}).get(commit.blocks)
+        return None if held is None else held.sent
 
     def forget(self, partition: PartitionId, states: set[VersionId], blocks_from: BatchId) -> None:
         """See VersionStore."""
@@ -254,11 +265,4 @@ class MemoryStore:
 
     def kept_bytes(self) -> int:
         """See VersionStore."""
-        return sum(
-            block.rows.nbytes
-            for files in self._blocks.values()
-            for sent in files.values()
-            for blocks in sent.values()
-            for block in blocks
-            if block.rows is not None
-        )
+        return sum(held.nbytes for files in self._blocks.values() for held in files.values())

@@ -62,15 +62,12 @@ class PartitionHost:
         self.node, self.epoch = node, epoch
         self._versions, self._guard, self._quarantine_rows = versions, guard or NoGuard(), quarantine_rows
         self._placed: dict[PartitionId, HostedPartition] = {}
+        self._in_order: tuple[PartitionId, ...] | None = ()
+        """Those of `_placed`, inputs before consumers; None: they have changed."""
         self._failed: dict[PartitionId, Failed] = {}
         """The last step of each partition that failed."""
         self._places = 0
-        self._edges = {
-            (partition, PartitionId(route.edge.target, target)): route.edge
-            for partition in program.partitions
-            for route in program.operators[partition.operator].outputs
-            for target in route.targets(partition.index)
-        }
+        self._edges = program.edges
 
     # -- placing ----------------------------------------------------------------------------------------------------
 
@@ -124,10 +121,12 @@ class PartitionHost:
     def release(self, partition: PartitionId) -> None:
         """Stop running a partition; its files stay."""
         self._placed.pop(partition, None)
+        self._in_order = None
 
     def lose(self, partition: PartitionId) -> None:
         """Forget a partition and delete its files."""
         self._placed.pop(partition, None)
+        self._in_order = None
         self._store.drop(partition)
 
     def __contains__(self, partition: PartitionId) -> bool:
@@ -137,7 +136,9 @@ class PartitionHost:
     @property
     def partitions(self) -> tuple[PartitionId, ...]:
         """The partitions placed here, inputs before consumers."""
-        return tuple(partition for partition in self._program.partitions if partition in self._placed)
+        if self._in_order is None:
+            self._in_order = tuple(one for one in self._program.partitions if one in self._placed)
+        return self._in_order
 
     def frontier(self, partition: PartitionId) -> BatchId:
         """The last batch a partition has completed."""
@@ -475,7 +476,7 @@ class PartitionHost:
     def restore(self, snapshots: Sequence[Snapshot]) -> Ready:
         """Put a partition here from a base and the changes since, in this host's epoch."""
         commit = snapshots[-1].commit
-        self._placed.pop(commit.partition, None)
+        self.release(commit.partition)
         self._place(commit.partition, install(self._store, snapshots, self.epoch))
         return Ready(commit.partition, commit.id.batch)
 
@@ -495,6 +496,7 @@ class PartitionHost:
             self._places += 1
             placed = HostedPartition(partition, inbox, chain.pointer, dict(chain.commits), none, place=self._places)
             self._placed[partition] = placed
+            self._in_order = None
             # Its inbox is empty: what was handed to it before, it needs again.
             for sender in self._placed.values():
                 sender.handed.pop(partition, None)

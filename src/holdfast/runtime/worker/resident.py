@@ -131,9 +131,7 @@ class ResidentWorker:
         self._arrived: list[Block] = []
         self._unforgotten: dict[str, None] = {}
         """Snapshots that nobody needs, and that could not be deleted yet."""
-        self._senders = {
-            p: tuple(dict.fromkeys(sender for _, sender in program.streams(p))) for p in program.partitions
-        }
+        self._senders = program.senders
 
     @property
     def desired(self) -> DesiredState | None:
@@ -190,6 +188,8 @@ class ResidentWorker:
             answered, self._fresh = self._fresh, False
             return Round(report=refused if answered else None, applied=desired.number)
         began, now = self._cpu_clock(), self._clock()
+        if not (self._fresh or self._mine or self._arrived or self._host.partitions):
+            return self._rest(desired)
         answers: list[Answer] = []
         fresh = self._fresh
         unsettled = self._reconcile(desired, answers)
@@ -228,6 +228,13 @@ class ResidentWorker:
         """Let members of the branch go on; say whether one did."""
         self.branching.apply(desired, self._here)
         return self.branching.work(desired, busy=any(isinstance(one, Done) for one in answers))
+
+    def _rest(self, desired: DesiredState) -> Round:
+        """Where nothing is to run here: forget who has subscribed in earlier epochs, and what was requested."""
+        self._here = []
+        self.publications.due(desired.epoch, lambda partition: None)
+        requests = self.subscriptions.requests(desired.epoch, {}, lambda consumer: ())
+        return Round(applied=desired.number, requests=requests, idle=True, wait=IDLE_SECONDS)
 
     def _reconcile(self, desired: DesiredState, answers: list[Answer]) -> bool:
         """Put partitions in place; return whether some are still on their way."""

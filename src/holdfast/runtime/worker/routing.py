@@ -108,7 +108,9 @@ def _number_words(values: pa.Array) -> Hashes:
     """Return one word per value; equal numbers give equal words, whatever their type."""
     kind = values.type
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
-        plain = np.asarray(values.fill_null(False if pa.types.is_boolean(kind) else 0))
+        if values.null_count:
+            values = values.fill_null(False if pa.types.is_boolean(kind) else 0)
+        plain = np.asarray(values)
         return plain.astype(np.uint64) if plain.dtype == np.uint64 else plain.astype(np.int64).view(np.uint64)
     if pa.types.is_floating(kind):
         numbers = np.asarray(values.cast(pa.float64()).fill_null(0.0), dtype=np.float64) + 0.0  # -0.0 becomes 0.0
@@ -229,13 +231,14 @@ def spread_by_key(table: pa.Table, keys: Sequence[str], count: int) -> list[pa.T
 
 def cut(table: pa.Table, places: Ints, count: int) -> list[pa.Table | None]:
     """Cut a table by a number per row; rows keep their order within each piece."""
+    counts = np.bincount(places, minlength=count)
+    if counts[places[0]] == len(places):
+        return [table if place == places[0] else None for place in range(count)]
     small = places.astype(np.uint8 if count <= 256 else np.uint16 if count <= 65536 else np.int64)
     order = np.argsort(small, kind="stable")  # a radix sort for small numbers
-    ends = np.cumsum(np.bincount(places, minlength=count))
-    if ends[-1] == ends[int(places[0])] - (ends[int(places[0]) - 1] if places[0] else 0):
-        return [table if place == places[0] else None for place in range(count)]
     sorted_rows = table.take(pa.array(order))
-    starts = ends - np.bincount(places, minlength=count)
+    ends = np.cumsum(counts)
+    starts = ends - counts
     return [
         sorted_rows.slice(int(start), int(end - start)) if end > start else None
         for start, end in zip(starts, ends, strict=True)

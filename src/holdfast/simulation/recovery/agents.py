@@ -42,6 +42,7 @@ from holdfast.store.client.tuning import CodingTuner, TuningGoals
 from holdfast.store.wire.failures import StaleEpoch, StateMissing, Unreachable
 
 SPOOL = Path("/spool")
+_HEARTBEAT = SPOOL / "heartbeat"
 AWAY_SECONDS = 120.0
 """So long the durable folder is away, at most."""
 
@@ -278,10 +279,9 @@ class AgentSnapshots:
                     SPOOL, lambda: _PeerStore(self, machine), None, settings, self._clock, files
                 )
             files = self.files[id(machine)]
-            beat = SPOOL / "heartbeat"
-            if not files.exists(beat):
-                files.write(beat, [b""])
-            files.touch(beat)
+            if not files.exists(_HEARTBEAT):
+                files.write(_HEARTBEAT, [b""])
+            files.touch(_HEARTBEAT)
             for order in machine.orders.take():
                 if self.mischief.strikes(Fault.FETCH_LATE if order.endswith(".fetch") else Fault.SAVE_LATE):
                     machine.orders.leave(order)
@@ -295,6 +295,10 @@ class AgentSnapshots:
     def lacks_machines(self) -> bool:
         """See Snapshots: on a single one nothing is safe."""
         return sum(one.alive for one in self.machines) < 2
+
+    def on_the_way(self) -> bool:
+        """See Snapshots: agents and threads do it, and whoever calls them moves the clock."""
+        return False
 
     def known(self) -> int:
         """Return how many machines the driver knows."""

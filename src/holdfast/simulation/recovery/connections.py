@@ -34,8 +34,12 @@ class Events:
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Let something happen so many seconds from now."""
+        self.at(self._clock.now + seconds, action)
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        """Let something happen at a time; of what happens at one time, in the order in which it is said."""
         self._count += 1
-        heapq.heappush(self._heap, (self._clock.now + seconds, self._count, action))
+        heapq.heappush(self._heap, (when, self._count, action))
 
     @property
     def now(self) -> float:
@@ -81,6 +85,8 @@ class Connection:
         self.on_the_way = 0
         self._last_at = [0.0, 0.0]
         """When the last message reaches each end."""
+        self._comes_at = [0.0, 0.0]
+        """The same as the clock will say it: reckoned from two moments, one time may differ in its last bits."""
         self._cut_at = [math.inf, math.inf]
         """What would reach an end after this is lost."""
         self._late = [0.0, 0.0]
@@ -94,16 +100,18 @@ class Connection:
             extra += self._draw.uniform(0.05, 6)
         at = max(self._last_at[other], now + self._draw.uniform(*TRAVELS) + extra)
         self._last_at[other] = at
-        self._schedule(other, message, at)
+        self._comes_at[other] = max(self._comes_at[other], now + (at - now))
+        self._schedule(other, message, at, self._comes_at[other])
         if repeatable and self._mischief.strikes(Fault.FRAME_REPEATED):
             self.repeated = True
-            self._schedule(other, message, at + self._draw.choice((0.0, 0.1, 3.0, 20.0)))
+            again = at + self._draw.choice((0.0, 0.1, 3.0, 20.0))
+            self._schedule(other, message, again, now + (again - now))
         if self._mischief.strikes(Fault.CUT_IN_FRAME):
             self.cut()
 
-    def _schedule(self, end: int, message: Message, at: float) -> None:
+    def _schedule(self, end: int, message: Message, at: float, comes_at: float) -> None:
         self.on_the_way += 1
-        self._events.after(at - self._clock.now, lambda: self._arrive(end, message, at))
+        self._events.at(comes_at, lambda: self._arrive(end, message, at))
 
     def _arrive(self, end: int, message: Message, at: float) -> None:
         if self._late[end] and self.is_open[end] and at <= self._cut_at[end]:

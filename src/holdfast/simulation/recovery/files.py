@@ -35,7 +35,8 @@ class Disk:
 
     def __init__(self, mischief: Mischief, clock: Callable[[], float]) -> None:
         self.mischief, self.clock = mischief, clock
-        self.files: dict[Path, SimulatedFile] = {}
+        self.files: dict[str, SimulatedFile] = {}
+        """By path."""
         self.folders: set[Path] = set()
         self.full_until = -1.0
         self.count = 0
@@ -53,6 +54,12 @@ class Disk:
                 file.data = b""
             else:
                 file.data = file.data[: draw.randrange(len(file.data) + 1)]
+
+    def names(self, folder: Path) -> list[str]:
+        """Return the names of the files in a folder."""
+        prefix = f"{folder}/"
+        inside = [path.removeprefix(prefix) for path in self.files if path.startswith(prefix)]
+        return sorted(name for name in inside if "/" not in name)
 
     def is_full(self) -> bool:
         """Whether there is no room now: it stays so for a while."""
@@ -95,22 +102,22 @@ class ProcessFiles(SpoolFiles):
 
     def exists(self, path: Path) -> bool:
         """See SpoolFiles."""
-        return path in self._call().files
+        return str(path) in self._call().files
 
     def names(self, folder: Path) -> list[str]:
         """See SpoolFiles."""
-        return sorted(path.name for path in self._call().files if path.parent == folder)
+        return self._call().names(folder)
 
     def write(self, path: Path, pieces: Sequence[bytes | memoryview]) -> None:
         """See SpoolFiles: who is killed inside leaves a part, who finds no room leaves nothing."""
         disk = self._call()
-        if path in disk.files:
+        if str(path) in disk.files:
             raise FileExistsError(errno.EEXIST, "File exists")
         if disk.is_full():
             raise OSError(errno.ENOSPC, "No space left on device")
         data = b"".join(bytes(piece) for piece in pieces)
-        disk.files[path] = SimulatedFile(data[: len(data) // 2], disk.clock())
-        self._call().files[path] = SimulatedFile(data, disk.clock())
+        disk.files[str(path)] = SimulatedFile(data[: len(data) // 2], disk.clock())
+        self._call().files[str(path)] = SimulatedFile(data, disk.clock())
 
     def read(self, path: Path, most: int | None = None) -> bytes:
         """See SpoolFiles."""
@@ -132,19 +139,19 @@ class ProcessFiles(SpoolFiles):
     def rename(self, path: Path, target: Path) -> None:
         """See SpoolFiles."""
         file = self._file(path, damaged=False)
-        del self._disk.files[path]
-        self._disk.files[target] = file
+        del self._disk.files[str(path)]
+        self._disk.files[str(target)] = file
 
     def link(self, path: Path, target: Path) -> None:
         """See SpoolFiles."""
         file = self._file(path, damaged=False)
-        if target in self._disk.files:
+        if str(target) in self._disk.files:
             raise FileExistsError(errno.EEXIST, "File exists")
-        self._disk.files[target] = file
+        self._disk.files[str(target)] = file
 
     def remove(self, path: Path) -> None:
         """See SpoolFiles."""
-        self._call().files.pop(path, None)
+        self._call().files.pop(str(path), None)
 
     def changed_at(self, path: Path) -> float:
         """See SpoolFiles."""
@@ -156,8 +163,9 @@ class ProcessFiles(SpoolFiles):
 
     def _file(self, path: Path, *, damaged: bool = True) -> SimulatedFile:
         disk = self._call()
-        if path not in disk.files:
+        file = disk.files.get(str(path))
+        if file is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
         if damaged and disk.mischief.strikes(Fault.READ_ERROR):
             raise OSError(errno.EIO, "Input/output error")
-        return disk.files[path]
+        return file

@@ -545,8 +545,9 @@ class ResidentCluster(SimulatedCluster):
             self.kill([member.name])
 
     def _is_current(self, process: Process) -> bool:
-        held = self._held.get(process.node)
-        return self.members.get(process.node) is process.member and held is not None and held.token == process.token
+        member = process.member
+        held = self._held.get(member.name)
+        return held is not None and held.token == process.token and self.members.get(member.name) is member
 
     def _restart(self, member: Member, index: int) -> None:
         if self.members.get(member.name) is member and member.name in self._held and member.name not in self._frozen:

@@ -22,7 +22,6 @@ from holdfast.runtime.blocks import DEAD_LETTERS
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.feeding import feed_until_end, log_batches
-from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.runtime.coordinator.status import has_room
 from holdfast.runtime.io.intake import MicroBatch
 from holdfast.runtime.io.parquet_sink import ParquetSink
@@ -200,7 +199,7 @@ class _Run:
 
     def _last_parked(self) -> tuple[int, set[str]]:
         """Return what is parked, as the last progress says, and by which claim."""
-        last = last_driver(self.world.objects)
+        last = self.world.last_driver()
         machine = None if last is None else last["machine"]
         return 0 if last is None else int(last["claim"]), set((machine or {}).get("parked", ()))
 
@@ -365,7 +364,7 @@ class _Run:
 
     def _last_claim(self) -> int:
         """Return the last claim that anybody has taken; who took it may have died of it."""
-        last = last_driver(self.world.objects)
+        last = self.world.last_driver()
         return 0 if last is None else int(last["claim"])
 
     def _turn(self) -> None:
@@ -536,7 +535,7 @@ class _Run:
                     self._found(Violation(f"{when}: {lost[0]} finds no node, though there are enough", lost))
                 self.cluster.join({self.cluster.new_name("x"): self.cluster.new_files()}, self.cluster.capacity)
                 stuck = still = 0
-            elif stuck > 12 or steps > MOST_STEPS:
+            elif (stuck > 12 and not self.snapshot_store.on_the_way()) or steps > MOST_STEPS:
                 if state.parked:
                     named = tuple(state.parked)
                     self._found(Violation(f"{when}: {named[0]} was asked to go on, and is still parked", named))

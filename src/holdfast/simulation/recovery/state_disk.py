@@ -38,23 +38,23 @@ class SimulatedStateFiles(StateFiles):
 
     def names(self, folder: Path) -> list[str]:
         """See StateFiles."""
-        return sorted(path.name for path in self.call().files if path.parent == folder)
+        return self.call().names(folder)
 
     def exists(self, path: Path) -> bool:
         """See StateFiles."""
-        return path in self.call().files
+        return str(path) in self.call().files
 
     def create(self, path: Path) -> None:
         """See StateFiles: an empty file needs no room."""
         disk = self.call()
-        if path in disk.files:
+        if str(path) in disk.files:
             raise FileExistsError(errno.EEXIST, "File exists")
-        disk.files[path] = SimulatedFile(b"", disk.clock())
+        disk.files[str(path)] = SimulatedFile(b"", disk.clock())
 
     def begin(self, path: Path) -> AppendFile:
         """See StateFiles."""
         self.create(path)
-        return _Appended(self, self._disk.files[path])
+        return _Appended(self, self._disk.files[str(path)])
 
     def read(self, path: Path) -> bytes:
         """See StateFiles."""
@@ -70,15 +70,16 @@ class SimulatedStateFiles(StateFiles):
 
     def remove(self, path: Path) -> None:
         """See StateFiles."""
-        self.call().files.pop(path, None)
+        self.call().files.pop(str(path), None)
 
     def _file(self, path: Path, *, damaged: bool = True) -> SimulatedFile:
         disk = self.call()
-        if path not in disk.files:
+        file = disk.files.get(str(path))
+        if file is None:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
         if damaged and disk.mischief.strikes(Fault.READ_ERROR):
             raise OSError(errno.EIO, "Input/output error")
-        return disk.files[path]
+        return file
 
 
 class _Appended(AppendFile):

@@ -89,14 +89,20 @@ class DriverStorage:
     def list(self, prefix: str = "", *, after: str = "") -> list[str]:
         """See Storage: slow, what others do meanwhile is seen or not, name by name."""
         self._outage.check(prefix, writes=False)
-        before = self._view.list(prefix, after=after)
+        before, changes = self._view.list(prefix, after=after), self._changes()
         self._touch(f"while listing {prefix}")
+        if changes is not None and changes == self._changes():
+            return before
         now = self._view.list(prefix, after=after)
         if now == before:
             return now
         self._mischief.injected[Fault.LIST_SLOW] += 1
         draw, there, since = self._mischief.draw, set(now), set(before)
         return [one for one in sorted(there | since) if (one in there and one in since) or draw.random() < 0.5]
+
+    def _changes(self) -> int | None:
+        """Return how often the storage has changed; None: it does not say."""
+        return self._view.changes if isinstance(self._view, MemoryStorage) else None
 
     def delete(self, names: Iterable[str]) -> None:
         """See Storage: one after the other."""
@@ -156,6 +162,10 @@ class LogWatch:
     """By generation."""
     decided: Decided = field(default_factory=Decided)
     """Rows that are left out."""
+    _read: tuple[bytes, dict[str, Any]] = field(default=(b"", {}))
+    """The record that was read last."""
+    _looked: tuple[int, int] = (-1, -1)
+    """How often the storage had changed, and how many batches were logged, when it last looked."""
 
     def created(self, name: str) -> None:
         """Look at an object that is new."""
@@ -163,7 +173,7 @@ class LogWatch:
         if kind == "batches":
             self._logged(BatchId(int(number)), name)
         elif kind == "progress":
-            fields = _contents(self.world, name)
+            fields = self._contents(name)
             if (problem := self.decided.written(int(number), fields["machine"])) is not None:
                 self.complain(problem)
             if fields["identity"] is not None:
@@ -175,7 +185,7 @@ class LogWatch:
     def _logged(self, batch: BatchId, name: str) -> None:
         if batch in self.batches:
             return  # of a number that was dropped: whoever wrote it must find out that it is over
-        fields = _contents(self.world, name)
+        fields = self._contents(name)
         found = {}
         for source, one in fields["sources"].items():
             pieces = tuple(piece_of(piece) for piece in one["pieces"])
@@ -210,6 +220,15 @@ class LogWatch:
             folder.was_checked(self.ranges.get((name, BatchId(earlier), index), ()))
         return tuple(tables), tuple(marks)
 
+    def _contents(self, name: str) -> dict[str, Any]:
+        """Return a record, which nobody changes."""
+        held = self.world.read(name)
+        assert held is not None
+        data = held.to_pybytes()
+        if data != self._read[0]:
+            self._read = data, dict(json.loads(data.partition(b"\n")[2]))
+        return self._read[1]
+
     def was_marked(self, batch: BatchId, generation: int) -> frozenset[SegmentId]:
         """Return the segments whose mark a batch was ever logged as; a frozen driver may know one trimmed since."""
         logged = self.batches.get(batch)
@@ -226,15 +245,21 @@ class LogWatch:
 
     def look(self) -> None:
         """See that what the newest progress needs is there: the rows of all batches after the older checkpoint."""
+        if self._looked == (self.world.changes, len(self.batches)):
+            return  # nothing was written or deleted since
         names = self.world.list("progress/")
         if not names:
             return
-        machine = _contents(self.world, names[-1])["machine"]
+        self._looked = self.world.changes, len(self.batches)
+        machine = self._contents(names[-1])["machine"]
         checkpoints = None if machine is None else machine["checkpoints"]
         there = set(self.world.list("pieces/"))
+        needed: dict[OperatorId, int] = {}
         for batch, logged in self.batches.items():
             for source, one in logged.sources.items():
-                for piece in one.pieces if batch > _needed_after(checkpoints, source) else ():
+                if source not in needed:
+                    needed[source] = _needed_after(checkpoints, source)
+                for piece in one.pieces if batch > needed[source] else ():
                     if piece.file not in there:
                         self.complain(f"{piece.file} of {source} in batch {batch} is gone, and may be needed")
 
@@ -247,12 +272,6 @@ def _needed_after(checkpoints: dict[str, Any] | None, source: OperatorId) -> int
     covered, beyond = int(checkpoints[name]), checkpoints["lines"][name]
     mine = [p for p in checkpoints["snapshots"] if PartitionId.parse(p).operator == source]
     return min((int(beyond.get(p, covered)) for p in mine), default=covered)
-
-
-def _contents(world: MemoryStorage, name: str) -> dict[str, Any]:
-    held = world.read(name)
-    assert held is not None
-    return dict(json.loads(held.to_pybytes().partition(b"\n")[2]))
 
 
 class SimulatedReader:

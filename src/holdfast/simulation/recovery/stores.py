@@ -148,6 +148,10 @@ class Snapshots(Protocol):
         """Whether there are too few machines to save anything."""
         ...
 
+    def on_the_way(self) -> bool:
+        """Whether time alone brings a snapshot that is being saved or fetched."""
+        ...
+
     def safe(self, name: str) -> bool:
         """Whether a snapshot was told to be safe, and nobody has dropped it."""
         ...
@@ -282,6 +286,11 @@ class SlowSnapshotStore:
     def lacks_machines(self) -> bool:
         """See Snapshots: it needs none."""
         return False
+
+    def on_the_way(self) -> bool:
+        """See Snapshots."""
+        now = self._clock()
+        return any(one.safe_at > now or (one.comes_at or 0.0) > now for one in self.snapshots.values())
 
     def new_driver(self) -> None:
         """See Snapshots: fetches of the nodes before count no more."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from holdfast.ids import Epoch, OperatorId
 from holdfast.runtime.coordinator.coordinator import Coordinator
@@ -122,6 +123,7 @@ class World:
         self.outage = Outage(self.mischief, self.clock)
         self.objects = MemoryStorage()
         """The run's storage as it is."""
+        self._last: tuple[int, Mapping[str, Any] | None] = (-1, None)
         self.snapshot_store: Snapshots
         if has_agents(seed):
             # Most snapshots are on the ring then, and not in the run's storage as well.
@@ -166,6 +168,12 @@ class World:
             self.foreign = [f"out/{name}/_holdfast/run.json" for name in outputs]
             for name in self.foreign:
                 self.objects.create(name, b'{"run": "another"}')
+
+    def last_driver(self) -> Mapping[str, Any] | None:
+        """Return the newest progress that anybody has written."""
+        if self._last[0] != self.objects.changes:
+            self._last = self.objects.changes, last_driver(self.objects)
+        return self._last[1]
 
     def sources_of(self, program: Program) -> dict[OperatorId, SourceProgram]:
         """Return a program's sources as this world has them: from files, or ingested."""

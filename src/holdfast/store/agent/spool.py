@@ -103,6 +103,7 @@ class Spool:
         `durable_folder`: the folder for durable copies of these snapshots; None: the folder in the agent's settings.
         """
         self.folder = Path(folder)
+        self._orders, self._answers = self.folder / "orders", self.folder / "answers"
         self.durable_folder = None if durable_folder is None else Path(durable_folder)
         self.silence_seconds = silence_seconds
         self._files = files
@@ -254,13 +255,13 @@ class Spool:
         return read_answer(self.folder, key, self._files)
 
     def _order(self, key: str, kind: str) -> Path:
-        return self.folder / "orders" / f"{key}.{kind}"
+        return self._orders / f"{key}.{kind}"
 
     def _snapshot(self, key: str) -> Path:
         return self.folder / "snapshots" / key
 
     def _lost(self, key: str) -> Path:
-        return self.folder / "answers" / f"{key}.lost"
+        return self._answers / f"{key}.lost"
 
 
 def agent_address(folder: Path | str) -> Address | None:

@@ -123,6 +123,7 @@ class SpoolOrders:
         `clock` says how long orders have been failing.
         """
         self._spool, self._open_store, self._durable = spool, open_store, durable
+        self._orders = spool / "orders"
         self._settings, self._clock, self._files = settings, clock, files
         self._store: FragmentStore | None = None
         self._opening = threading.Lock()
@@ -135,7 +136,7 @@ class SpoolOrders:
 
     def take(self) -> list[str]:
         """Return the orders that can be carried out now, each of which is taken: `carry_out` must follow."""
-        now, orders = self._clock(), self._files.names(self._spool / "orders")
+        now, orders = self._clock(), self._files.names(self._orders)
         found = []
         with self._lock:
             for gone in set(self._trouble) - set(orders):
@@ -160,7 +161,7 @@ class SpoolOrders:
         work = {"save": self._save, "durable": self._save, "fetch": self._fetch, "forget": self._forget}[kind]
         again: float | None
         try:
-            again = work(self._spool / "orders" / order, key)
+            again = work(self._orders / order, key)
         except Exception as error:
             if isinstance(error, OSError):  # a full disk: one line, for it may last
                 log.warning("order %s failed, and is tried again: %s", order, error)

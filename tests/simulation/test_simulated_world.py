@@ -1,0 +1,64 @@
+"""What the simulator itself promises to what runs in it: see FAILED_SINCE for the seeds that showed the opposite."""
+
+from __future__ import annotations
+
+import random
+
+from holdfast.ids import NodeId
+from holdfast.simulation.recovery.cluster import FakeClock
+from holdfast.simulation.recovery.connections import Connection, End, Events, Message
+from holdfast.simulation.recovery.faults import Fault, Mischief
+from holdfast.simulation.recovery.network import Network
+from holdfast.simulation.recovery.stores import SlowSnapshotStore
+
+
+def test_messages_that_one_late_one_holds_up_come_in_order() -> None:
+    """Their time is reckoned from several moments, and may differ in its last bits."""
+    draw = random.Random(1)
+    mischief = Mischief(draw, dict.fromkeys(Fault, 0.0))
+    came: list[object] = []
+    ends = [End(NodeId(name), lambda link, message: came.append(message[1]), _nothing) for name in ("a", "b")]
+    for _ in range(20):
+        clock = FakeClock()
+        events, clock.now = Events(clock), draw.uniform(0.0, 4.0)
+        link = Connection(events, clock, mischief, Network(mischief, clock, _nothing), *ends)
+        came.clear()
+        link.send(0, _message(0), draw.uniform(16.0, 60.0))
+        for number in range(1, 50):
+            clock.now += draw.uniform(0, 0.3)
+            link.send(0, _message(number))
+        while link.on_the_way:
+            events.run_next()
+        assert came == list(range(50))
+
+
+def _message(number: int) -> Message:
+    return "number", number
+
+
+def test_a_snapshot_that_is_being_saved_or_fetched_is_on_the_way() -> None:
+    """Nothing else has to move meanwhile: a run that waits for it does not stand still."""
+    clock = FakeClock()
+    mischief = Mischief(random.Random(1), dict.fromkeys(Fault, 0.0) | {Fault.SAVE_LATE: 1.0, Fault.FETCH_LATE: 1.0})
+    store = SlowSnapshotStore(mischief, clock, _fails)
+    assert not store.on_the_way()
+    store.save("one", b"rows", epoch=1, durable=True)
+    assert store.on_the_way()
+    assert store.saved("one") is None
+    clock.now += 90
+    assert not store.on_the_way()
+    assert store.saved("one") is not None
+    store.fetch("one")
+    assert store.on_the_way()
+    assert store.fetched("one") is None
+    clock.now += 60
+    assert not store.on_the_way()
+    assert store.fetched("one") is not None
+
+
+def _fails(what: str) -> None:
+    raise AssertionError(what)
+
+
+def _nothing(*given: object) -> None:
+    pass
