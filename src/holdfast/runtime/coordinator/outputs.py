@@ -128,6 +128,8 @@ class Outputs:
                     self._hand_over(Output(self._key(block), block.rows, written), epoch, done)
         self.publishing.start(epoch)
         self._collect(done)
+        self.publishing.drop(done.broken)
+        self.publishing.start(epoch)  # a call may just have ended, and others wait
         return done
 
     def completed(self, epoch: Epoch, parked: Collection[PartitionId], held: Collection[PartitionId]) -> Published:
