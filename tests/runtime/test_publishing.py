@@ -14,11 +14,15 @@ import pytest
 from holdfast import Application
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
+from holdfast.recovery.checkpoints import NOTHING
+from holdfast.runtime.blocks import SINK, Block, Edge, Header
+from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.coordinator.parking import ErrorSettings
 from holdfast.runtime.coordinator.publishing import Call, Publishing, PublishSettings, Returned, run_call
 from holdfast.runtime.coordinator.sink_threads import SinkThreads
 from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.io.sinks import FunctionSink, MemorySink, Output, OutputKey, Sink, TransactionalSink
+from holdfast.runtime.program import Program
 
 SCHEMA = {"n": "int64"}
 EPOCH = Epoch(1)
@@ -433,3 +437,35 @@ def test_threads_give_nothing_more_once_they_are_closed() -> None:
             threads.wait(LONGEST)
             found += threads.returned()
         assert [(one.key and one.key.batch, one.out) for one in found] == [(0, True), (None, False)]
+
+
+def test_what_waits_is_given_when_its_call_ends_as_reports_come() -> None:
+    """The end of a call may be taken together with reports: nothing else would begin the next one."""
+    program, sink, runner = Program(two_queries()), MemorySink(), ByHand()
+    sinks = {OperatorId("good"): MemorySink(), OperatorId("bad"): sink}
+    outputs = Outputs(program, sinks, lambda operator, feed: MemorySink(), runner=runner)
+    query = PartitionId.parse("bad[0]")
+
+    def block(batch: int) -> Block:
+        edge, receiver = Edge(query.operator, SINK), PartitionId(SINK, 0)
+        return Block(Header(edge, query, receiver, BatchId(batch), EPOCH, None), pa.table({"n": [batch]}))
+
+    def publish(*blocks: Block) -> dict[PartitionId, BatchId]:
+        return outputs.publish(blocks, {query: NOTHING}, {query: NOTHING}, EPOCH).reached
+
+    assert publish(block(0)) == {}
+    assert publish(block(1)) == {}
+    right, looks = runner.returned, list[int]()
+
+    def returned() -> list[Returned]:
+        looks.append(len(looks))
+        if looks == [0, 1]:  # it returns after what came was handed over, and before news are taken
+            runner.make()
+        return right()
+
+    runner.returned = returned  # type: ignore[method-assign]
+    assert publish(block(2)) == {query: 0}
+    assert [one.key.batch for one in runner.begun[0].outputs] == [1, 2]
+    assert not outputs.publishing.has_news
+    runner.make()
+    assert publish() == {query: 2}

@@ -139,6 +139,8 @@ class Outputs:
                     self._hand_over(self._final(block, written), epoch, done)
         self.publishing.start(epoch)
         self._collect(done)
+        self.publishing.drop(done.broken)
+        self.publishing.start(epoch)  # a call may just have ended, and others wait
         return done
 
     def completed(self, epoch: Epoch, parked: Collection[PartitionId], held: Collection[PartitionId]) -> Published:

@@ -301,8 +301,10 @@ class Publishing:
 
     @property
     def has_news(self) -> bool:
-        """Whether something has returned, or a call is out for too long."""
-        return self._runner.has_returned or any(self._is_late(one) for one in self._publishers)
+        """Whether something has returned, a call is out for too long, or one can begin."""
+        return self._runner.has_returned or any(
+            self._is_late(one) or (one.call is None and one.waiting) for one in self._publishers
+        )
 
     def _is_late(self, one: _Publisher) -> bool:
         return one.call is not None and self._clock() - one.since >= self._settings.seconds

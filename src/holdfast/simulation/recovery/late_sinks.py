@@ -87,7 +87,12 @@ class LateRunner:
 
     @property
     def has_returned(self) -> bool:
-        """See CallRunner: what is due is made, and becomes known, in any order."""
+        """See CallRunner."""
+        self._work()
+        return bool(self._found)
+
+    def _work(self) -> None:
+        """Make what is due, and let it become known, in any order."""
         late = self._late
         due = [one for one in self._out if self._is_due(one.made_at)]
         late.draw.shuffle(due)
@@ -102,13 +107,13 @@ class LateRunner:
             old = late.left.pop(late.draw.randrange(len(late.left)))
             late.mischief.injected[Fault.SINK_CALLED_AFTER_THE_END] += 1
             run_call(old.call, _nothing)
-        return bool(self._found)
 
     def _is_due(self, at: float) -> bool:
         return at <= self._late.clock() or not self._late.mischief.active
 
     def returned(self) -> Sequence[Returned]:
-        """See CallRunner."""
+        """See CallRunner: what has become known since somebody looked is among it."""
+        self._work()
         found, self._found = self._found, []
         return found
 
