@@ -68,6 +68,7 @@ FAILED_SINCE = (
     *(152, 163, 2083, 990087, 990092),
     8820053,
     123,
+    1399,
 )
 """Those that have shown one since, of the system or of the simulator itself.
 
