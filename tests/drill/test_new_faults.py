@@ -16,7 +16,7 @@ from holdfast.drill.mixed import CHANCES, draw_settings, read_faults
 from holdfast.drill.on_cluster import session_settings
 from holdfast.drill.report import fault_words
 from holdfast.drill.schedule import TAKEN_OVER_AFTER, Fault, FaultKind, make_schedule
-from holdfast.drill.settings import DrillSettings, DrillStrategy, Uniform, check_settings, read_settings
+from holdfast.drill.settings import DrillFeed, DrillSettings, DrillStrategy, Uniform, check_settings, read_settings
 from holdfast.errors import BadInput
 
 NONE = DrillSettings("traffic", nodes=6, kill=0, arrivals=Uniform(5.0, 10.0), fail_at=10.0)
@@ -124,6 +124,8 @@ def test_a_schedule_without_new_faults_is_as_it_was() -> None:
         ({"hang_for": 0.0}, "--hang-for"),
         ({"decommission": 1, "exchange": "shuffle"}, "--decommission"),
         ({"replicas": "many"}, "--replicas"),
+        ({"plan": "plan.json", "feed": DrillFeed.BATCHES}, "--plan"),
+        ({"plan": "plan.json", "strategy": DrillStrategy.STRUCTURED_STREAMING}, "--plan"),
         ({"poison": True, "strategy": DrillStrategy.STRUCTURED_STREAMING}, "--poison"),
     ],
 )

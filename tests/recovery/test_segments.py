@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 
 import pytest
@@ -257,6 +258,11 @@ def test_random_runs_with_random_segments_always_have_a_consistent_line() -> Non
                 for p, at in one.items():
                     assert at == NOTHING or state.checkpoints.at(p, at) is not None, f"seed {seed}, batch {batch}"
             assert len(set(state.checkpoints.durable_line.values())) == 1
+
+
+def test_settings_with_segments_can_be_sent() -> None:
+    settings = RecoverySettings(segments=segments_of(chain("abcd"), "c"))
+    assert pickle.loads(pickle.dumps(settings.segments)) == settings.segments
 
 
 def test_one_segment_is_the_default_and_marks_of_it_are_of_all() -> None:

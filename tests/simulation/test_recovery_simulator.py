@@ -73,6 +73,7 @@ FAILED_SINCE = (
     *(966795482120, 966795482310),
     123,
     *(1875, 2546),
+    1399,
 )
 """Those that have shown one since, of the system or of the simulator itself.
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TypeAlias
 
 from holdfast.errors import BadInput
@@ -36,15 +35,16 @@ MarkedSegments: TypeAlias = Collection[SegmentId] | None
 class Segments:
     """Which operator is in which segment, and which operators are anchors."""
 
-    operators: Mapping[OperatorId, SegmentId] = field(default_factory=lambda: MappingProxyType({}))
+    operators: Mapping[OperatorId, SegmentId] = field(default_factory=dict)
     """The segment of every operator; none: one segment has them all."""
     anchors: frozenset[OperatorId] = frozenset()
     """Operators whose inputs are kept back to their checkpoints; sources read the log, and need not be named."""
 
-    @property
-    def many(self) -> bool:
-        """Whether there are several."""
-        return len(set(self.operators.values())) > 1
+    many: bool = field(init=False, compare=False)
+    """Whether there are several."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "many", len(set(self.operators.values())) > 1)
 
     @property
     def names(self) -> tuple[SegmentId, ...]:
@@ -107,7 +107,7 @@ def segments_of(topology: Topology, anchors: Iterable[str]) -> Segments:
             ends = sorted((first(OperatorId(operator.id)), first(OperatorId(one.source))), key=place.__getitem__)
             segment[ends[1]] = ends[0]
     sources = {OperatorId(operator.id) for operator in topology.operators if not operator.inputs}
-    return Segments(MappingProxyType({name: SegmentId(first(name)) for name in names}), named - sources)
+    return Segments({name: SegmentId(first(name)) for name in names}, named - sources)
 
 
 def unstored_tail(

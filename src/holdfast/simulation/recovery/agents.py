@@ -238,6 +238,8 @@ class AgentSnapshots:
     def node_killed(self, name: NodeId) -> None:
         """A node is gone: with its machine, by a crash of it that the disk survives, or alone."""
         machine, fate = self._machine_of[name], self.mischief.draw.random()
+        if self.over and name in self._in_use:
+            return  # an old driver loses a node that the next one has: it goes on there
         self._in_use.discard(name)
         if machine.name != name:
             return  # a node of an earlier driver: another one has the machine
