@@ -124,11 +124,12 @@ def test_a_killed_nodes_query_goes_on_tentatively_and_is_corrected(
     assert state.published[query] < 9, "the final output of batch 9 cannot be there"
     final = {str(row.asDict()) for row in hf.read(spark, place).collect()}
     shown = [row.asDict() for row in hf.read(spark, place, tentative=True).collect()]
-    predicted = state.branches.at[query].fidelity
-    assert 0.0 < predicted < 1.0
+    predicted = {one.fields["fidelity"] for one in events if one.kind == "tentative"}
+    assert all(0.0 < one < 1.0 for one in predicted)
     marked = [row for row in shown if row["tentative"]]
     assert marked
-    assert {(row["fidelity"], row["revision"]) for row in marked} == {(predicted, 0)}
+    assert {row["fidelity"] for row in marked} <= predicted
+    assert {row["revision"] for row in marked} == {0}
     own = [{name: row[name] for name in row if name not in VERSION_COLUMNS} for row in shown if not row["tentative"]]
     assert {str(row) for row in own} == final
     more_executors(spark, cluster)
