@@ -164,6 +164,16 @@ def test_what_a_driver_wrote_is_awaited_by_the_next_up_to_the_last_batch_of_the_
     assert not state.branches.at[p("o")].active
 
 
+def test_a_start_where_partitions_come_one_by_one_is_no_outage() -> None:
+    state = ClusterState(PartitionGraph(topology()), RecoverySettings(level_lag=0, tentative=frozenset({p("o")})))
+    machine = RecoveryMachine(state)
+    seen = machine.handle(NodesArrived({NodeId(f"n{number}"): 1.25 for number in range(7)}))
+    for late in (p("s", 0), p("s", 1)):
+        there = {one: BatchId(-1) for one in state.graph.order if one != late}
+        seen += machine.handle(PartitionsReported(state.epoch, BatchId(3), there, frozenset(there), {}, 0))
+        assert not [one for one in seen if isinstance(one, WentTentative)]
+
+
 def test_without_being_asked_for_there_is_none() -> None:
     driven = Driven(tentative=frozenset())
     driven.report(5)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import holdfast as hf
@@ -20,7 +21,7 @@ from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.progress import Progress, last_driver
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.parquet_sink import ParquetSink
-from holdfast.runtime.io.sinks import FunctionSink, MemorySink, OutputKey, Sink, TransactionalSink
+from holdfast.runtime.io.sinks import VERSION_COLUMNS, FunctionSink, MemorySink, OutputKey, Sink, TransactionalSink
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.snapshot_store import MemorySnapshotStore
 from holdfast.runtime.state.store import MemoryStore
@@ -35,7 +36,7 @@ def application(last: Callable[[pa.Table], pa.Table] = lambda rows: rows) -> hf.
     app = hf.Application("web")
     visits = app.source("visits", schema="t double, page string", event_time="t", parallelism=4)
     by_page = visits.key_by("page").window(hf.tumbling(2)).count(id="pages", parallelism=2)
-    by_page.map(last, id="all", parallelism=1, schema=None).output("all", tentative=True)
+    by_page.flat_map(last, id="all", parallelism=1, schema=None).output("all", tentative=True)
     return app
 
 
@@ -288,6 +289,31 @@ def test_a_final_version_without_rows_takes_tentative_rows_back(tmp_path: Path) 
         sink.retract(key, rows.slice(0, 0), epoch)
         assert sink.versions() is None
         assert sink.rows() is None
+
+
+def test_rows_that_only_incomplete_inputs_give_are_taken_back() -> None:
+    """Pages with few visits: of complete inputs there are none, so nothing final comes in the place of these rows."""
+
+    def few(rows: pa.Table) -> pa.Table:
+        return rows.filter(pc.less(rows["count"], 8))
+
+    sink = MemorySink()
+    running = Running(sink, app=application(few))
+    for number, batch in enumerate(batches()):
+        if number == 4:
+            running.lose("visits[1]")
+        if number == 9:
+            shown = sink.versions()
+            assert shown is not None
+            assert shown.num_rows == sum(shown["tentative"].to_pylist()) > 0
+            running.backend.add_nodes({NodeId("m"): 1.25})
+        running.feed(batch)
+    running.end()
+    assert running.kinds("corrected")
+    final = sink.rows()
+    shown = sink.versions()
+    assert rows_of(None if shown is None else shown.drop_columns(list(VERSION_COLUMNS))) == rows_of(final)
+    assert shown is None or not any(shown["tentative"].to_pylist())
 
 
 def test_a_branch_that_fails_costs_the_query_nothing_else() -> None:

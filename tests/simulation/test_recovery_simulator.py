@@ -36,8 +36,9 @@ from holdfast.simulation.recovery.checks import output_problems
 from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.run import simulate_recovery
 
-SEEDS = (*range(220), *range(252, 288), *range(576, 600), *range(2000, 2090))
-"""Second copies in 252 to 287, which move for load from 576 on; sources are read in place from seed 2,000 on."""
+SEEDS = (*range(180), *range(252, 288), *range(576, 600), *range(1116, 1140), *range(2000, 2060))
+"""Second copies in 252 to 287, which move for load from 576 on; tentative outputs in 1,116 to 1,139; sources are read
+in place from seed 2,000 on."""
 
 pytestmark = pytest.mark.timeout(3600)
 """A busy machine is not a failure: a campaign is the longest test of the suite."""
@@ -61,6 +62,7 @@ def test_a_few_hundred_seeds_find_nothing() -> None:
     assert set(campaign.shapes) == set(SHAPES)
     assert len(campaign.strategies) == 4
     assert campaign.rollbacks > len(SEEDS) / 4
+    assert campaign.tentative > 10
 
 
 FAILED = (167, 1150, 1575, 1607, 2078, 2463, 2896, 3389, 6475, 9765, 502242)

@@ -67,6 +67,8 @@ def test_every_setting_is_read_from_its_key() -> None:
         "replicas.partitions": "speeds[0],jams",
         "replicas.algorithm": "greedy",
         "replicas.lag": "3",
+        "tentative.outputs": "pages,jams",
+        "tentative.minFidelity": "0.5",
         "recovery.strategy": "blocking",
         "recovery.incrementalAfterLosses": "4",
         "cycle.timeBudget": "0.5",

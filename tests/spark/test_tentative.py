@@ -38,7 +38,7 @@ def application(place: Path | None = None, *, tentative: bool = True, sink: obje
     app = hf.Application("web")
     visits = app.source("visits", schema="t double, page string", event_time="t", parallelism=4, cost=1.0)
     by_page = visits.key_by("page").window(hf.tumbling(1)).count(id="pages", parallelism=2, cost=1.0)
-    kept = by_page.filter("count > 0", id="all", parallelism=1, cost=1.0)
+    kept = by_page.map(lambda rows: rows, schema=None, id="all", parallelism=1, cost=1.0)
     kept.output("all", tentative=tentative, sink=sink if place is None else hf.parquet(str(place)))
     return app
 
@@ -124,11 +124,12 @@ def test_a_killed_nodes_query_goes_on_tentatively_and_is_corrected(
     assert state.published[query] < 9, "the final output of batch 9 cannot be there"
     final = {str(row.asDict()) for row in hf.read(spark, place).collect()}
     shown = [row.asDict() for row in hf.read(spark, place, tentative=True).collect()]
-    predicted = state.branches.at[query].fidelity
-    assert 0.0 < predicted < 1.0
+    predicted = {one.fields["fidelity"] for one in events if one.kind == "tentative"}
+    assert all(0.0 < one < 1.0 for one in predicted)
     marked = [row for row in shown if row["tentative"]]
     assert marked
-    assert {(row["fidelity"], row["revision"]) for row in marked} == {(predicted, 0)}
+    assert {row["fidelity"] for row in marked} <= predicted
+    assert {row["revision"] for row in marked} == {0}
     own = [{name: row[name] for name in row if name not in VERSION_COLUMNS} for row in shown if not row["tentative"]]
     assert {str(row) for row in own} == final
     more_executors(spark, cluster)
@@ -147,8 +148,9 @@ def test_a_killed_nodes_query_goes_on_tentatively_and_is_corrected(
     assert {row["revision"] for row in shown} == {0, 1}
     assert len(shown) == len(wanted)
     assert rollbacks == 0
-    (corrected,) = [one for one in events if one.kind == "corrected"]
-    assert corrected.fields["through"] >= 9
+    corrected = [one.fields for one in events if one.kind == "corrected"]
+    assert corrected[0]["since"] == 6
+    assert max(one["through"] for one in corrected) >= 9
 
 
 class TestWhatIsAsked:
@@ -193,7 +195,9 @@ class TestWhatIsAsked:
 
     def test_columns_that_say_which_version_rows_are_cannot_be_its_own(self) -> None:
         app = hf.Application("web")
-        app.source("visits", schema="t double, revision string").filter("t > 0", id="all").output(tentative=True)
+        app.source("visits", schema="t double, revision string").filter(lambda rows: rows["t"], id="all").output(
+            tentative=True
+        )
         with pytest.raises(BadInput, match="a column 'revision' of its own"):
             self.found(Settings(), app)
 

@@ -67,6 +67,8 @@ class Branches:
     now: Branch = field(default_factory=Branch)
     away: set[PartitionId] = field(default_factory=set)
     """Partitions that were lost or rolled back, and have not been level with their senders, or the log, since."""
+    whole: set[PartitionId] = field(default_factory=set)
+    """Queries that have been whole since the driver began: a start, where partitions come one by one, is no outage."""
     failed: dict[PartitionId, str] = field(default_factory=dict)
     """Queries whose branch failed in this outage, and why: they give no tentative outputs until it is over."""
     rates: Topology | None = None
@@ -107,8 +109,13 @@ def branch_of(state: ClusterState) -> Branch:
     asked = [q for q in state.graph.outputs if q in state.settings.tentative and _may_have(state, q)]
     if not asked or not state.settings.promotes:
         return Branch()
-    gone = {p for p in state.graph.order if p in state.branches.away or state.partitions[p].state not in LIVE_STATES}
-    torn = [q for q in asked if not gone.isdisjoint(state.graph.members(q))]
+    gone, lost = gone_of(state), set(state.lost)
+    torn = [
+        q
+        for q in asked
+        if not gone.isdisjoint(state.graph.members(q))
+        and (q in state.branches.whole or not lost.isdisjoint(state.graph.members(q)))
+    ]
     if not torn:
         return Branch()
     kept = what_is_kept(state, gone)
@@ -125,6 +132,12 @@ def branch_of(state: ClusterState) -> Branch:
         if forged or any(s in members for s in senders):
             members[p] = forged
     return Branch(members, queries, tuple(p for p in state.graph.order if p in holes and p in serving))
+
+
+def gone_of(state: ClusterState) -> set[PartitionId]:
+    """Return the partitions that give nothing now: they are not live, or are back and behind."""
+    away, partitions = state.branches.away, state.partitions
+    return {p for p in state.graph.order if p in away or partitions[p].state not in LIVE_STATES}
 
 
 def _may_have(state: ClusterState, query: PartitionId) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from holdfast.ids import BatchId, PartitionId
-from holdfast.recovery.branches import Branch, TentativeQuery, branch_of
+from holdfast.recovery.branches import Branch, TentativeQuery, branch_of, gone_of
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import BranchChanged, BranchEnded, Changed, Corrected, Effect, WentTentative
 from holdfast.recovery.states import LIVE_STATES, Cause
@@ -44,6 +44,8 @@ class BranchLifecycle:
         )
         if seen != self._seen:
             self._seen = seen
+            gone = gone_of(state)
+            branches.whole |= {q for q in state.graph.outputs if gone.isdisjoint(state.graph.members(q))}
             self._change(branch_of(state))
         self._corrected()
 

@@ -1,8 +1,8 @@
 """Blocks: the rows of one batch on one edge from one partition to another, with a header. Runs anywhere.
 
-A block is atomic. One without rows is the barrier alone. (edge, from, to, batch) is its sequence number: a consumer
-drops a second copy (incremental recovery, Alg. 1, with tuples of a batch taken together). Written down, the blocks of a
-batch from one partition on one edge are together
+A block is atomic. One without rows is the barrier alone. (line, edge, from, to, batch) is its sequence number: a
+consumer drops a second copy (incremental recovery, Alg. 1, with tuples of a batch taken together). Written down, the
+blocks of a batch from one partition on one edge are together
 
     4 bytes "HFB2" | u32 length of the header | u32 CRC-32 of header and rows | u64 length of the rows
     header (JSON, UTF-8) | zeros up to a multiple of 8 | rows (an Arrow IPC stream; nothing for barriers alone)
@@ -62,6 +62,7 @@ class Header:
     epoch: Epoch
     watermark: Watermark
     tentative: bool = False
+    """Whether it is of a branch's line, and not of the clean one."""
 
     @property
     def stream(self) -> tuple[Edge, PartitionId]:
@@ -71,14 +72,14 @@ class Header:
     @property
     def sequence(self) -> SequenceNumber:
         """The block's sequence number: two blocks with one number are copies."""
-        return self.edge, self.sender, self.receiver, self.batch
+        return self.tentative, self.edge, self.sender, self.receiver, self.batch
 
     def __str__(self) -> str:
         return f"{self.sender} to {self.receiver}, batch {self.batch}"
 
 
-SequenceNumber: TypeAlias = tuple[Edge, PartitionId, PartitionId, BatchId]
-"""Edge, sender, receiver, batch: two blocks with one sequence number are copies."""
+SequenceNumber: TypeAlias = tuple[bool, Edge, PartitionId, PartitionId, BatchId]
+"""Line (tentative: a branch's), edge, sender, receiver, batch: two blocks with one sequence number are copies."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

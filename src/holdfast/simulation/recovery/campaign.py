@@ -36,6 +36,8 @@ class Campaign:
     drivers: int = 0
     promotions: int = 0
     """How often second copies took their primaries' places."""
+    tentative: int = 0
+    """Batches of queries that were published as tentative."""
     violations: list[Outcome] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
@@ -49,6 +51,7 @@ class Campaign:
         self.rollbacks += outcome.rollbacks
         self.drivers += outcome.drivers
         self.promotions += outcome.promotions
+        self.tentative += outcome.tentative
         if outcome.violation is not None:
             self.violations.append(outcome)
 
@@ -66,6 +69,7 @@ class Campaign:
             "rollbacks": self.rollbacks,
             "drivers": self.drivers,
             "promotions": self.promotions,
+            "tentative": self.tentative,
             "violations": [violation_document(one) for one in self.violations],
         }
 
