@@ -81,3 +81,18 @@ def test_a_snapshot_that_lacks_unpublished_rows_replaces_none_that_holds_them() 
     assert later.stored(A, poorer, BatchId(4)) == snapshot(3, outbox_from=0), "all of them are published"
     sure = book_with(snapshot(3, outbox_from=0), marks=(3,))
     assert sure.stored(A, poorer) == snapshot(3, outbox_from=0), "its rows can be made again"
+
+
+def test_a_later_version_that_lacks_what_waiting_consumers_need_does_not_stand_for_its_batch() -> None:
+    """Restored from the first, a node lost its outbox and saved once more: a consumer that waits never came back."""
+    first = SavedSnapshot(BatchId(2), Epoch(1), outbox_from=BatchId(0))
+    later = SavedSnapshot(BatchId(2), Epoch(5), outbox_from=BatchId(3), durable=True)
+    checkpoints = Checkpoints([A])
+    checkpoints.mark(BatchId(2), durable=False)
+    assert checkpoints.stored(A, first) is None
+    checkpoints.move({A: BatchId(2)})
+    checkpoints.mark(BatchId(2), durable=True)
+    assert checkpoints.stored(A, later, needed_from=BatchId(0)) == later, "it is of no use"
+    assert checkpoints.at(A, BatchId(2)) == first
+    assert checkpoints.stored(A, later, needed_from=None) is None, "where nobody waits, it is"
+    assert checkpoints.at(A, BatchId(2)) == later

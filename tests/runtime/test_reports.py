@@ -6,6 +6,7 @@ from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.recovery.effects import Fence, GlobalCheckpoint, Place, RecoveryEnded, RollBack, Waiting
 from holdfast.recovery.events import RestoreFailed, StateMissing
+from holdfast.runtime.coordinator.coordinator import held_back
 from holdfast.runtime.coordinator.event_log import effect_line
 from holdfast.runtime.messages import (
     Failed,
@@ -86,3 +87,13 @@ def test_people_hear_of_what_changes_their_run() -> None:
     )
     assert effect_line(Waiting(2, (A,))) == "waiting for 2 nodes: 1 partition"
     assert effect_line(Fence(EPOCH, "why")) is None
+
+
+def test_rows_that_are_not_written_hold_a_partition_back_to_the_batch_before_them() -> None:
+    """Not further back: one that went back to an earlier batch would never get to them again."""
+    known = {A: NOTHING, B: NOTHING}
+    at = {A: BatchId(1), B: BatchId(7)}
+    assert held_back(at, (), known) == at
+    assert held_back(at, {(A, BatchId(3))}, known) == at
+    assert held_back(at, {(B, BatchId(6)), (B, BatchId(4))}, known) == {**at, B: BatchId(3)}
+    assert held_back(at, {(B, BatchId(4))}, known | {B: BatchId(5)}) == {**at, B: BatchId(5)}

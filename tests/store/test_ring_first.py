@@ -1,7 +1,8 @@
-"""A durable snapshot is looked for on the ring first, then in the run's storage, then on the ring once more."""
+"""A durable snapshot is looked for on the ring first, then in the run's storage, then in both once more."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -79,12 +80,22 @@ class FailingStorage(MemoryStorage):
         return super().read(name)
 
 
+class ClockFiles(SpoolFiles):
+    """Files on a clock that a test moves on."""
+
+    ahead = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.ahead
+
+
 class Node:
     """A node: spool, agent, ring, storage and a clock that the test moves."""
 
     def __init__(self, folder: Path) -> None:
         self.now, self.ring, self.storage = 0.0, Ring(), FailingStorage()
-        self.spool = Spool(folder)
+        self.files = ClockFiles()
+        self.spool = Spool(folder, files=self.files)
         self.agent = SpoolOrders(folder, lambda: self.ring, None, SpoolServiceSettings(), lambda: self.now)
         self.store = NodeSnapshotStore(self.storage, self.spool, Now(), lambda: self.now)
         (folder / "heartbeat").touch()
@@ -179,6 +190,36 @@ def test_what_neither_has_is_lost_and_says_why(node: Node) -> None:
     assert "too few fragments" in reason
     assert "not in the run's storage" in reason
     assert node.now >= 5.0, "the ring may be repairing"
+
+
+def test_a_storage_that_is_back_has_the_last_word(node: Node) -> None:
+    node.save(BASE)
+    held = node.storage.read(BASE)
+    assert held is not None
+    kept = held.to_pybytes()
+    node.storage.delete([BASE])
+    node.ring.held.clear()
+    for _ in range(5):
+        assert node.fetch(BASE) is None
+        node.now += 0.5
+    node.storage.create(BASE, kept)
+    assert node.until(BASE) == DATA
+    assert node.store.origin(BASE).folder_bytes == len(DATA)
+
+
+@pytest.mark.parametrize("name", [NAME, BASE])
+def test_who_looks_seldom_sees_every_answer_of_the_agent(node: Node, name: str) -> None:
+    """A cycle may take longer than an answer is new: it was removed unseen, and asked for again, for ever."""
+    node.save(name)
+    node.ring.held.clear()
+    found = None
+    for _ in range(6):
+        if (found := node.fetch(name)) is not None:
+            break
+        node.now += 10.0
+        node.files.ahead += 10.0
+        os.utime(node.spool.folder / "heartbeat", (node.files.now(), node.files.now()))
+    assert found == DATA if name == BASE else "too few fragments" in str(found)
 
 
 def test_storage_that_fails_is_no_storage_without_a_copy(node: Node) -> None:

@@ -202,7 +202,9 @@ class Checkpoints:
         if there is not None and there != snapshot and not self._is_better(partition, snapshot, there):
             return snapshot
         needed = None if needed_from is None or needed_from > snapshot.batch else needed_from
-        if there is not None and needed is not None and _reaches(there, needed) and not _reaches(snapshot, needed):
+        # Also one of another version: of several at a batch the latest stands for it.
+        before = self.at(partition, snapshot.batch)
+        if before is not None and needed is not None and _reaches(before, needed) and not _reaches(snapshot, needed):
             return snapshot
         snapshots[snapshot.id] = snapshot
         return there if there != snapshot else None

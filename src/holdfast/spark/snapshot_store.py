@@ -6,7 +6,7 @@ again by the next. Where a node has no agent, the storage takes everything.
 
 A restore asks the ring first, and the storage where the ring lacks a durable snapshot. Where the storage has no copy
 either, the ring is asked once more, with the patience that the agent has for snapshots that are nowhere else: peers may
-just be starting. Only then it is lost.
+just be starting. Meanwhile a storage that was away may be back, so it has the last word. Only then it is lost.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class _Place(Enum):
     RING = auto()
     STORAGE = auto()
     RING_AGAIN = auto()
+    STORAGE_AGAIN = auto()
 
 
 @dataclass(slots=True)
@@ -136,15 +137,18 @@ class NodeSnapshotStore:
                 del self._reading[name]
             return f"{name} is not in the run's storage" if missing else None
         search = self._searches.get(name)
-        if search is None or search.place is not _Place.RING_AGAIN:
-            return None
-        # A node that cannot even ask, because its disk is full or no agent runs, does not know what the ring has.
-        reason = self._spool.not_found(name)
-        if reason is None:
+        if search is not None and search.place is _Place.RING_AGAIN:
+            # A node that cannot even ask, because its disk is full or no agent runs, does not know what the ring has.
+            reason = self._spool.not_found(name)
+            if reason is not None:
+                search.place, search.since, search.ring = _Place.STORAGE_AGAIN, self._clock(), reason
+                self._reading.pop(name, None)
+                self._read(name)
+        if search is None or search.place is not _Place.STORAGE_AGAIN or not self._is_not_stored(name):
             return None
         del self._searches[name]  # who asks again begins anew
         self._reading.pop(name, None)
-        return f"{reason}; it is not in the run's storage"
+        return f"{search.ring}; it is not in the run's storage"
 
     def origin(self, name: str) -> Fetched:
         """See SnapshotStore."""
@@ -167,8 +171,10 @@ class NodeSnapshotStore:
                 return
             search.place, search.since = _Place.RING_AGAIN, self._clock()
             spool.fetch(name, again=True)
-            return
-        spool.fetch(name)
+        elif search.place is _Place.RING_AGAIN:
+            spool.fetch(name)
+        else:
+            self._read(name)
 
     def _read(self, name: str) -> None:
         if name in self._reading:

@@ -11,7 +11,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -595,10 +595,9 @@ class Coordinator:
         tentative = publish_tentative(state, self.outputs, result.tentative, done, self.parking.held)
         self._emit_published(done)
         self._counters.outbox_bytes.update(result.outbox_bytes)
-        # Where late rows are not written, a partition does not count as further: they come again, and then it does.
+        # Where late rows are not written, a partition counts as far as the batch before: they come again.
         self._not_aside = (self._not_aside | done.not_aside) - (done.aside - done.not_aside)
-        held_back = {partition for partition, _ in self._not_aside}
-        reached = {p: batch for p, batch in result.frontiers.items() if p not in held_back}
+        reached = held_back(result.frontiers, self._not_aside, {p: one.frontier for p, one in state.partitions.items()})
         self.parking.took(reached, done.reached, done.aside)
         self.handle(
             PartitionsReported(
@@ -878,6 +877,22 @@ class Coordinator:
 
     def _emit(self, kind: str, **fields: Any) -> None:
         self._emit_to(Observation(self._now(), kind, fields))
+
+
+def held_back(
+    frontiers: Mapping[PartitionId, BatchId],
+    not_aside: Collection[tuple[PartitionId, BatchId]],
+    known: Mapping[PartitionId, BatchId],
+) -> dict[PartitionId, BatchId]:
+    """Return how far partitions count, of which rows that they kept aside in these batches are not written.
+
+    Up to the batch before the first of them, and not below what is known already: a partition that went back gets there
+    again only if it counts as it goes.
+    """
+    first: dict[PartitionId, BatchId] = {}
+    for partition, batch in not_aside:
+        first[partition] = min(batch, first.get(partition, batch))
+    return {p: max(min(at, BatchId(first.get(p, at + 1) - 1)), min(at, known[p])) for p, at in frontiers.items()}
 
 
 def _epoch_fields(epoch: Epoch) -> dict[str, int]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -40,6 +41,10 @@ SILENCE_SECONDS = 10.0
 """Age of the heartbeat, in seconds, from which the agent counts as not responding."""
 AGAIN_SECONDS = 5.0
 """Seconds after which a lost snapshot may be requested again: peers may have returned."""
+ASKING_SECONDS = 300.0
+"""Who asks for a snapshot at least so often gets every answer to it: a task may look seldom, once in a cycle."""
+_MOST_ASKED = 256
+_BEHIND_SECONDS = 0.1
 FOLDERS = ("orders", "answers", "snapshots", "durable", "parts")
 
 
@@ -109,6 +114,8 @@ class Spool:
         self._files = files
         self._problems: dict[str, SaveAnswer] = {}
         self._unreachable: dict[str, str] = {}
+        self._asked_at: dict[str, float] = {}
+        """When this process last asked for each snapshot."""
         self._to_forget: list[tuple[list[str], int | None]] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -168,14 +175,25 @@ class Spool:
                 return
             if self._files.exists(order):
                 return
+            now, before = self._files.now(), self._asked(key)
             with contextlib.suppress(FileNotFoundError):
-                if not again and self._files.now() - self._files.changed_at(lost) < AGAIN_SECONDS:
-                    return
+                if not again and ((at := self._files.changed_at(lost)) > now - AGAIN_SECONDS or at >= before):
+                    return  # an answer that has come since this process last asked has not been seen
                 self._files.remove(lost)
             self._prepare(name)
             publish(self.folder, order, json.dumps({"name": name, "quick": quick}).encode(), self._files)
         except OSError as error:
             self._unreachable[key] = f"{name} cannot be fetched to this node: {error.strerror or error}"
+
+    def _asked(self, key: str) -> float:
+        """Note that a snapshot is asked for; return when it was last, infinity: not for long."""
+        now = self._files.now()
+        before = self._asked_at.pop(key, -math.inf)
+        while len(self._asked_at) >= _MOST_ASKED:
+            del self._asked_at[next(iter(self._asked_at))]
+        self._asked_at[key] = now
+        # Times of files may lie a little behind the clock.
+        return before - _BEHIND_SECONDS if now - before < ASKING_SECONDS else math.inf
 
     def fetched(self, name: str) -> pa.Buffer | None:
         """Return a fetched snapshot, mapped; the agent that fetched it has compared its checksum."""
