@@ -40,6 +40,7 @@ from holdfast.recovery.events import (
 )
 from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
+from holdfast.runtime.coordinator.publishing import InlineRunner, Publishing, PublishSettings
 from holdfast.runtime.coordinator.status import RunStatus, has_room
 from recovery.machine_driving import Driven, chain, part, star
 
@@ -539,6 +540,11 @@ def test_a_plan_that_fails_its_check_does_not_run_and_the_simplest_takes_its_pla
     assert len({node for _, node in placed.placement}) == 3
 
 
+def nothing_waits() -> SimpleNamespace:
+    """Outputs whose publishers hold nothing."""
+    return SimpleNamespace(publishing=Publishing({}, InlineRunner(), PublishSettings(), lambda: 0.0))
+
+
 def test_the_feed_does_not_wait_for_live_partitions_behind_a_lost_one() -> None:
     """Finding 6: they were counted as those that can go on, and live queries waited for dead ones."""
     driven = running()
@@ -547,7 +553,7 @@ def test_the_feed_does_not_wait_for_live_partitions_behind_a_lost_one() -> None:
     state.partitions[part("a")].frontier = BatchId(9)
     assert (driven.state("b"), driven.state("c")) == ("lost", "running")
     assert state.partitions[part("c")].frontier < 9
-    status = RunStatus(None, state, None, None)  # type: ignore[arg-type]
+    status = RunStatus(None, state, None, nothing_waits())  # type: ignore[arg-type]
     assert status.live_frontier == 9
 
 
@@ -561,7 +567,7 @@ def test_a_query_that_stands_still_does_not_hold_back_one_that_is_worth_more(beh
     low, high = state.graph.outputs
     for p in state.graph.members(high):
         state.partitions[p].frontier = BatchId(20)
-    status = RunStatus(None, state, SimpleNamespace(frontier=BatchId(20)), None)  # type: ignore[arg-type]
+    status = RunStatus(None, state, SimpleNamespace(frontier=BatchId(20)), nothing_waits())  # type: ignore[arg-type]
     assert (status.live_frontier, status.leading_frontier) == (state.partitions[low].frontier, 20)
     assert has_room(status, 8, behind) == room
     for p in state.graph.members(high):
