@@ -125,19 +125,6 @@ def moved_without_an_epoch(patch: Patch) -> None:
     patch.setattr(CopyLifecycle, "_move_for_load", move)
 
 
-def moved_before_it_is_level(patch: Patch) -> None:
-    """A partition moves for load as soon as its copy is placed, wherever that stands and whatever it keeps."""
-    right = CopyLifecycle._consider_load
-
-    def consider(self: CopyLifecycle) -> None:
-        right(self)
-        moving = self._state.copies.moving
-        if moving and all(p in self._state.copies.at for p in moving):
-            self._move_for_load()
-
-    patch.setattr(CopyLifecycle, "_consider_load", consider)
-
-
 COPY_BUGS = tuple(
     Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)
     for one in (
@@ -153,8 +140,5 @@ COPY_BUGS = tuple(
         copy_goes_on_behind_its_senders,
     )
 )
-MOVE_BUGS = tuple(
-    Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)
-    for one in (moved_without_an_epoch, moved_before_it_is_level)
-)
+MOVE_BUGS = (Bug("moved without an epoch", (moved_without_an_epoch.__doc__ or "").strip(), moved_without_an_epoch),)
 """Of moves for load."""
