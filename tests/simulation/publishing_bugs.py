@@ -95,20 +95,6 @@ def ended_call_taken_for_out(patch: Patch) -> None:
     patch.setattr(Outputs, "_collect", collect)
 
 
-def publisher_stands_idle(patch: Patch) -> None:
-    """What waits while a call is out is not given when reports come as the call ends."""
-    right = Outputs.publish
-
-    def publish(self: Outputs, *given: Any) -> Published:
-        done = right(self, *given)
-        self._collect(done)
-        return done
-
-    news = property(lambda self: self._runner.has_returned or any(map(self._is_late, self._publishers)))
-    patch.setattr(Outputs, "publish", publish)
-    patch.setattr(Publishing, "has_news", news)
-
-
 PUBLISHING_BUGS = [
     Bug(put_in.__name__.replace("_", " "), put_in.__doc__ or "", put_in)
     for put_in in (
@@ -118,6 +104,5 @@ PUBLISHING_BUGS = [
         failed_output_passed_over,
         backlog_without_a_bound,
         ended_call_taken_for_out,
-        publisher_stands_idle,
     )
 ]
