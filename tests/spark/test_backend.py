@@ -172,7 +172,7 @@ def test_a_job_that_is_cancelled_before_it_is_submitted_is_not_submitted(
     assert pinning.wait(60)
     backend.stop()
     go_on.set()
-    job.wait(60)
+    job._thread.join(60)
     assert job.ended
     assert slots.jobs == 0
 

@@ -212,8 +212,9 @@ def uncertain() -> Application:
 def until_safe(run: SparkRun) -> None:
     """Checkpoints are saved in the background: go on until the marked batch that everybody has passed is safe."""
     deadline = time.monotonic() + 300
-    while run.cycle(0.1):
-        assert time.monotonic() < deadline, "the checkpoint did not become safe"
+    publishing = run.coordinator.outputs.publishing
+    while run.cycle(0.1) or publishing.is_at_work or publishing.has_news:
+        assert time.monotonic() < deadline, "the checkpoint did not become safe, or its outputs are not out"
 
 
 def test_what_is_not_certain_waits_for_its_checkpoint_and_comes_out_once(

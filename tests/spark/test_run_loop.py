@@ -16,6 +16,7 @@ import pytest
 from holdfast import Application
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId
+from holdfast.runtime.coordinator.publishing import InlineRunner, Publishing, PublishSettings
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.program import Program
 from holdfast.spark.feed import GivenFeed
@@ -31,7 +32,12 @@ class Fake:
         self.calls: list[str] = []
         self.program = SimpleNamespace(name="fake")
         self.logged = self.processed = -1
-        self.coordinator = SimpleNamespace(status=self)
+        self.coordinator = SimpleNamespace(
+            status=self,
+            outputs=SimpleNamespace(publishing=Publishing({}, InlineRunner(), PublishSettings(), time.monotonic)),
+            busy=False,
+            read_reports=lambda: None,
+        )
         self.worked_once, self.waiting, self.waits = threading.Event(), threading.Event(), False
 
     def _call(self, name: str) -> None:
