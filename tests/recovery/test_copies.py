@@ -247,6 +247,22 @@ class TestByHand:
         assert copy_nodes(driven)["a"] == "n2"
 
 
+def test_a_copy_that_began_with_an_earlier_snapshot_than_is_counted_on_is_dropped() -> None:
+    """Seed 355199880609: it was promoted at the batch of the later snapshot, and stood before it."""
+    driven = Driven(chain("ab"), replicated("b", replica_lag=0), nodes={"n0": 9.0, "n1": 9.0})
+    driven.cycle(0)
+    state = driven.machine.state
+    copy = state.copies.at[part("b")]
+    began = copy.frontier
+    for batch in (1, 2):
+        driven.cycle(batch)
+        driven.checkpoint(batch)
+    assert copy.frontier > began, "a later snapshot is counted on"
+    driven.tell(PartitionsReported(state.epoch, driven.logged, {}, copies={part("b"): began}))
+    assert state.copies.at.get(part("b")) is not copy
+    assert [one for one in driven.effects if isinstance(one, CopyDropped)]
+
+
 class TestMoves:
     def test_a_leaving_node_is_evacuated_in_one_epoch(self) -> None:
         driven = Driven(chain("abc"), RecoverySettings(), nodes={"n0": 9.0, "n1": 9.0, "n2": 9.0})

@@ -60,6 +60,10 @@ class CopyLifecycle:
         copies = self._state.copies
         for p, frontier in frontiers.items():
             if (copy := copies.at.get(p)) is not None:
+                if copy.state is CopyState.BUILDING and frontier < copy.frontier:
+                    # `restart` counted on the later snapshot, and senders have kept no more for it since.
+                    self.drop(p, f"it has begun with batch {frontier}, an earlier snapshot than is counted on")
+                    continue
                 copy.state = CopyState.RUNNING
                 # What it has beyond its primary does not count: it is told to complete no more than that.
                 copy.frontier = max(copy.frontier, min(frontier, self._state.partitions[p].frontier))
