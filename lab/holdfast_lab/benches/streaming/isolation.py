@@ -10,10 +10,8 @@ as published. Runs on the driver.
 from __future__ import annotations
 
 import ctypes
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +31,7 @@ from holdfast.runtime.messages import OperatorFailed
 from holdfast.spark.resident_backend import ResidentBackend
 from holdfast.spark.run import SparkRun
 from holdfast.spark.settings import Settings
+from holdfast_lab.benches.streaming.arrivals import arrivals
 from holdfast_lab.benches.streaming.scaling import unchanged
 from holdfast_lab.benches.streaming.spread import Spread, median_with_interval
 
@@ -154,7 +153,7 @@ class _Run:
         """Log batches on a schedule; one of a harmed turn has a harmful row, a third into it."""
         count = max(3, int(batches_a_second * seconds))
         start, mine = time.monotonic_ns(), []
-        with self._arrivals():
+        with arrivals(self.run):
             for number in range(count):
                 due = start + int(number * 1e9 / batches_a_second)
                 while time.monotonic_ns() < due or not self._has_room():
@@ -178,23 +177,6 @@ class _Run:
 
     def _has_room(self) -> bool:
         return has_room(self.run.coordinator.status, MOST_AHEAD, self._behind)
-
-    @contextmanager
-    def _arrivals(self) -> Iterator[None]:
-        """Wake the run as batches come, as a source does."""
-        over = threading.Event()
-
-        def wake() -> None:
-            while not over.wait(0.005):
-                self.run.wake()
-
-        thread = threading.Thread(target=wake, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
 
     def result(self) -> Isolation:
         """Compare what came out with what was given."""

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +29,7 @@ from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.spark.pinned_jobs import executors_of
 from holdfast.spark.run import SparkRun
 from holdfast.spark.settings import Settings
+from holdfast_lab.benches.streaming.arrivals import arrivals
 from holdfast_lab.benches.streaming.cpu import cpu_seconds
 from holdfast_lab.benches.streaming.spread import Spread, median_with_interval
 from holdfast_lab.benches.streaming.workloads import Workload
@@ -180,27 +180,10 @@ class _Run:
         rows = sum(table.num_rows for batch in batches for table in batch.values())
         return Turn(self.share, number, rows, seconds, cpu_seconds(sessions()) - cpu)
 
-    @contextmanager
-    def arrivals(self) -> Iterator[None]:
-        """Wake the run as batches come, as a source does."""
-        over = threading.Event()
-
-        def wake() -> None:
-            while not over.wait(0.005):
-                self.run.wake()
-
-        thread = threading.Thread(target=wake, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-
     def feed(self, batches: Sequence[Mapping[str, pa.Table]], interval: float) -> None:
         """Log batches on a schedule; one that comes late does not delay the next."""
         start = time.monotonic()
-        with self.arrivals():
+        with arrivals(self.run):
             for number, batch in enumerate(batches):
                 while time.monotonic() < start + number * interval:
                     self.run.advance()

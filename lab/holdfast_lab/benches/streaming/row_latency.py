@@ -19,10 +19,8 @@ Both exchanges run on the same executors and take turns, in an order that change
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +36,7 @@ from holdfast.runtime.coordinator.status import has_room
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.spark.run import SparkRun
 from holdfast.spark.settings import Settings
+from holdfast_lab.benches.streaming.arrivals import arrivals
 from holdfast_lab.benches.streaming.cpu import cpu_seconds
 from holdfast_lab.benches.streaming.scaling import KEYS, unchanged
 
@@ -181,7 +180,7 @@ class Side:
         before, first = cpu_seconds(sessions), int(self.run.logged) + 1
         schedule = Schedule(time.monotonic_ns(), rate, max(1, int(rate * seconds)))
         taken = 0
-        with self._arrivals():
+        with arrivals(self.run, ARRIVAL_SECONDS):
             while taken < schedule.rows:
                 now = time.monotonic_ns()
                 count = schedule.due(now) - taken
@@ -194,23 +193,6 @@ class Side:
                 self.run.advance()
         self.run.run()
         self._turns.append(_Turn(schedule, first, int(self.run.logged), cpu_seconds(sessions) - before))
-
-    @contextmanager
-    def _arrivals(self) -> Iterator[None]:
-        """Wake the run as rows come, as a source does."""
-        over = threading.Event()
-
-        def wake() -> None:
-            while not over.wait(ARRIVAL_SECONDS):
-                self.run.wake()
-
-        thread = threading.Thread(target=wake, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
 
     def times(self) -> list[RowTimes]:
         """Return the phases of every row that is at the sink, by turn; what is missing or doubled is refused."""
