@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +24,7 @@ from holdfast.runtime.io.source_pieces import write_piece
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.store import StaleEpoch
 from holdfast.spark.ingest import Ingestion, IngestionStopped
-from holdfast.spark.reader_checkpoint import ReaderCheckpoint
+from holdfast.spark.reader_checkpoint import ReaderCheckpoint, sweep_folders
 from holdfast.spark.run import SparkRun
 from holdfast.spark.source_commits import drops_committed, sources_of
 from holdfast.storage.memory import MemoryStorage
@@ -414,3 +416,25 @@ def test_many_copies_become_one_and_nothing_is_left(monkeypatch: pytest.MonkeyPa
         assert len(storage.list("readers/")) <= 5
     anew = Bench(storage, claim=2)
     assert len(list((anew.places[OperatorId("left")].folder / "sources" / "0").iterdir())) == 20
+
+
+def test_folders_of_drivers_that_were_killed_are_removed_by_the_next_start_and_those_of_living_ones_stay(
+    tmp_path: Path,
+) -> None:
+    begin = (
+        "import os, sys; from holdfast.ids import OperatorId; from holdfast.spark.reader_checkpoint import *; "
+        "from holdfast.storage.memory import MemoryStorage; "
+        "one = ReaderCheckpoint(MemoryStorage(), OperatorId('words'), 1, {'files': {'metadata': '{}'}}); "
+        "print(one.folder, flush=True); sys.stdin.read()"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    killed, living = (subprocess.Popen([sys.executable, "-c", begin], **pipes) for _ in range(2))  # type: ignore[call-overload]
+    places = [Path(one.stdout.readline().strip()).parent for one in (killed, living)]
+    assert sweep_folders(tmp_path) == []
+    killed.kill()
+    killed.wait()
+    assert sweep_folders(tmp_path) == places[:1]
+    assert not places[0].exists()
+    assert (places[1] / "checkpoint" / "metadata").read_text() == "{}"
+    living.communicate()

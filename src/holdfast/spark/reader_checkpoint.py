@@ -3,18 +3,21 @@
 Runs on the driver. Spark writes down in a folder what each micro-batch holds. Two drivers that shared such a folder
 would disturb each other, and object storage is no place for it. So every driver has a folder of its own, filled at the
 start with what the last batch of the log says; the files that are new with a micro-batch go into the run's storage
-before a batch names it. The last batch decides where reading goes on, not Spark's folder.
+before a batch names it. The last batch decides where reading goes on, not Spark's folder. What a driver that was killed
+left behind is removed by the next one on its host.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import uuid4
 
 from holdfast.errors import BadInput, CheckFailed
@@ -23,6 +26,8 @@ from holdfast.storage.storage import Storage
 
 MOST_BUNDLES = 32
 """So many objects hold the files of a checkpoint at most; then they are put together into one."""
+_PREFIX = "holdfast-reader-"
+_LOCK = "driver.lock"
 
 
 class ReaderCheckpoint:
@@ -31,7 +36,9 @@ class ReaderCheckpoint:
     def __init__(self, storage: Storage, source: OperatorId, claim: int, state: Mapping[str, Any]) -> None:
         """Make the folder, with what the last batch says; with nothing, where reading begins."""
         self._storage, self._source, self._claim = storage, source, claim
-        self.folder = Path(tempfile.mkdtemp(prefix=f"holdfast-reader-{folder_name(source)}-"))
+        sweep_folders(Path(tempfile.gettempdir()))
+        self._place, self._lock = _new_folder(folder_name(source))
+        self.folder = self._place / "checkpoint"
         self._copied: set[str] = set()
         self._bundles: list[str] = list(state.get("bundles", []))
         self._replaced: list[str] = []
@@ -86,7 +93,8 @@ class ReaderCheckpoint:
 
     def remove(self) -> None:
         """Remove the folder: the storage has what counts."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self._place, ignore_errors=True)
+        self._lock.close()
 
     def _files(self, folder: str, leave_out: set[str] = frozenset()) -> dict[str, str]:  # type: ignore[assignment]
         found = {}
@@ -101,3 +109,29 @@ class ReaderCheckpoint:
         with suppress(FileNotFoundError):
             return (self.folder / name).read_text()
         return None
+
+
+def sweep_folders(temporary: Path) -> list[Path]:
+    """Remove the folders of this user's drivers that live no more: the kernel has released their locks. Return them."""
+    removed = []
+    for place in temporary.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # a driver has it, it is another user's, or somebody removes it too
+            if place.is_symlink() or place.stat().st_uid != os.getuid():
+                continue
+            with (place / _LOCK).open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(place)
+            removed.append(place)
+    return removed
+
+
+def _new_folder(name: str) -> tuple[Path, IO[str]]:
+    """Make a folder that is this process's for as long as it lives; return it with its lock."""
+    while True:
+        place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{name}-"))
+        with suppress(FileNotFoundError):
+            lock = (place / _LOCK).open("x")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if (place / _LOCK).exists():  # another start may have found it before it was locked
+                return place, lock
+            lock.close()
