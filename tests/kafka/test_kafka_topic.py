@@ -42,6 +42,11 @@ def test_how_far_queries_are_as_metadata() -> None:
         *(True, True, False, True, False, False)
     ]
     assert read_committed(None) == read_committed("") == Committed()
+    tentative = held.after_tentative(key(9), 5).after_tentative(key(8, 1), 5)
+    assert read_committed(tentative.encode()) == tentative
+    assert [tentative.has_tentative(one) for one in (key(9), key(4), key(10), key(8, 1))] == [True, True, False, True]
+    assert not tentative.has(key(9))
+    assert tentative.after([key(9)], 5).tentative == {1: 8}, "what is final is tentative no more"
     with pytest.raises(CheckFailed, match="has format 9"):
         read_committed('{"format": 9}')
 
@@ -81,6 +86,44 @@ def test_a_batch_that_comes_again_is_recognised_by_this_driver_and_by_the_next(b
     assert ids(topic) == [1, 2, 3, 4, 5]
     other = hf.kafka_topic(broker.servers, topic.name)
     assert other.publish(key(0, run="other"), table(9), Epoch.of(1, 0)), "another run has batches of its own"
+
+
+def newest(topic: TestTopic) -> dict[tuple[str, int], tuple[int, str | None, list[int]]]:
+    """Read a topic as its page says: of a query and batch the highest revision counts."""
+    found: dict[tuple[str, int], tuple[int, str | None, list[int]]] = {}
+    for one in topic.messages():
+        headers = {name.removeprefix("holdfast-"): text.decode() for name, text in one.headers()}
+        place, revision = (headers["query"], int(headers["batch"])), int(headers["revision"])
+        held = found.get(place)
+        if held is None or held[0] < revision:
+            held = found[place] = (revision, headers.get("fidelity"), [])
+        if held[0] == revision and "empty" not in headers:
+            held[2].append(json.loads(one.value())["id"])
+    return {place: (revision, fidelity, sorted(held)) for place, (revision, fidelity, held) in found.items()}
+
+
+def test_final_rows_replace_tentative_ones_for_readers_who_take_the_highest_revision(broker: KafkaBroker) -> None:
+    topic = TestTopic(broker)
+    first = hf.kafka_topic(broker.servers, topic.name, key="word", tentative=True)
+    epoch = Epoch.of(1, 0)
+    first.publish(key(0), table(1), epoch)
+    assert first.publish_tentative(key(1), table(20, 21), 0.5, epoch)
+    assert not first.publish_tentative(key(1), table(22), 0.75, epoch)
+    first.publish_tentative(key(2), table(30), 0.75, epoch)
+    assert newest(topic) == {
+        ("O[0]", 0): (1, None, [1]),
+        ("O[0]", 1): (0, "0.5", [20, 21]),
+        ("O[0]", 2): (0, "0.75", [30]),
+    }
+    second, later = hf.kafka_topic(broker.servers, topic.name, key="word", tentative=True), Epoch.of(2, 0)
+    assert not second.publish_tentative(key(2), table(31), 0.9, later), "a new driver reads how far the topic is"
+    assert second.publish(key(1), table(2), later)
+    second.retract(key(2), table(), later)
+    assert not second.publish_tentative(key(2), table(31), 0.9, later)
+    assert newest(topic) == {("O[0]", 0): (1, None, [1]), ("O[0]", 1): (1, None, [2]), ("O[0]", 2): (1, None, [])}
+    with pytest.raises(CheckFailed, match="this one is over"):
+        first.publish_tentative(key(3), table(40), 0.5, epoch)
+    assert len(topic.messages()) == 6
 
 
 def test_a_transaction_that_a_dead_driver_left_open_is_aborted(broker: KafkaBroker) -> None:

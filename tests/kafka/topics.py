@@ -75,6 +75,10 @@ class TestTopic:
 
     def records(self) -> list[tuple[bytes | None, bytes]]:
         """Return keys and values of all committed records, partition by partition."""
+        return [(one.key(), one.value()) for one in self.messages()]
+
+    def messages(self) -> list[Any]:
+        """Return all committed records, partition by partition."""
         reader = Consumer(
             {
                 "bootstrap.servers": self.broker.servers,
@@ -85,7 +89,7 @@ class TestTopic:
                 "log_level": 0,
             }
         )
-        found: list[tuple[bytes | None, bytes]] = []
+        found: list[Any] = []
         numbers = sorted(reader.list_topics(self.name, timeout=DEADLINE).topics[self.name].partitions)
         for number in numbers:
             reader.assign([TopicPartition(self.name, number, 0)])
@@ -97,7 +101,7 @@ class TestTopic:
                     continue
                 if one.error() is not None:
                     break
-                found.append((one.key(), one.value()))
+                found.append(one)
         reader.close()
         return found
 

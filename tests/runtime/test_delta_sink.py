@@ -155,6 +155,88 @@ def test_a_revision_replaces_the_rows_of_its_output_in_one_commit(tmp_path: Path
     assert sorted(row["n"] for row in by_the_log(tmp_path / "t")) == [1, 7, 20, 21]
 
 
+def versions_in(place: Path) -> list[tuple[int, bool, float, int]]:
+    rows = by_the_log(place)
+    assert sorted(row["n"] for row in rows) == numbers_in(place), "both readers see the same"
+    return sorted((row["n"], row["tentative"], row["fidelity"], row["revision"]) for row in rows)
+
+
+def test_final_rows_replace_tentative_ones_in_one_commit(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path / "t", tentative=True)
+    assert sink.corrects
+    sink.publish(key(0), table(1), AT)
+    assert sink.publish_tentative(key(1), table(20, 21), 0.5, AT)
+    assert not DeltaSink(tmp_path / "t", tentative=True).publish_tentative(key(1), table(22), 0.75, AT)
+    sink.publish_tentative(key(2), table(30), 0.75, AT)
+    sink.publish_tentative(key(1, "q[1]"), table(40), 0.5, AT)
+    assert versions_in(tmp_path / "t") == [
+        *((1, False, 1.0, 1), (20, True, 0.5, 0), (21, True, 0.5, 0), (30, True, 0.75, 0), (40, True, 0.5, 0))
+    ]
+    before = DeltaTable(str(tmp_path / "t")).version()
+    assert sink.publish_all([Output(key(1), table(2)), Output(key(2), table(), retracts=True)], AT) == [key(1), key(2)]
+    assert DeltaTable(str(tmp_path / "t")).version() == before + 1
+    expected = [(1, False, 1.0, 1), (2, False, 1.0, 1), (40, True, 0.5, 0)]
+    assert versions_in(tmp_path / "t") == expected
+    late = DeltaSink(tmp_path / "t", tentative=True)
+    assert not late.publish_tentative(key(2), table(30), 0.75, AT), "also where the final version has no rows"
+    assert not late.publish(key(1), table(2), AT)
+    late.retract(key(2), pa.table({}), AT)
+    assert versions_in(tmp_path / "t") == expected
+
+
+def test_tentative_rows_that_came_before_there_was_a_table_to_refuse_them_go_with_the_next_final_ones(
+    tmp_path: Path,
+) -> None:
+    sink = DeltaSink(tmp_path / "t", tentative=True)
+    sink.retract(key(0), pa.table({}), AT)  # no table, and no columns to make one with
+    DeltaSink(tmp_path / "t", tentative=True).publish_tentative(key(0), table(9), 0.5, AT)
+    sink.publish(key(3), table(3), AT)
+    assert versions_in(tmp_path / "t") == [(3, False, 1.0, 1)]
+
+
+def test_final_rows_that_nodes_have_written_replace_tentative_ones(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path / "t", tentative=True)
+    stager = sink.stager("web-0a1b")
+    assert stager is not None
+    sink.begin("web-1", AT)
+    sink.publish_tentative(key(0), table(9), 0.5, AT)
+    staged = stager.stage(key(0), table(1, 2))
+    assert isinstance(staged, StagedRows)
+    assert sink.adopt(key(0), staged, AT)
+    assert versions_in(tmp_path / "t") == [(1, False, 1.0, 1), (2, False, 1.0, 1)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_late_driver_s_tentative_rows_never_stay_beside_final_ones(tmp_path: Path, seed: int) -> None:
+    """One driver gives tentative rows and is frozen between look and commit; another one gives the final rows."""
+    draw, place = random.Random(seed), tmp_path / "t"
+    old, new = DeltaSink(place, tentative=True), DeltaSink(place, tentative=True)
+    final = [
+        Output(key(batch), table(), retracts=True) if draw.random() < 0.3 else Output(key(batch), table(batch))
+        for batch in range(8)
+    ]
+    given, add = 0, old._add
+
+    def late(*rest: Any) -> None:
+        nonlocal given
+        many = draw.randrange(3)
+        new.publish_all(final[given : given + many], AT)
+        given = min(len(final), given + many)
+        add(*rest)
+
+    old._add = late  # type: ignore[method-assign]
+    for batch in range(8):
+        old.publish_tentative(key(batch), table(100 + batch), 0.5, AT)
+    new.publish_all(final[given:], AT)
+    assert versions_in(place) == [(one.key.batch, False, 1.0, 1) for one in final if not one.retracts]
+
+
+def test_a_table_without_the_columns_of_versions_takes_no_tentative_rows(tmp_path: Path) -> None:
+    DeltaSink(tmp_path / "t").publish(key(0), table(1), AT)
+    with pytest.raises(BadInput, match="has no columns tentative, fidelity, revision"):
+        DeltaSink(tmp_path / "t", tentative=True).begin("web-1", AT)
+
+
 def test_columns_to_partition_by(tmp_path: Path) -> None:
     rows = pa.table(
         {

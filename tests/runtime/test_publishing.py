@@ -224,6 +224,34 @@ def test_a_sink_that_takes_many_at_once_is_given_what_has_gathered() -> None:
     assert sink.steps == [1, 4]
 
 
+def test_tentative_and_final_rows_of_one_batch_are_told_apart_by_a_sink_that_takes_many_at_once() -> None:
+    class Grouped(MemorySink):
+        grouped = True
+
+        def publish_tentative(self, key: OutputKey, rows: pa.Table, fidelity: float, epoch: Epoch) -> bool:
+            if key.batch == 2:
+                raise OSError("no room")
+            return super().publish_tentative(key, rows, fidelity, epoch)
+
+    sink = Grouped()
+    bench = Bench(sink)
+    bench.add("o0[0]", 0)
+    bench.runner.make()
+    bench.out()
+    query = PartitionId.parse("o0[0]")
+    for batch in (1, 2, 3):
+        bench.publishing.add(Output(OutputKey(query, BatchId(batch)), pa.table({"n": [-batch]}), fidelity=0.5))
+    bench.publishing.add(Output(OutputKey(query, BatchId(1)), pa.table({"n": pa.array([], pa.int64())}), retracts=True))
+    bench.add("o0[0]", 2)
+    bench.runner.make()
+    became = [(one.key.batch, one.tentative, said.out, said.error is None) for one, said in bench.publishing.take()]
+    assert became == [(1, False, True, True), (2, False, True, True), (1, True, True, True), (2, True, False, False)]
+    shown = sink.versions()
+    assert shown is not None
+    assert shown["n"].to_pylist() == [0, 2]
+    assert not any(shown["tentative"].to_pylist())
+
+
 # -- in one process, with threads --------------------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.progress import Progress, last_driver
 from holdfast.runtime.io.batch_log import BatchLog
+from holdfast.runtime.io.delta_sink import DeltaSink
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import VERSION_COLUMNS, FunctionSink, MemorySink, OutputKey, Sink, TransactionalSink
 from holdfast.runtime.program import Program
@@ -246,6 +247,25 @@ def test_a_driver_that_starts_again_corrects_what_the_one_before_published(tmp_p
     assert not any(after["tentative"].to_pylist())
     assert rows_of(sink.rows()) == expected()
     assert rows_of(after.drop_columns(["tentative", "fidelity", "revision"])) == expected()
+
+
+def test_a_delta_table_has_tentative_rows_until_the_commit_with_the_final_ones(tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    running = Running(DeltaSink(table, tentative=True))
+    for number, batch in enumerate(batches()):
+        if number == 4:
+            running.lose("visits[1]")
+        if number == 9:
+            rows = DeltaSink(table).rows()
+            assert rows is not None
+            assert {row["fidelity"] for row in rows.to_pylist() if row["tentative"]} == {0.75}
+            running.backend.add_nodes({NodeId("m"): 1.25})
+        running.feed(batch)
+    running.end()
+    rows = DeltaSink(table).rows()
+    assert rows is not None
+    assert not any(rows["tentative"].to_pylist())
+    assert rows_of(rows.drop_columns(list(VERSION_COLUMNS))) == expected()
 
 
 def test_functions_get_tentative_rows_and_then_final_ones_under_a_higher_revision() -> None:

@@ -433,7 +433,7 @@ def test_folders_of_drivers_that_were_killed_are_removed_by_the_next_start_and_t
     places = [Path(one.stdout.readline().strip()).parent for one in (killed, living)]
     assert sweep_folders(tmp_path) == []
     killed.kill()
-    killed.wait()
+    killed.communicate()
     assert sweep_folders(tmp_path) == places[:1]
     assert not places[0].exists()
     assert (places[1] / "checkpoint" / "metadata").read_text() == "{}"

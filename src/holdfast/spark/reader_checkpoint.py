@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from uuid import uuid4
 
 from holdfast.errors import BadInput, CheckFailed
@@ -94,7 +94,7 @@ class ReaderCheckpoint:
     def remove(self) -> None:
         """Remove the folder: the storage has what counts."""
         shutil.rmtree(self._place, ignore_errors=True)
-        self._lock.close()
+        os.close(self._lock)
 
     def _files(self, folder: str, leave_out: set[str] = frozenset()) -> dict[str, str]:  # type: ignore[assignment]
         found = {}
@@ -125,13 +125,13 @@ def sweep_folders(temporary: Path) -> list[Path]:
     return removed
 
 
-def _new_folder(name: str) -> tuple[Path, IO[str]]:
-    """Make a folder that is this process's for as long as it lives; return it with its lock."""
+def _new_folder(name: str) -> tuple[Path, int]:
+    """Make a folder that is this process's until it ends, or closes the lock's descriptor; return both."""
     while True:
         place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{name}-"))
         with suppress(FileNotFoundError):
-            lock = (place / _LOCK).open("x")
+            lock = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX)
             if (place / _LOCK).exists():  # another start may have found it before it was locked
                 return place, lock
-            lock.close()
+            os.close(lock)

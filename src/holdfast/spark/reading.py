@@ -26,7 +26,8 @@ def read(spark: SparkSession, path: str | Path, tentative: bool = False) -> Data
 
     With `tentative`, batches of which only tentative rows are out are there as well, of each query and batch one
     version: the final one where it is out. Three columns say which: `tentative`, `fidelity` (predicted for tentative
-    rows, 1 for final ones) and `revision` (1 where a final version has replaced a tentative one, else 0).
+    rows, 1 for final ones) and `revision` (1 where a final version has replaced a tentative one, else 0; in a table of
+    `hf.delta(…, tentative=True)` 1 for all final rows).
 
     Example: `hf.read(spark, "out/pages").orderBy("window_end").show()`.
     """
@@ -34,6 +35,8 @@ def read(spark: SparkSession, path: str | Path, tentative: bool = False) -> Data
     try:
         if _is_delta(str(path)):
             found = _read_delta(spark, place)
+            if set(VERSION_COLUMNS) <= set(found.columns):  # hf.delta(…, tentative=True)
+                return found if tentative else found.where("not tentative").drop(*VERSION_COLUMNS)
             return _as_final(found, 0) if tentative else found
         return _read_versions(spark, place) if tentative else spark.read.parquet(place)
     except BadInput:

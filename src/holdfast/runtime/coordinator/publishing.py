@@ -168,19 +168,40 @@ def give(sink: Sink, output: Output, epoch: Epoch) -> bool:
 
 
 def _give_together(call: Call, returned: Callable[[Returned], object], caught: type[BaseException]) -> None:
-    """Give outputs to a sink that takes many in one step; batches without rows are out with those before them."""
-    given = [one for one in call.outputs if one.rows is not None or one.staged is not None]
+    """Give outputs to a sink that takes many in one step; batches without rows are out with those before them.
+
+    Final ones together, then tentative ones each by itself: these are few, and have a key that final ones have too.
+    """
+    final = [one for one in call.outputs if not one.tentative]
+    given = [one for one in final if one.rows is not None or one.staged is not None]
     try:
-        out = set(call.sink.publish_all(given, call.epoch))
+        out = set(call.sink.publish_all(given, call.epoch)) if final else set()
     except caught as error:
         failed: set[PartitionId] = set()
-        for one in call.outputs:
+        for one in final:
             if one.key.query not in failed:
                 failed.add(one.key.query)
                 returned(Returned(call.number, one.key, error=error))
-        return
-    held: set[PartitionId] = set()
+    else:
+        _return_final(call, final, out, returned)
+    stopped: set[PartitionId] = set()
     for one in call.outputs:
+        if not one.tentative or one.key.query in stopped:
+            continue
+        problem: BaseException | None = None
+        try:
+            give(call.sink, one, call.epoch)
+        except caught as error:
+            stopped.add(one.key.query)
+            problem = error
+        returned(Returned(call.number, one.key, problem is None, problem, tentative=True))
+
+
+def _return_final(
+    call: Call, final: Sequence[Output], out: Collection[OutputKey], returned: Callable[[Returned], object]
+) -> None:
+    held: set[PartitionId] = set()
+    for one in final:
         if one.key.query in held:
             continue
         empty = one.rows is None and one.staged is None

@@ -89,5 +89,6 @@ def check_sinks(queries: Sequence[PartitionId], sinks: Mapping[OperatorId, Sink]
                 f"asks for tentative outputs, and its sink ({kind}) cannot correct them",
                 where=where,
                 field=f"output {query.operator}",
-                remedy="write to hf.parquet, hf.memory or hf.foreach_batch(…, tentative=…), or leave tentative out",
+                remedy="write to hf.parquet or hf.memory, to hf.delta, hf.kafka_topic or hf.foreach_batch with "
+                "tentative=… of their own, or leave tentative out",
             )

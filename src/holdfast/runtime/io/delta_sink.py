@@ -11,6 +11,11 @@ Files that are in no commit are left behind by nodes and drivers that die; `VACU
 writer of Delta. Nothing of ours deletes a file: a late driver could still name it.
 
 A revision above 0 replaces the rows of an output in one commit: it removes the files of lower ones and adds its own.
+
+A table that takes tentative rows has the columns of `VERSION_COLUMNS`: who reads final rows only asks for `not
+tentative`. Tentative rows are added by commits with a transaction of their own, and the commit with a batch's final
+rows removes the files of its tentative ones. A tentative commit also writes how far the query's final rows are, as it
+has read it: so of a tentative and a final commit that do not know of each other, the table refuses the second.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ import pyarrow.parquet as pq
 from holdfast.errors import BadInput, CheckFailed, missing_extra, one_line
 from holdfast.ids import Epoch
 from holdfast.runtime.io.delta_types import delta_rows, plain_schema
-from holdfast.runtime.io.sinks import Output, OutputKey, Sink, StagedRows
+from holdfast.runtime.io.sinks import FINAL, VERSION_COLUMNS, Output, OutputKey, Sink, StagedRows, with_version
 from holdfast.storage.storage import Storage, is_url, open_storage
 
 if TYPE_CHECKING:
@@ -45,6 +50,10 @@ _STARTS = "_holdfast/starts/"
 _TRIES = 20
 """How often a commit is tried that others came before."""
 _WAIT_SECONDS = 0.05
+_TENTATIVE = "/tentative"
+"""Ends the id of the transactions of a query's tentative rows."""
+_NONE = -1
+"""The batch before the first: how far a query is that has nothing in the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +73,13 @@ class DeltaStager:
     url: str
     start: str
     partition_by: tuple[str, ...]
+    versioned: bool = False
+    """Whether rows get the columns that say which version they are."""
 
     def stage(self, key: OutputKey, rows: pa.Table) -> StagedRows | str:
         """See Stager."""
         try:
+            rows = _final(rows) if self.versioned else rows
             written = _write(_reached(self.url, self.start), key, rows, self.start, self.partition_by)
         except Exception as error:
             # The driver can still take the rows; where it cannot write them either, it names the output.
@@ -80,11 +92,17 @@ class DeltaSink(Sink):
 
     grouped: bool = True
 
-    def __init__(self, table: str | Path, partition_by: Sequence[str] = ()) -> None:
-        """Take the table's folder, or its URL in an object store; it is created with the first rows."""
+    def __init__(self, table: str | Path, partition_by: Sequence[str] = (), *, tentative: bool = False) -> None:
+        """Take the table's folder, or its URL in an object store; it is created with the first rows.
+
+        With `tentative` the table takes tentative rows too, and has columns that say which rows are.
+        """
         self._place, self._partition_by = str(table), tuple(partition_by)
+        self.corrects = tentative
         self._start = "driver"
         self._table: DeltaTable | None = None
+        self._corrected: dict[str, int] = {}
+        """The last batch with tentative rows, by query, where none of them is left in the table."""
         self._storage_of: Storage | None = None
 
     @property
@@ -102,6 +120,13 @@ class DeltaSink(Sink):
                 f"is partitioned by {', '.join(there) or 'nothing'}, not by {mine}",
                 where=self._place,
                 remedy=f"name the table's columns: hf.delta(…, partition_by={list(there)!r})",
+            )
+        columns = [] if table is None else [one.name for one in table.schema().fields]
+        if table is not None and self.corrects and not set(VERSION_COLUMNS) <= set(columns):
+            raise BadInput(
+                f"has no columns {', '.join(VERSION_COLUMNS)}: nobody could tell tentative rows from final ones",
+                where=self._place,
+                remedy="give the output a table of its own, or leave out hf.delta(…, tentative=True)",
             )
         if self._start != "driver":
             self._storage.create(_STARTS + self._start, run.encode())
@@ -131,12 +156,22 @@ class DeltaSink(Sink):
         self._commit(whole)
         return [output.key for output in whole]
 
+    # -- tentative outputs -------------------------------------------------------------------------------------------
+
+    def publish_tentative(self, key: OutputKey, rows: pa.Table, fidelity: float, epoch: Epoch) -> bool:
+        """See Sink: the first version of a batch counts."""
+        return self._commit([Output(key, rows, fidelity=fidelity)]) > 0
+
+    def retract(self, key: OutputKey, none: pa.Table, epoch: Epoch) -> None:
+        """See Sink."""
+        self._commit([Output(key, none, retracts=True)])
+
     # -- rows that nodes write ---------------------------------------------------------------------------------------
 
     def stager(self, start: str) -> DeltaStager | None:
         """See Sink."""
         self._start = re.sub(r"[^A-Za-z0-9_-]", "-", start)
-        return DeltaStager(self._storage.url, self._start, self._partition_by)
+        return DeltaStager(self._storage.url, self._start, self._partition_by, self.corrects)
 
     def end_staging(self) -> None:
         """See Sink: files that no commit names stay until VACUUM, because a late driver could still commit them."""
@@ -162,14 +197,14 @@ class DeltaSink(Sink):
         """Add to the table what it does not have; return how many outputs that were."""
         written = {output.key: _files_of(output, self._write) for output in outputs}
         schemas = [schema for schema, files in written.values() if files]
-        if not schemas:
+        if not schemas and (self._opened() is None or not any(one.retracts for one in outputs)):
             return 0
         last: Exception | None = None
         for attempt in range(_TRIES):
             table = self._opened() or self._created(schemas[0])
             for schema in schemas:
                 self._check_schema(table, schema)
-            new = [output for output in outputs if written[output.key][1] and not _is_in(table, output.key)]
+            new = [one for one in outputs if (written[one.key][1] or one.retracts) and not _is_in(table, one)]
             if not new:
                 return 0
             try:
@@ -192,16 +227,23 @@ class DeltaSink(Sink):
         now = int(time.time() * 1000)
         actions: list[Any] = []
         versions: dict[str, int] = {}
+        replaced: dict[str, int] = {}
         for output in outputs:
             key = output.key
             identity, version = _transaction(key)
-            versions[identity] = max(version, versions.get(identity, -1))
-            if key.revision:
-                actions += [RemoveAction(path, True, now, size) for path, size in _earlier_files(table, key)]
+            if output.tentative:
+                # With what it has read of the final rows: a commit of these that it does not know of refuses it.
+                held = table.transaction_version(identity)
+                versions.setdefault(identity, _NONE if held is None else held)
+                identity = f"{identity}{_TENTATIVE}"
+            versions[identity] = max(version, versions.get(identity, _NONE))
+            if key.revision or (not output.tentative and self._may_have_tentative(table, key)):
+                replaced.update(_earlier_files(table, key))
             actions += [
                 AddAction(one.name, one.size, one.values, now, True, json.dumps({"numRecords": one.rows}))
                 for one in files[key]
             ]
+        actions += [RemoveAction(path, True, now, size) for path, size in replaced.items()]
         table.create_write_transaction(
             actions,
             "append",
@@ -211,6 +253,17 @@ class DeltaSink(Sink):
                 app_transactions=[Transaction(identity, version, now) for identity, version in versions.items()]
             ),
         )
+        for output in outputs:
+            identity = _transaction(output.key)[0]
+            last = table.transaction_version(f"{identity}{_TENTATIVE}")
+            if last is not None and not output.tentative and output.key.batch > last:
+                self._corrected[identity] = last
+
+    def _may_have_tentative(self, table: DeltaTable, key: OutputKey) -> bool:
+        """Whether the table may have tentative rows of a query, of this batch or an earlier one."""
+        identity = _transaction(key)[0]
+        last = table.transaction_version(f"{identity}{_TENTATIVE}")
+        return last is not None and self._corrected.get(identity) != last
 
     def _opened(self) -> DeltaTable | None:
         """Return the table as it is now; None where there is none yet."""
@@ -247,8 +300,10 @@ class DeltaSink(Sink):
                 remedy="give the output a table of its own, or select and name its columns as the table has them",
             )
 
-    def _write(self, key: OutputKey, rows: pa.Table) -> str:
-        return _write(self._storage, key, rows, self._start, self._partition_by)
+    def _write(self, output: Output, rows: pa.Table) -> str:
+        if self.corrects:
+            rows = _final(rows) if output.fidelity is None else with_version(rows, fidelity=output.fidelity, revision=0)
+        return _write(self._storage, output.key, rows, self._start, self._partition_by, tentative=output.tentative)
 
     def _are_there(self, staged: StagedRows) -> bool:
         """Whether files are still there: VACUUM may have removed what waited for days, and a table must not name it."""
@@ -262,14 +317,29 @@ def _transaction(key: OutputKey) -> tuple[str, int]:
     return (base, key.batch) if not key.revision else (f"{base}/{key.batch}", key.revision)
 
 
-def _is_in(table: DeltaTable, key: OutputKey) -> bool:
+def _final(rows: pa.Table) -> pa.Table:
+    """Return final rows with the columns of a table that takes tentative ones."""
+    return with_version(rows, fidelity=None, revision=FINAL)
+
+
+def _is_in(table: DeltaTable, output: Output) -> bool:
+    """Whether the table has an output; of tentative rows, also whether it has those, or the final ones, already."""
+    key = output.key
     identity, version = _transaction(key)
     held = table.transaction_version(identity)
     if held is not None and held >= version:
         return True
+    if output.tentative:
+        return _has_tentative(table, key)
     # Revision 0 that comes after a correction of it is over.
     later = None if key.revision else table.transaction_version(f"{identity}/{key.batch}")
     return later is not None
+
+
+def _has_tentative(table: DeltaTable, key: OutputKey) -> bool:
+    """Whether tentative rows of an output, or of a later batch of its query, have been added."""
+    held = table.transaction_version(f"{_transaction(key)[0]}{_TENTATIVE}")
+    return held is not None and held >= key.batch
 
 
 def _stem(key: OutputKey) -> str:
@@ -278,12 +348,21 @@ def _stem(key: OutputKey) -> str:
     return f"{run}-{operator}-{index:05d}-{key.batch:010d}-g{key.generation}"
 
 
-def _write(storage: Storage, key: OutputKey, rows: pa.Table, start: str, partition_by: Sequence[str]) -> str:
+def _write(
+    storage: Storage,
+    key: OutputKey,
+    rows: pa.Table,
+    start: str,
+    partition_by: Sequence[str],
+    *,
+    tentative: bool = False,
+) -> str:
     """Write the rows of an output; return where they are, as `StagedRows.place` has it."""
     rows = delta_rows(rows)
     files = []
+    version = "t0" if tentative else f"r{key.revision}"
     for number, (values, part) in enumerate(_parts(rows, partition_by)):
-        name = f"hf-{start}-{_stem(key)}-r{key.revision}-{number:04d}.parquet"
+        name = f"hf-{start}-{_stem(key)}-{version}-{number:04d}.parquet"
         file = pa.BufferOutputStream()
         pq.write_table(part, file)
         contents = file.getvalue()
@@ -305,13 +384,13 @@ def _read_place(place: str) -> tuple[pa.Schema, list[_File]]:
     return schema, [_File(*one) for one in fields["files"]]
 
 
-def _files_of(output: Output, write: Callable[[OutputKey, pa.Table], str]) -> tuple[pa.Schema, list[_File]]:
+def _files_of(output: Output, write: Callable[[Output, pa.Table], str]) -> tuple[pa.Schema, list[_File]]:
     """Return the files of an output, which are written now where no node has."""
     if output.staged is not None:
         return _read_place(output.staged.place)
-    if output.rows is None:
+    if output.rows is None or output.retracts:
         return pa.schema([]), []
-    return _read_place(write(output.key, output.rows))
+    return _read_place(write(output, output.rows))
 
 
 def _parts(rows: pa.Table, columns: Sequence[str]) -> list[tuple[dict[str, str | None], pa.Table]]:
@@ -362,12 +441,19 @@ def _partition_text(value: Any) -> str | None:
 
 
 def _earlier_files(table: DeltaTable, key: OutputKey) -> list[tuple[str, int]]:
-    """Return the files of lower revisions of an output that the table has, with their sizes."""
-    of_output = re.compile(rf"hf-[^/]*-{re.escape(_stem(key))}-r([0-9]+)-[0-9]+\.parquet", re.ASCII)
+    """Return the files that an output replaces, with their sizes: of its lower revisions, and of tentative rows.
+
+    Those of earlier batches are among them: where a late driver has added one after the final rows, it goes too.
+    """
+    query = _stem(key).rpartition("-g")[0].rpartition("-")[0]
+    of_query = re.compile(rf"hf-[^/]*-{re.escape(query)}-([0-9]+)-g([0-9]+)-([rt])([0-9]+)-[0-9]+\.parquet", re.ASCII)
     found = []
     for one in pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist():
-        named = of_output.fullmatch(one["path"])
-        if named is not None and int(named[1]) < key.revision:
+        if (named := of_query.fullmatch(one["path"])) is None:
+            continue
+        batch, generation, kind, revision = int(named[1]), int(named[2]), named[3], int(named[4])
+        lower = (batch, generation) == (key.batch, key.generation) and revision < key.revision
+        if batch <= key.batch if kind == "t" else lower:
             found.append((one["path"], one["size_bytes"]))
     return found
 

@@ -10,6 +10,11 @@ so what it reads cannot change any more under it.
 - A driver that was frozen wakes up with a producer that is fenced: its transaction fails as a whole.
 - A producer that was fenced never opens itself again. It reports a failure, and the coordinator decides: where this
   driver still has the run it asks for the batch again, and a new producer compares the claims. The lower one is over.
+
+A topic that takes tentative rows says of every record which version it is, in headers: `holdfast-query`,
+`holdfast-batch`, `holdfast-revision`, and `holdfast-fidelity` of tentative ones. Tentative rows are of revision 0,
+final ones of revision 1: of a query and batch the highest revision counts. Where a final version has no rows, a record
+without a value carries the headers, and `holdfast-empty`.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from holdfast.application.kafka_topics import KafkaTopic, Settings
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import Epoch, OperatorId
 from holdfast.runtime.io.kafka_client import LastError, Topic, client_configuration, hidden, kafka_library, made
-from holdfast.runtime.io.sinks import Output, OutputKey, Sink
+from holdfast.runtime.io.sinks import FINAL, Output, OutputKey, Sink
 from holdfast.runtime.state.store import StaleEpoch
 
 VALUES = ("json", "raw")
@@ -53,6 +58,16 @@ class Committed:
     """Of the driver that wrote it."""
     queries: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
     """Generation, batch and revision, by the index of the query."""
+    tentative: Mapping[int, int] = field(default_factory=dict)
+    """The last batch of which there are tentative rows, by the index of the query."""
+
+    def has_tentative(self, key: OutputKey) -> bool:
+        """Whether tentative rows of an output are in the topic, or the final ones."""
+        return self.tentative.get(key.query.index, -1) >= key.batch or self.has(key)
+
+    def after_tentative(self, key: OutputKey, claim: int) -> Committed:
+        """Return what a transaction with tentative rows says."""
+        return Committed(claim, self.queries, {**self.tentative, key.query.index: key.batch})
 
     def has(self, key: OutputKey) -> bool:
         """Whether an output is in the topic. Batches have one order over all layouts of a run."""
@@ -64,15 +79,18 @@ class Committed:
         found = dict(self.queries)
         for key in keys:
             found[key.query.index] = (key.generation, key.batch, key.revision)
-        return Committed(claim, found)
+        tentative = {at: batch for at, batch in self.tentative.items() if at not in found or found[at][1] < batch}
+        return Committed(claim, found, tentative)
 
     def encode(self) -> str:
         """Return it as the metadata of an offset."""
-        fields = {
+        fields: dict[str, Any] = {
             "format": FORMAT,
             "claim": self.claim,
             "queries": [[at, *held] for at, held in sorted(self.queries.items())],
         }
+        if self.tentative:
+            fields["tentative"] = sorted(self.tentative.items())
         return json.dumps(fields, separators=(",", ":"))
 
 
@@ -87,7 +105,19 @@ def read_committed(text: str | None) -> Committed:
             where="kafka_topic",
             remedy="run the release of Holdfast that wrote it",
         )
-    return Committed(fields["claim"], {at: tuple(held) for at, *held in fields["queries"]})
+    queries = {at: tuple(held) for at, *held in fields["queries"]}
+    return Committed(fields["claim"], queries, dict(fields.get("tentative", ())))
+
+
+def version_headers(output: Output) -> list[tuple[str, bytes]]:
+    """Return the headers that say which version of which output a record is, in a topic that takes tentative rows."""
+    key = output.key
+    given = {"query": str(key.query), "batch": str(key.batch), "revision": str(0 if output.tentative else FINAL)}
+    if output.fidelity is not None:
+        given["fidelity"] = f"{output.fidelity:.6g}"
+    if output.retracts:
+        given["empty"] = "1"
+    return [(f"holdfast-{name}", text.encode()) for name, text in given.items()]
 
 
 class KafkaSink(Sink):
@@ -104,8 +134,13 @@ class KafkaSink(Sink):
         *,
         timeout: float = 10.0,
         settings: Settings = (),
+        tentative: bool = False,
     ) -> None:
-        """`timeout`: seconds after which an attempt that the brokers do not answer has failed."""
+        """`timeout`: seconds after which an attempt that the brokers do not answer has failed.
+
+        `tentative`: whether the topic takes tentative rows too; then headers of its records say which they are.
+        """
+        self.corrects = tentative
         self._servers, self._topic, self._value, self._key = servers, topic, value, key
         self._timeout, self._settings = timeout, settings
         self._writers: dict[OperatorId, _Writer] = {}
@@ -123,6 +158,14 @@ class KafkaSink(Sink):
         self._commit(outputs, epoch)
         return [one.key for one in outputs]
 
+    def publish_tentative(self, key: OutputKey, rows: pa.Table, fidelity: float, epoch: Epoch) -> bool:
+        """See Sink: the first version of a batch counts."""
+        return bool(self._commit([Output(key, rows, fidelity=fidelity)], epoch))
+
+    def retract(self, key: OutputKey, none: pa.Table, epoch: Epoch) -> None:
+        """See Sink."""
+        self._commit([Output(key, none, retracts=True)], epoch)
+
     def _commit(self, outputs: Sequence[Output], epoch: Epoch) -> int:
         """Write what the topic does not have; return how many outputs that were."""
         by_operator: dict[OperatorId, list[Output]] = {}
@@ -130,7 +173,7 @@ class KafkaSink(Sink):
             by_operator.setdefault(one.key.query.operator, []).append(one)
         written = 0
         for operator, some in by_operator.items():
-            records = [(one.key, self._records(one)) for one in some]
+            records = [(one, self._records(one), self._headers(one)) for one in some]
             writer = self._writers.get(operator)
             try:
                 if writer is None:
@@ -150,10 +193,18 @@ class KafkaSink(Sink):
                 raise
         return written
 
+    def _headers(self, output: Output) -> list[tuple[str, bytes]] | None:
+        if self.corrects:
+            return version_headers(output)
+        revision = output.key.revision
+        return [("holdfast-revision", str(revision).encode())] if revision else None
+
     def _records(self, output: Output) -> list[tuple[bytes | None, bytes | None]]:
         rows = output.rows
         if rows is None:
             return []
+        if output.retracts:
+            return [(f"holdfast: {output.key}".encode(), None)]  # with a key: compacted topics refuse records without
         for name in filter(None, (self._key, "value" if self._value == "raw" else None)):
             if name not in rows.column_names:
                 raise BadInput(
@@ -198,6 +249,10 @@ def _in_time(seconds: float, work: Callable[[], int], topic: str) -> int:
     return found[0]
 
 
+_Records = tuple[Output, list[tuple[bytes | None, bytes | None]], list[tuple[str, bytes]] | None]
+"""An output, its records as keys and values, and the headers of all of them."""
+
+
 class _Writer:
     """One producer, and how far the topic is by what it has read after it was opened."""
 
@@ -222,15 +277,23 @@ class _Writer:
         self._place = library.TopicPartition(topic, 0)
         self._held: Committed | None = None
 
-    def write(self, outputs: Sequence[tuple[OutputKey, list[tuple[bytes | None, bytes | None]]]], epoch: Epoch) -> int:
+    def write(self, outputs: Sequence[_Records], epoch: Epoch) -> int:
         """Write outputs that the topic does not have, in one transaction; return how many those are."""
         held = self._held = self._open(epoch) if self._held is None else self._held
         if epoch.claim < held.claim:
             raise self._over(epoch.claim, held.claim)
-        new = [(key, records) for key, records in outputs if not held.has(key)]
+        after, new = held, list[_Records]()
+        for one in outputs:
+            output = one[0]
+            if after.has_tentative(output.key) if output.tentative else after.has(output.key):
+                continue
+            new.append(one)
+            if output.tentative:
+                after = after.after_tentative(output.key, epoch.claim)
+            else:
+                after = after.after([output.key], epoch.claim)
         if not new:
             return 0
-        after = held.after([key for key, _ in new], epoch.claim)
         metadata = after.encode()
         if len(metadata) > MOST_METADATA:
             raise BadInput(
@@ -242,11 +305,10 @@ class _Writer:
         library = kafka_library()
         try:
             self._producer.begin_transaction()
-            for key, records in new:
-                headers = [("holdfast-revision", str(key.revision).encode())] if key.revision else None
+            for _, records, headers in new:
                 for name, value in records:
                     self._produce(name, value, headers)
-            last = max(key.batch for key, _ in new) + 1
+            last = max(output.key.batch for output, _, _ in new) + 1
             place = library.TopicPartition(self._topic, 0, last, metadata)
             self._producer.send_offsets_to_transaction([place], self._group.consumer_group_metadata(), self._timeout)
             self._end()

@@ -36,11 +36,14 @@ def parquet(path: str | Path) -> ParquetSink:
     return ParquetSink(path)
 
 
-def delta(table: str | Path, partition_by: str | Sequence[str] = ()) -> DeltaSink:
+def delta(table: str | Path, partition_by: str | Sequence[str] = (), *, tentative: bool = False) -> DeltaSink:
     """Add an output to a Delta table, each batch once; the extra `delta` brings the library, on the driver only.
 
     Executors that reach the table's folder write the files; the driver commits them. The table is created with the
     first rows. Several outputs, and several runs, may write to one table.
+
+    With `tentative` the table takes tentative rows, and the commit with a batch's final rows removes them. Its rows
+    have three more columns: `tentative`, `fidelity`, `revision`; ask for `not tentative` where only final ones count.
 
     >>> import holdfast as hf
     >>> app = hf.Application("web")
@@ -49,7 +52,7 @@ def delta(table: str | Path, partition_by: str | Sequence[str] = ()) -> DeltaSin
     """
     if not str(table).strip():
         raise BadInput("is empty", field="delta.table", remedy='name a table: hf.delta("lake/pages")')
-    return DeltaSink(table, [partition_by] if isinstance(partition_by, str) else partition_by)
+    return DeltaSink(table, [partition_by] if isinstance(partition_by, str) else partition_by, tentative=tentative)
 
 
 def kafka_topic(
@@ -60,12 +63,16 @@ def kafka_topic(
     key: str | None = None,
     timeout: Duration = "10 seconds",
     settings: Mapping[str, object] | None = None,
+    tentative: bool = False,
 ) -> KafkaSink:
     """Write an output to a Kafka topic, each batch once, in transactions; the extra `kafka` brings the library.
 
     `value` is `json` (each row is an object) or `raw` (the column `value`). `key` names the column whose values are the
     records' keys. Readers must read committed records only (`isolation.level=read_committed`). Rows pass through the
     driver. `settings` are librdkafka's, such as `security.protocol`; they are passed on as they are, and never shown.
+
+    With `tentative` the topic takes tentative rows. Headers of every record say which version it is (`holdfast-query`,
+    `-batch`, `-revision`, and `-fidelity` of tentative ones): of a query and batch the highest revision counts.
 
     >>> import holdfast as hf
     >>> app = hf.Application("web")
@@ -88,6 +95,7 @@ def kafka_topic(
         key,
         timeout=seconds(timeout, field="kafka_topic.timeout"),
         settings=client_settings(settings, field="kafka_topic.settings"),
+        tentative=tentative,
     )
 
 

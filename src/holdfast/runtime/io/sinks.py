@@ -127,13 +127,15 @@ class Sink(Protocol):
     """Whether it takes many outputs in one step (`publish_all`), because each step costs it much."""
 
     def publish_all(self, outputs: Sequence[Output], epoch: Epoch) -> Sequence[OutputKey]:
-        """Take outputs, those of each query in order; return which are out: of each query the first so many.
+        """Take final outputs, those of each query in order; return which are out: of each query the first so many.
 
         Where it raises, some may be out all the same: they come again.
         """
         for one in outputs:
             if one.staged is not None:
                 self.adopt(one.key, one.staged, epoch)
+            elif one.rows is not None and one.retracts:
+                self.retract(one.key, one.rows, epoch)
             elif one.rows is not None:
                 self.publish(one.key, one.rows, epoch)
         return [one.key for one in outputs]
