@@ -24,8 +24,9 @@ from holdfast.planning.joint.losing import losing
 from holdfast.planning.joint.model import JointModel
 from holdfast.planning.joint.targets import Targets, assumptions_of
 from holdfast.planning.profiles.run_profile import profiled
-from holdfast.runtime.coordinator.parking import ErrorSettings, ResumeRequests
+from holdfast.runtime.coordinator.parking import ErrorSettings
 from holdfast.runtime.coordinator.profile_records import ProfileRecords
+from holdfast.runtime.coordinator.requests import ResumeRequests
 from holdfast.runtime.in_process import InProcess
 from holdfast.spark.page import wants_page
 from holdfast.spark.settings import Settings

@@ -13,7 +13,8 @@ from holdfast.errors import BadInput
 from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.graph import PartitionGraph
-from holdfast.runtime.coordinator.parking import ErrorSettings, Parking, ResumeRequests, Step
+from holdfast.runtime.coordinator.parking import ErrorSettings, Parking, Step
+from holdfast.runtime.coordinator.requests import ResumeRequests
 from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.io.sinks import FunctionSink, OutputKey
 from holdfast.runtime.messages import Failed

@@ -19,6 +19,7 @@ from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.progress import Progress, last_driver
+from holdfast.runtime.coordinator.requests import TentativeRequests
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.delta_sink import DeltaSink
 from holdfast.runtime.io.parquet_sink import ParquetSink
@@ -61,7 +62,9 @@ class Running:
         storage: MemoryStorage | None = None,
         processes: int = 1,
         app: hf.Application | None = None,
+        asked: bool = True,
     ) -> None:
+        self.clock = 0.0
         self.program = Program(app or application())
         self.storage = storage or MemoryStorage()
         progress = Progress(self.storage, "web")
@@ -84,8 +87,10 @@ class Running:
             {OperatorId("all"): self.sink},
             lambda operator, feed: MemorySink(),
             progress,
-            recovery=RecoverySettings(tentative=frozenset(self.program.outputs)),
+            recovery=RecoverySettings(tentative=frozenset(self.program.outputs if asked else ())),
             pace=CycleSettings(checkpoint_batches=4),
+            choices=TentativeRequests(self.storage),
+            clock=lambda: self.clock,
             now=time.time,
             emit=self.seen.append,
         )
@@ -93,6 +98,7 @@ class Running:
     def feed(self, batch: object, *, last: bool = False, rounds: int = 30) -> None:
         self.log.append(batch, last=last)  # type: ignore[arg-type]
         for _ in range(rounds):
+            self.clock += 0.1
             self.coordinator.step()
 
     def lose(self, *names: str) -> None:
@@ -266,6 +272,61 @@ def test_a_delta_table_has_tentative_rows_until_the_commit_with_the_final_ones(t
     assert rows is not None
     assert not any(rows["tentative"].to_pylist())
     assert rows_of(rows.drop_columns(list(VERSION_COLUMNS))) == expected()
+
+
+def test_people_choose_in_an_outage_and_take_it_back_and_a_driver_that_starts_again_knows() -> None:
+    storage, sink = MemoryStorage(), MemorySink()
+    requests = TentativeRequests(storage)
+    running = Running(sink, storage, asked=False)
+    requests.add("all", on=True)
+    given = batches()
+    for number, batch in enumerate(given[:10]):
+        if number == 2:
+            assert len(running.kinds("tentative-chosen")) == 1, "the first is read at the start, where nothing is live"
+            requests.add("all[0]", on=False)
+        if number == 4:
+            running.lose("visits[1]")
+        if number == 6:
+            assert running.tentative_batches() == []
+            requests.add("all[0]", on=True)
+        running.feed(batch)
+    assert [(one.fields["on"], one.fields["refused"]) for one in running.kinds("tentative-chosen")] == [
+        *((True, []), (False, []), (True, []))
+    ]
+    found = running.tentative_batches()
+    assert found[0] in (4, 5)  # the branch begins with what is not final yet
+    assert found[-1] == 9
+    second = Running(sink, storage, asked=False)
+    assert second.coordinator.state.branches.chosen == {PartitionId.parse("all[0]"): True}
+    assert second.coordinator.state.branches.requests == 2
+    for batch in given[10:]:
+        second.feed(batch)
+    second.end()
+    assert second.coordinator.state.branches.at == {}
+    assert rows_of(sink.rows()) == expected()
+    shown = sink.versions()
+    assert shown is not None
+    assert not any(shown["tentative"].to_pylist())
+
+
+def test_a_choice_that_cannot_be_is_refused_with_a_line_and_nothing_stops() -> None:
+    sink = TransactionalSink(lambda key: False, lambda rows, key: None)
+    running = Running(sink, asked=False)
+    requests = TentativeRequests(running.storage)
+    requests.add("all", on=True)
+    requests.add("pages", on=True)
+    for number, batch in enumerate(batches()):
+        if number == 4:
+            running.lose("visits[1]")
+        if number == 8:
+            running.backend.add_nodes({NodeId("m"): 1.25})
+        running.feed(batch)
+    refused = [line for one in running.kinds("tentative-chosen") for line in one.fields["refused"]]
+    assert "its sink (TransactionalSink) cannot correct them" in refused[0]
+    assert refused[1] == "pages: the run has no such query"
+    assert running.tentative_batches() == []
+    running.end()
+    assert running.coordinator.status.caught_up
 
 
 def test_functions_get_tentative_rows_and_then_final_ones_under_a_higher_revision() -> None:

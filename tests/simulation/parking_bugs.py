@@ -14,7 +14,8 @@ from holdfast.recovery.states import Cause, PartitionState
 from holdfast.runtime.blocks import SINK
 from holdfast.runtime.coordinator import coordinator as coordinators
 from holdfast.runtime.coordinator.outputs import Outputs, Published
-from holdfast.runtime.coordinator.parking import Parking, ResumeRequests
+from holdfast.runtime.coordinator.parking import Parking
+from holdfast.runtime.coordinator.requests import ResumeRequests
 from holdfast.runtime.coordinator.status import RunStatus
 from simulation.bugs import Bug, Patch
 

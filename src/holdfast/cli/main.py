@@ -35,6 +35,7 @@ from holdfast.errors import HoldfastError, missing_extra, one_line
         "dashboard": ("holdfast.cli.dashboard:dashboard", "The live page of a run, running or over."),
         "report": ("holdfast.cli.report:report", "What happened in an outage: a post-mortem of a run, or of a drill."),
         "resume": ("holdfast.cli.resume:resume", "Let a parked query go on."),
+        "tentative": ("holdfast.cli.tentative:tentative", "Let a query give tentative outputs, or none."),
         "demo": ("holdfast.cli.demo:demo", "Lose half of a Spark cluster, and no row."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},

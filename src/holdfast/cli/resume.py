@@ -31,8 +31,9 @@ def resume(directory: str, query: str, as_json: bool) -> None:
     """
     from holdfast.errors import BadInput
     from holdfast.ids import PartitionId
-    from holdfast.runtime.coordinator.parking import ResumeRequests, parked_named
+    from holdfast.runtime.coordinator.parking import parked_named
     from holdfast.runtime.coordinator.progress import last_driver
+    from holdfast.runtime.coordinator.requests import ResumeRequests
     from holdfast.storage.storage import open_storage
 
     storage = open_storage(f"{directory.rstrip('/')}/run")

@@ -13,9 +13,10 @@ from holdfast.dashboard.what_if import what_if
 from holdfast.errors import BadInput
 from holdfast.ids import PartitionId
 from holdfast.runtime.coordinator.liveness import driver_state
-from holdfast.runtime.coordinator.parking import ResumeRequests, parked_named
+from holdfast.runtime.coordinator.parking import parked_named
 from holdfast.runtime.coordinator.profile_records import last_profile, profile_of_run
 from holdfast.runtime.coordinator.progress import last_driver
+from holdfast.runtime.coordinator.requests import ResumeRequests
 from holdfast.storage.storage import is_url, open_storage
 
 

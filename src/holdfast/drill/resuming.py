@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.runtime.coordinator.parking import ResumeRequests
 from holdfast.runtime.coordinator.progress import last_driver
+from holdfast.runtime.coordinator.requests import ResumeRequests
 from holdfast.storage.storage import Storage
 
 

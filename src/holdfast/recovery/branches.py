@@ -71,6 +71,10 @@ class Branches:
     """Queries that have been whole since the driver began: a start, where partitions come one by one, is no outage."""
     failed: dict[PartitionId, str] = field(default_factory=dict)
     """Queries whose branch failed in this outage, and why: they give no tentative outputs until it is over."""
+    chosen: dict[PartitionId, bool] = field(default_factory=dict)
+    """Queries of which people have said, while the run goes on, that they give tentative outputs, or none."""
+    requests: int = -1
+    """The number of the last such request that was taken."""
     rates: Topology | None = None
     """The topology with measured rates, for predictions; None: as declared."""
     _models: dict[int, tuple[Topology, LossModel]] = field(default_factory=dict)
@@ -93,6 +97,15 @@ class Branches:
         """Return what a driver that starts again needs, as plain values."""
         return {str(query): one.written() for query, one in self.at.items()}
 
+    def written_choices(self) -> dict[str, object]:
+        """Return what people have chosen, as plain values."""
+        return {"requests": self.requests, "queries": {str(query): on for query, on in self.chosen.items()}}
+
+    def read_choices(self, fields: Mapping[str, Any]) -> None:
+        """Take what people had chosen under a driver before."""
+        self.requests = int(fields.get("requests", -1))
+        self.chosen = {PartitionId.parse(query): bool(on) for query, on in fields.get("queries", {}).items()}
+
 
 def read_tentative(fields: Mapping[str, Any], logged: BatchId) -> dict[PartitionId, TentativeQuery]:
     """Read what a driver before has written; it may have published tentative rows up to the last batch of the log."""
@@ -106,7 +119,7 @@ def read_tentative(fields: Mapping[str, Any], logged: BatchId) -> dict[Partition
 
 def branch_of(state: ClusterState) -> Branch:
     """Return the branch that should run now; without members where no query asks for one, or none can have it."""
-    asked = [q for q in state.graph.outputs if q in state.settings.tentative and _may_have(state, q)]
+    asked = [q for q in asked_for(state) if _may_have(state, q)]
     if not asked or not state.settings.promotes:
         return Branch()
     gone, lost = gone_of(state), set(state.lost)
@@ -132,6 +145,12 @@ def branch_of(state: ClusterState) -> Branch:
         if forged or any(s in members for s in senders):
             members[p] = forged
     return Branch(members, queries, tuple(p for p in state.graph.order if p in holes and p in serving))
+
+
+def asked_for(state: ClusterState) -> list[PartitionId]:
+    """Return the queries that are to give tentative outputs: as people have said since, else as the settings say."""
+    chosen, settings = state.branches.chosen, state.settings.tentative
+    return [q for q in state.graph.outputs if chosen.get(q, q in settings)]
 
 
 def gone_of(state: ClusterState) -> set[PartitionId]:

@@ -26,7 +26,7 @@ class BranchLifecycle:
     def settle(self, effects: Sequence[Effect]) -> None:
         """After an event: see who is away, which branch should run, and what is corrected."""
         state, branches = self._state, self._state.branches
-        if not state.settings.tentative and not branches.at:
+        if not state.settings.tentative and not branches.at and not branches.chosen:
             return
         for one in effects:
             if isinstance(one, Changed) and one.cause in _LEAVING:
@@ -40,6 +40,7 @@ class BranchLifecycle:
             tuple(one.state in LIVE_STATES for one in state.partitions.values()),
             frozenset(state.parked),
             frozenset(branches.failed),
+            tuple(branches.chosen.items()),
             id(branches.rates),
         )
         if seen != self._seen:
@@ -48,6 +49,18 @@ class BranchLifecycle:
             branches.whole |= {q for q in state.graph.outputs if gone.isdisjoint(state.graph.members(q))}
             self._change(branch_of(state))
         self._corrected()
+
+    def choose(self, queries: Sequence[PartitionId], *, on: bool) -> None:
+        """Let queries give tentative outputs from now on, or none. Partitions that are behind now count as away."""
+        state, branches = self._state, self._state.branches
+        if not state.settings.tentative and not branches.at and not branches.chosen:
+            branches.away |= {p for p in state.graph.order if not self._is_back(p)}
+        branches.chosen.update(dict.fromkeys(queries, on))
+        if on:
+            for query in queries:
+                branches.failed.pop(query, None)
+                if any(state.partitions[p].state in LIVE_STATES for p in state.graph.members(query)):
+                    branches.whole.add(query)  # whoever asks in an outage does not wait until it was whole once
 
     def _is_back(self, partition: PartitionId) -> bool:
         """Whether a partition is live, and about where its senders are, or the log."""

@@ -311,4 +311,5 @@ class ClusterState:
             "requests": self.requests,
             "quarantined": written_decisions(self.quarantined),
             "tentative": self.branches.written(),
+            "tentative_choices": self.branches.written_choices(),
         }

@@ -135,6 +135,16 @@ class QueriesResumed:
 
 
 @dataclass(frozen=True, slots=True)
+class TentativeChosen:
+    """People have said that queries give tentative outputs, or none, whatever their application says."""
+
+    queries: tuple[PartitionId, ...]
+    on: bool
+    request: int = -1
+    """The number of the request in the run's storage."""
+
+
+@dataclass(frozen=True, slots=True)
 class RowsQuarantined:
     """Rows of a batch are to be left out from now on, by every execution: an operator cannot take them."""
 
@@ -165,5 +175,6 @@ Event: TypeAlias = (
     | QueriesParked
     | QueriesResumed
     | RowsQuarantined
+    | TentativeChosen
     | Timer
 )

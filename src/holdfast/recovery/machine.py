@@ -65,6 +65,7 @@ from holdfast.recovery.events import (
     RestoreFailed,
     RowsQuarantined,
     StateMissing,
+    TentativeChosen,
     Timer,
 )
 from holdfast.recovery.quarantine import Quarantined, without_old
@@ -110,6 +111,7 @@ class RecoveryMachine:
             QueriesParked: self._queries_parked,
             QueriesResumed: self._queries_resumed,
             RowsQuarantined: self._rows_quarantined,
+            TentativeChosen: self._tentative_chosen,
             Timer: self._timer,
         }
         handlers[type(event)](event)
@@ -296,6 +298,11 @@ class RecoveryMachine:
         decided = self.state.quarantined.setdefault(event.partition, {})
         decided[event.batch] = decided.get(event.batch, Quarantined((), event.at)).plus(event.rows)
         self._effects.append(LeaveOut(event.partition, event.batch, event.rows))
+
+    def _tentative_chosen(self, event: TentativeChosen) -> None:
+        branches = self.state.branches
+        branches.requests = max(branches.requests, event.request)
+        self._branches.choose(event.queries, on=event.on)
 
     def _hold_parked(self) -> None:
         """Hold back what serves parked queries only; all others keep for them what they would keep for lost ones."""

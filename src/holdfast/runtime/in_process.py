@@ -38,9 +38,10 @@ from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.layout import change_layout, changes_of, check_layout, needs_new_layout
 from holdfast.runtime.coordinator.outputs import aside_folder, name_sinks
 from holdfast.runtime.coordinator.pacing import CycleSettings, SegmentInterval
-from holdfast.runtime.coordinator.parking import ErrorSettings, ResumeRequests
+from holdfast.runtime.coordinator.parking import ErrorSettings
 from holdfast.runtime.coordinator.progress import Progress
 from holdfast.runtime.coordinator.publishing import PublishSettings
+from holdfast.runtime.coordinator.requests import ResumeRequests, TentativeRequests
 from holdfast.runtime.coordinator.sink_threads import SinkThreads
 from holdfast.runtime.identity import describe
 from holdfast.runtime.io.batch_log import BatchLog
@@ -239,6 +240,7 @@ class InProcess:
             publishing=publishing,
             runner=None if publishing is None else SinkThreads(),
             requests=ResumeRequests(storage),
+            choices=TentativeRequests(storage),
             clock=clock,
             emit=self._see,
         )

@@ -33,10 +33,11 @@ from holdfast.runtime.coordinator.liveness import DriverSigns, this_driver
 from holdfast.runtime.coordinator.opening import open_run, sweep_after_start
 from holdfast.runtime.coordinator.outputs import aside_folder, name_sinks, stagers_of
 from holdfast.runtime.coordinator.pacing import CycleSettings
-from holdfast.runtime.coordinator.parking import ErrorSettings, ResumeRequests
+from holdfast.runtime.coordinator.parking import ErrorSettings
 from holdfast.runtime.coordinator.profile_records import ProfileRecords
 from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.runtime.coordinator.publishing import PublishSettings
+from holdfast.runtime.coordinator.requests import ResumeRequests, TentativeRequests
 from holdfast.runtime.coordinator.sink_threads import SinkThreads
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.parquet_sink import ParquetSink
@@ -282,6 +283,7 @@ class SparkRun:
             publishing=PublishSettings(seconds=chosen.errors_sink_seconds),
             runner=SinkThreads(self.backend.wake),
             requests=ResumeRequests(self.storage),
+            choices=TentativeRequests(self.storage),
             profiles=ProfileRecords(self.storage, progress.claim),
             expiry=expiry_of(
                 self.storage,

@@ -51,6 +51,7 @@ from holdfast.recovery.events import (
     NodesLost,
     PartitionsReported,
     QueriesResumed,
+    TentativeChosen,
     Timer,
 )
 from holdfast.recovery.machine import RecoveryMachine
@@ -74,19 +75,22 @@ from holdfast.runtime.coordinator.future_rows import FutureRows
 from holdfast.runtime.coordinator.marking import BatchMarks
 from holdfast.runtime.coordinator.outputs import Outputs, Published
 from holdfast.runtime.coordinator.pacing import CycleSettings, StallDetector
-from holdfast.runtime.coordinator.parking import ErrorSettings, Parking, ResumeRequests, Step
+from holdfast.runtime.coordinator.parking import ErrorSettings, Parking, Step
 from holdfast.runtime.coordinator.profile_records import ProfileRecords
 from holdfast.runtime.coordinator.profiling import LEAST_COST, Profiler
 from holdfast.runtime.coordinator.progress import Progress
 from holdfast.runtime.coordinator.publishing import CallRunner, PublishSettings
 from holdfast.runtime.coordinator.reading import SourceReads
+from holdfast.runtime.coordinator.requests import ResumeRequests, TentativeRequests
 from holdfast.runtime.coordinator.segment_schedule import SegmentSchedule
 from holdfast.runtime.coordinator.status import RunStatus
 from holdfast.runtime.coordinator.tentative import (
+    TentativeChoices,
     assign_branches,
     branches_have_more,
     check_sinks,
     publish_tentative,
+    refusal_of,
 )
 from holdfast.runtime.fetches import CodeChosen, Fetched
 from holdfast.runtime.io.batch_log import BatchLog
@@ -166,6 +170,7 @@ class Coordinator:
         publishing: PublishSettings | None = None,
         runner: CallRunner | None = None,
         requests: ResumeRequests | None = None,
+        choices: TentativeRequests | None = None,
         profiles: ProfileRecords | None = None,
         expiry: Expiry | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -179,7 +184,8 @@ class Coordinator:
         """Start a run, or continue one that an earlier driver left: the progress says which.
 
         `errors` says how often what fails is tried again, `publishing` how long sinks may take, `runner` makes their
-        calls (by default at once), `requests` is where people let parked queries go on;
+        calls (by default at once), `requests` is where people let parked queries go on, `choices` where they choose
+        which queries give tentative outputs;
         `profiles` is where what was measured is kept, with the run's `settings`; `expiry` deletes what is kept no
         longer; `host_of` gives a node's host: one whose disk is full gets no more work; `domain_of` gives its failure
         domain, where it is known. `emit` gets every event, as values; `log` gets a line for people.
@@ -221,9 +227,16 @@ class Coordinator:
             tentative={} if saved is None else read_tentative(saved.get("tentative", {}), batch_log.frontier),
         )
         self.state.copies.domain_of = domain_of
+        self.state.branches.read_choices({} if saved is None else saved.get("tentative_choices", {}))
         self.machine = RecoveryMachine(self.state)
         self.outputs.may_be_tentative = self.state.branches.may_be_out
         self.parking = Parking(self.state, errors or ErrorSettings(), clock=clock, now=now, requests=requests)
+        self._choices = TentativeChoices(
+            self.state,
+            choices,
+            lambda query: refusal_of(query, program, sinks, stays=backend.takes_updates),
+            clock,
+        )
         self.status = RunStatus(program, self.state, batch_log, self.outputs, self.parking.waiting)
         self.measures: dict[PartitionId, Measures] = dict.fromkeys(program.partitions, Measures())
         """What every partition has taken in this run."""
@@ -329,6 +342,7 @@ class Coordinator:
         """
         self.read_reports()
         self.resume_asked()
+        self._take_choices()
         if not self.status.can_work:
             if not self.busy and self._cycle is not None and self._beside_has_more(self._cycle.desired):
                 self._hand_out(self.desired_state())  # nobody waits for what comes of it
@@ -363,6 +377,24 @@ class Coordinator:
         if any(event.request >= 0 for event in found):
             with contextlib.suppress(OSError):
                 self.parking.logged()
+
+    def _take_choices(self) -> None:
+        """Let queries give tentative outputs, or none, as people have asked; storage that is away is asked again."""
+        try:
+            found = self._choices.taken()
+        except OSError as error:
+            self._log(f"requests for tentative outputs cannot be read: {error}")
+            return
+        for event, refused in found:
+            self.handle(event)
+            for line in refused:
+                self._log(f"no tentative outputs of {line}")
+            self._emit(
+                "tentative-chosen", queries=[str(query) for query in event.queries], on=event.on, refused=refused
+            )
+        if found:
+            with contextlib.suppress(OSError):
+                self._choices.logged()
 
     def resume_all(self) -> None:
         """Let all parked queries go on."""
@@ -758,7 +790,7 @@ class Coordinator:
             self._pass_costs()
         effects = self.machine.handle(event)
         self.profiler.took_effect(self._clock(), effects)
-        writes = isinstance(event, QueriesResumed) or any(
+        writes = isinstance(event, QueriesResumed | TentativeChosen) or any(
             isinstance(one, Fence | Place | GlobalCheckpoint | Keep | Parked | LeaveOut | WentTentative | Corrected)
             for one in effects
         )

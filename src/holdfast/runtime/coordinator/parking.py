@@ -3,27 +3,23 @@
 An operator that raises, a row that it cannot take, a process that dies in it, a sink that refuses rows: each is tried
 again after a pause that doubles, and after so many attempts the queries that need it are *parked*. Where the operator
 lets rows be left out, and a worker has found the rows to blame, they are *quarantined* in place of that. Everything
-else goes on. Clocks are arguments. People let parked queries go on by numbered requests in the run's storage, which the
-driver reads, logs with its progress, and then drops; a request is in force whether or not a driver runs.
+else goes on. Clocks are arguments. People let parked queries go on by requests in the run's storage (`requests`).
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from uuid import uuid4
 
 from holdfast.errors import BadInput, one_line
 from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.cluster_state import ClusterState, ParkedQuery
 from holdfast.recovery.events import QueriesParked, QueriesResumed, RowsQuarantined
 from holdfast.recovery.quarantine import decided_rows
+from holdfast.runtime.coordinator.requests import ResumeRequests, queries_named
 from holdfast.runtime.messages import Failed
-from holdfast.storage.records import Records, Written
-from holdfast.storage.storage import Storage
 from holdfast.wording import counted
 
 LONGEST_BACKOFF = 60.0
@@ -32,7 +28,6 @@ LONGEST_ERROR = 500
 """Characters of an error that are kept."""
 POLL_SECONDS = 1.0
 """How often a driver with parked queries looks for requests."""
-REQUESTS_FORMAT = 1
 MOST_DECIDED = 10_000
 """Quarantined rows of batches that may be processed again: they are in every record of the progress."""
 OUT_OF_MEMORY_ATTEMPTS = 2
@@ -246,7 +241,7 @@ class Parking:
             found.append(QueriesResumed(self._asked.popleft()))
         if self._requests is not None and self._state.parked and self._is_time():
             found += [
-                QueriesResumed(_named(self._state.parked, name), number)
+                QueriesResumed(queries_named(self._state.parked, name), number)
                 for number, name in self._requests.after(self._state.requests)
             ]
         for event in found:
@@ -273,47 +268,12 @@ class Parking:
             self._requests.drop_before(self._state.requests)
 
 
-class ResumeRequests:
-    """Requests of people for parked queries to go on, in a run's storage: numbered, created only if absent."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._records = Records(storage, "resume", version=REQUESTS_FORMAT)
-
-    def add(self, query: str) -> int:
-        """Write a request; return its number."""
-        fields = {"query": query, "id": uuid4().hex, "at": time.time()}
-        while True:
-            numbers = self._records.numbers()
-            number = numbers[-1] + 1 if numbers else 0
-            if self._records.create(number, fields) is Written.CREATED:
-                return number
-
-    def after(self, number: int) -> list[tuple[int, str]]:
-        """Return the requests after a number: their numbers, and what they name."""
-        found = []
-        for one in self._records.numbers(after=number):
-            fields = self._records.read(one)
-            if fields is not None:
-                found.append((one, str(fields["query"])))
-        return found
-
-    def drop_before(self, number: int) -> None:
-        """Delete the requests before a number; the last one stays, so that numbers go on from it."""
-        old = [one for one in self._records.numbers() if one < number]
-        if old:
-            self._records.drop(old)
-
-
 def parked_named(parked: Iterable[PartitionId], name: str) -> tuple[PartitionId, ...]:
     """Return the parked queries of this name, or of the output of this name; none is refused."""
-    found = _named(parked, name)
+    found = queries_named(parked, name)
     if not found:
         others = ", ".join(map(str, parked))
         raise BadInput(
             f"no query {name!r} is parked", remedy=f"parked are {others}" if others else "no query of the run is"
         )
     return found
-
-
-def _named(parked: Iterable[PartitionId], name: str) -> tuple[PartitionId, ...]:
-    return tuple(query for query in parked if name in (str(query), query.operator))

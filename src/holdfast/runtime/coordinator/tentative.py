@@ -3,22 +3,82 @@
 Nothing here publishes what the run's progress does not say: a query's entry is written before its branch is handed out,
 and rows of a query without one are dropped. Rows of a batch whose final rows are out, or are with the publisher of
 their sink, are dropped too. A sink that fails
-ends the branch of its query, and nothing else: the final rows come all the same.
+ends the branch of its query, and nothing else: the final rows come all the same. People may choose, while a run goes
+on, which queries give tentative outputs: by requests in its storage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from holdfast.errors import BadInput
-from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.recovery.cluster_state import ClusterState
+from holdfast.recovery.events import TentativeChosen
+from holdfast.recovery.states import LIVE_STATES
 from holdfast.runtime.blocks import SINK, Block
 from holdfast.runtime.coordinator.outputs import Outputs, Published
+from holdfast.runtime.coordinator.requests import TentativeRequests, queries_named
 from holdfast.runtime.io.sinks import VERSION_COLUMNS, Sink
 from holdfast.runtime.messages import BranchAssignment, DesiredState
 from holdfast.runtime.program import Program
+
+POLL_SECONDS = 1.0
+"""How often a driver looks for requests while partitions are lost, or outputs tentative."""
+
+
+class TentativeChoices:
+    """What people choose while a run goes on."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        requests: TentativeRequests | None,
+        refusal: Callable[[PartitionId], str | None],
+        clock: Callable[[], float],
+    ) -> None:
+        """`refusal` says why a query cannot give tentative outputs; None: it can."""
+        self._state, self._requests, self._refusal, self._clock = state, requests, refusal, clock
+        self._looked_at: float | None = None
+        self._looked_in: Epoch | None = None
+
+    def taken(self) -> list[tuple[TentativeChosen, list[str]]]:
+        """Return what was asked for since the last call, with what is refused of it; OSError where storage is away."""
+        now, state = self._clock(), self._state
+        # A loss begins an epoch: what people said before it is known before the first tentative row.
+        early = self._looked_at is not None and now - self._looked_at < POLL_SECONDS
+        if self._requests is None or (early and self._looked_in == state.epoch):
+            return []
+        self._looked_at, self._looked_in = now, state.epoch
+        if not state.branches.at and all(one.state in LIVE_STATES for one in state.partitions.values()):
+            return []  # in an outage it takes effect, and then it is read
+        found = []
+        for number, name, on in self._requests.after(state.branches.requests):
+            queries = queries_named(state.graph.outputs, name)
+            reasons = {query: self._refusal(query) if on else None for query in queries}
+            lines = [f"{query}: {why}" for query, why in reasons.items() if why is not None]
+            if not queries:
+                lines = [f"{name}: the run has no such query"]
+            found.append((TentativeChosen(tuple(q for q in queries if reasons[q] is None), on, number), lines))
+        return found
+
+    def logged(self) -> None:
+        """What was asked for is in the progress: the requests are of no use any more."""
+        if self._requests is not None:
+            self._requests.drop_before(self._state.branches.requests)
+
+
+def refusal_of(query: PartitionId, program: Program, sinks: Mapping[OperatorId, Sink], *, stays: bool) -> str | None:
+    """Say why a query cannot give tentative outputs, in one line; None: it can. `stays`: whether workers stay."""
+    if not stays:
+        return "tentative outputs need tasks that stay"
+    try:
+        check_sinks([query], sinks, f"application {program.name}")
+        check_columns([query], program)
+    except BadInput as refused:
+        return str(refused)
+    return None
 
 
 def assign_branches(state: ClusterState, logged: BatchId) -> dict[PartitionId, BranchAssignment]:

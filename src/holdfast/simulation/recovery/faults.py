@@ -88,6 +88,7 @@ class Fault(StrEnum):
     SINK_LATE = "sink returned late, or it was known late"
     SINK_CALLED_AFTER_THE_END = "sink called for a driver that was over"
     RESUME_ASKED = "parked query resumed, its cause gone or not"
+    TENTATIVE_CHOSEN = "tentative outputs chosen, or taken back, by a request"
     POISON_ROW = "operator failed on a row"
     NODE_LEAVES = "node announced that it would leave, and left"
     REPAIRED = "driver started with repaired operators"

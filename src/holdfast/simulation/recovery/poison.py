@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 
 from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.cluster_state import ClusterState, ParkedQuery
-from holdfast.runtime.coordinator.parking import ErrorSettings, ResumeRequests
+from holdfast.runtime.coordinator.parking import ErrorSettings
+from holdfast.runtime.coordinator.requests import ResumeRequests
 from holdfast.runtime.io.sinks import OutputKey
 from holdfast.runtime.program import Program
 from holdfast.runtime.worker.step_guard import Death

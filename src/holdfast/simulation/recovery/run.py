@@ -372,6 +372,7 @@ class _Run:
         if self.draw.random() < 0.5:
             self._do(self.driver, self._feed)
         self.world.poison.strike(self.driver.program, self.coordinator.state)
+        self.world.chooser.strike(self.driver.program)
         self._step()
 
     def _feed(self, driver: Driver) -> None:

@@ -63,7 +63,9 @@ class BranchScene:
     """With little to spare, what is lost waits for nodes."""
 
     def queries(self, program: Program) -> frozenset[PartitionId]:
-        """Return the queries that give tentative outputs, by their names alone."""
+        """Return the queries that give tentative outputs, by their names alone; none, where people choose them."""
+        if chooses(self.seed):
+            return frozenset()
         return frozenset(
             query for query in program.outputs if random.Random(f"{query} {self.seed} branch").random() < self.share
         )
@@ -180,6 +182,11 @@ def moves_for_load(seed: int) -> bool:
 def has_branches(seed: int) -> bool:
     """Whether queries give tentative outputs in a run: in every sixth of those whose workers stay."""
     return is_resident(seed) and seed // 108 % 6 == 4
+
+
+def chooses(seed: int) -> bool:
+    """Whether people choose which queries give tentative outputs: in every second range of those that have them."""
+    return has_branches(seed) and seed // 648 % 2 == 1
 
 
 def draw_branches(seed: int) -> BranchScene:

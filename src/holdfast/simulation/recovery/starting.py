@@ -18,8 +18,8 @@ from holdfast.runtime.coordinator.layout import changed_meanwhile
 from holdfast.runtime.coordinator.liveness import SignWriter
 from holdfast.runtime.coordinator.opening import open_run, sweep_after_start
 from holdfast.runtime.coordinator.outputs import stagers_of
-from holdfast.runtime.coordinator.parking import ResumeRequests
 from holdfast.runtime.coordinator.progress import Progress, last_driver
+from holdfast.runtime.coordinator.requests import ResumeRequests, TentativeRequests
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.file_reader import FileReader
 from holdfast.runtime.io.intake import Intake
@@ -228,6 +228,7 @@ class Starter:
             publishing=world.late_sinks.settings,
             runner=world.late_sinks.runner(),
             requests=ResumeRequests(world.storage),
+            choices=TentativeRequests(world.storage),
             clock=world.clock,
             now=world.clock,
             emit=self._observe,

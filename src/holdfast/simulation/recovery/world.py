@@ -23,6 +23,7 @@ from holdfast.runtime.program import Program, SourceProgram
 from holdfast.simulation.recovery.agents import AgentSnapshots
 from holdfast.simulation.recovery.applications import Recipe, inputs_of, program_of
 from holdfast.simulation.recovery.checks import StepChecks, Violation
+from holdfast.simulation.recovery.choosing import Chooser
 from holdfast.simulation.recovery.cluster import FakeClock, SimulatedCluster
 from holdfast.simulation.recovery.faults import (
     SELDOM_WITH_MOVES,
@@ -36,7 +37,15 @@ from holdfast.simulation.recovery.late_sinks import LateSinks
 from holdfast.simulation.recovery.network import Network
 from holdfast.simulation.recovery.poison import Poison
 from holdfast.simulation.recovery.poison_rows import PoisonRows
-from holdfast.simulation.recovery.scene import Scene, draw_branches, draw_copies, has_branches, has_copies, is_resident
+from holdfast.simulation.recovery.scene import (
+    Scene,
+    chooses,
+    draw_branches,
+    draw_copies,
+    has_branches,
+    has_copies,
+    is_resident,
+)
 from holdfast.simulation.recovery.segment_scene import draw_segments, has_segments
 from holdfast.simulation.recovery.storage import DriverStorage, LogWatch, Outage, SimulatedReader
 from holdfast.simulation.recovery.stores import (
@@ -156,6 +165,7 @@ class World:
         self.durable = DriverStorage(self.snapshot_store.folder, touch, self.outage, self.snapshot_store.created)
         """Durable snapshots as drivers see them."""
         self.poison = Poison(seed, self.objects, self.mischief, self.clock)
+        self.chooser = Chooser(seed, self.objects, self.mischief, wanted=chooses(seed))
         self.poison_rows = PoisonRows(seed, self.mischief, resident=self.resident)
         self.scene.pace = replace(self.scene.pace, batches_behind=self.poison_rows.batches_behind)
         self.late_sinks = LateSinks(seed, self.mischief, self.clock, self.complain)
