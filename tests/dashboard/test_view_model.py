@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dashboard.made_up import Log, Recorder, topology
 from holdfast import Application
 from holdfast.dashboard.changes import changes
-from holdfast.dashboard.estimate import Under, estimate
+from holdfast.dashboard.estimate import Durations, Under, estimate
 from holdfast.dashboard.view import percent, view_of
 from holdfast.dashboard.view_model import RunModel
 from holdfast.examples.registry import EXAMPLES
@@ -148,14 +148,16 @@ def test_replicas_are_built_level_promoted_and_dropped() -> None:
 
 def test_an_estimate_is_left_out_where_nothing_is_known() -> None:
     under = {"a": Under("restoring", 0.0)}
-    assert estimate(1.0, under, 0, [], [], None) is None
-    assert estimate(1.0, under, 0, [4.0, 6.0], [], None) is None, "nobody has replayed yet"
-    assert estimate(1.0, under, 1, [4.0], [1.0], None) is None, "something waits for nodes"
-    found = estimate(1.0, under, 0, [4.0, 6.0], [2.0], None)
+    assert estimate(1.0, under, 0, Durations.of([]), Durations.of([]), None) is None
+    assert estimate(1.0, under, 0, Durations.of([4.0, 6.0]), Durations.of([]), None) is None, "nobody has replayed yet"
+    assert estimate(1.0, under, 1, Durations.of([4.0]), Durations.of([1.0]), None) is None, "something waits for nodes"
+    found = estimate(1.0, under, 0, Durations.of([4.0, 6.0]), Durations.of([2.0]), None)
     assert found is not None
     assert (found.seconds, found.plus_minus) == (6.0, 1.0)
-    assert estimate(100.0, under, 0, [4.0, 6.0], [2.0], None) is None, "it took far longer than any before"
-    planned = estimate(1.0, under, 0, [], [], 9.0)
+    assert estimate(100.0, under, 0, Durations.of([4.0, 6.0]), Durations.of([2.0]), None) is None, (
+        "it took far longer than any before"
+    )
+    planned = estimate(1.0, under, 0, Durations.of([]), Durations.of([]), 9.0)
     assert planned is not None
     assert (planned.seconds, planned.plus_minus, planned.source) == (8.0, None, "plan")
 

@@ -226,6 +226,13 @@ RUN_METRICS = (
         missed_targets,
     ),
     Metric(
+        "holdfast_query_fidelity_ratio",
+        _G,
+        ("query",),
+        "Fidelity predicted for the query's outputs while they are tentative; not there where they are final.",
+        per_query(lambda one, given: one["fidelity"]),
+    ),
+    Metric(
         "holdfast_query_lag_batches",
         _G,
         ("query",),

@@ -167,7 +167,8 @@ const queryRows = new Rows(
     setText(cells[1], String(one.priority));
     const state = cells[2].firstChild;
     state.firstChild.className = `tile ${tileClass(one.state)}`;
-    setText(state.lastChild, one.state === "down" && one.lost ? `down, ${one.lost} of ${one.partitions}` : one.state);
+    const how = one.state === "down" && one.lost ? `, ${one.lost} of ${one.partitions}` : one.state === "tentative" && one.fidelity !== null ? `, fidelity ${share(one.fidelity)}` : "";
+    setText(state.lastChild, one.state + how);
     setText(cells[3], one.latency === null ? "–" : seconds(one.latency));
     spark(cells[4].firstChild, one.latencies);
     setText(cells[5], one.lag ? `${number.format(one.lag)}` : "0");
