@@ -31,6 +31,8 @@ TICK_SECONDS = 0.25
 """A view is made anew at most so often."""
 MOST_TICK_SECONDS = 2.0
 """And at least so often, while somebody looks."""
+STANDING_SECONDS = 1.0
+"""A view stands so long where no event comes: ages in it, the estimate of a recovery among them, go on so often."""
 CORE_SHARE = 0.005
 """In between, views take no more than this share of a core: one that takes long to make is made less often."""
 BEAT_SECONDS = 5.0
@@ -71,11 +73,13 @@ class LivePage:
         self._driver_of, self._topology_of, self._ring_of, self._now = driver, topology, ring, now
         self._lock, self._closing = threading.Lock(), threading.Event()
         self._view: dict[str, Any] | None = None
-        self._due_at = self._driver_at = -1e9
+        self._made_at = self._due_at = self._driver_at = -1e9
         self._message: tuple[Any, Any, bytes] | None = None
         """The last message of a stream, with the views that it leads from and to."""
         self._driver: str | None = None
         self._streams = threading.BoundedSemaphore(MOST_STREAMS)
+        self.cpu_seconds: Callable[[], float | None] = lambda: None
+        """What the page's threads have cost so far; None: nobody serves it."""
 
     # -- the view ------------------------------------------------------------------------------------------------------
 
@@ -90,9 +94,14 @@ class LivePage:
             return self._view
 
     def _make(self, clock: float) -> dict[str, Any]:
+        """Return the view now: the last one where no event has come since, for as long as times in it may stand."""
+        before = self._model.seen
         for event in self._reader.read():
             self._model.take(event)
             self._totals.take(event)
+        if self._view is not None and self._model.seen == before and clock - self._made_at < STANDING_SECONDS:
+            return self._view
+        self._made_at = clock
         if clock - self._driver_at >= DRIVER_SECONDS:
             self._driver_at = clock
             with suppress(OSError, HoldfastError):
@@ -138,6 +147,7 @@ class LivePage:
         """Answer Prometheus; counters are those of the events that the view has."""
         view = self.view()
         with self._lock:
+            self._totals.page_cpu_seconds = self.cpu_seconds()
             text = exposition(view, self._totals, self._now())
         return as_text(text, CONTENT_TYPE)
 
@@ -245,7 +255,9 @@ def token_of(folder: Path) -> str:
 
 def serve(page: LivePage, *, host: str, port: int, token: str | None) -> PageServer:
     """Let a page be asked over HTTP."""
-    return PageServer(page.routes(), host=host, port=port, token=token)
+    server = PageServer(page.routes(), host=host, port=port, token=token)
+    page.cpu_seconds = lambda: server.cpu_seconds
+    return server
 
 
 API = {

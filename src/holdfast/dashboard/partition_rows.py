@@ -46,6 +46,7 @@ class PartitionRows(Mapping[str, Row]):
         self._in_group: dict[tuple[str, ...], dict[str, int]] = {one: {} for one in self._group_of.values()}
         """How many are in each state, of the partitions that the same queries need."""
         self._rows: dict[str, Row] = {}
+        self._copy: dict[str, Row] | None = None
         self.shown: Counter[str] = Counter()
         """How many are in each state, by the names that people see."""
         self.down: set[str] = set()
@@ -67,8 +68,10 @@ class PartitionRows(Mapping[str, Row]):
         return len(self._rows)
 
     def copy(self) -> dict[str, Row]:
-        """Return the rows as they are now."""
-        return self._rows.copy()
+        """Return the rows as they are now: the same object until one changes."""
+        if self._copy is None:
+            self._copy = self._rows.copy()
+        return self._copy
 
     def put(self, row: Row) -> None:
         """Take a row in the place of the one before."""
@@ -77,7 +80,7 @@ class PartitionRows(Mapping[str, Row]):
         if before is not None:
             self._count(name, before, -1)
         self._count(name, row, 1)
-        self._rows[name] = row
+        self._rows[name], self._copy = row, None
 
     def _count(self, name: str, row: Row, by: int) -> None:
         state, node, replica = row["state"], row["node"], row["replica"]

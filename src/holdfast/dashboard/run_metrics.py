@@ -274,5 +274,12 @@ RUN_METRICS = (
         "Rows that were left out and became dead letters.",
         of_run("quarantined"),
     ),
+    Metric(
+        "holdfast_page_cpu_seconds_total",
+        _C,
+        (),
+        "CPU time of the threads that serve the page and these metrics.",
+        single(lambda given: given.totals.page_cpu_seconds),
+    ),
 )
 """In the order in which they are shown."""
