@@ -63,7 +63,7 @@ function apply(sections, partitions) {
   if (sections.queries) showQueries(sections.queries);
   if (sections.nodes) showNodes(sections.nodes);
   if ("ring" in sections) showRing(sections.ring);
-  if (sections.recoveries || sections.promises) showRecoveries(sections.recoveries, sections.promises);
+  if (sections.recoveries || sections.promises || "plan" in sections) showRecoveries(sections.recoveries, sections.promises, sections.plan);
   if (sections.happened) showHappened(sections.happened);
   if (sections.nodes || sections.queries) showChoices(sections.nodes, sections.queries);
   showFigures();
