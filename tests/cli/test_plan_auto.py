@@ -98,6 +98,33 @@ def test_a_run_is_explained_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "there is no node 'z'; give a number, or of a, b, c" in capsys.readouterr().err
 
 
+def test_what_if_a_target_a_budget_or_a_rack_moves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    storage = FileStorage(tmp_path / "run")
+    Progress(storage, "pair")
+    where = {"in[0]": "a-0", "out[0]": "b-1", "out[1]": "b-2"}
+    placed = {**MEASURED, "placement": where, "nodes": dict.fromkeys(("a-0", "b-1", "b-2"), 100.0)}
+    ProfileRecords(storage, 1).write(0.0, {**PAIR, "measured": placed})
+    log = [{"event": "run", "domains": {"a": "rack-a", "b": "rack-b"}}, {"event": "cycle"}]
+    (tmp_path / "run" / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in log))
+    here = str(tmp_path)
+    as_it_is = document(capsys, "explain", here, "--domain", "rack-b")
+    assert as_it_is["lost"]["nodes"] == ["b-1", "b-2"]
+    assert as_it_is["targets"]["recovery"] == {}
+    moved = document(capsys, "explain", here, "--domain", "rack-b", "--recovery", "5:15", "--overhead", "0.3")
+    assert (moved["what"], moved["targets"]["recovery"], moved["targets"]["overhead"]) == ("a plan", {"5": 15}, 0.3)
+    assert moved["lost"]["nodes"] == ["b-1", "b-2"]
+    assert {one["query"]: one["seconds"] <= 15 for one in moved["lost"]["down"]}["out[0]"]
+    less = document(capsys, "explain", here, "--domain", "rack-b", "--overhead", "0.05")
+    assert less["segments"][0]["interval_seconds"] > moved["segments"][0]["interval_seconds"], "a smaller budget"
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(moved))
+    again = document(capsys, "explain", str(plan), "--survive", "1", "--nodes", "4")
+    assert (again["targets"]["recovery"], again["targets"]["survive"]) == ({"5": 15}, 1), "the others stay"
+    assert run(["plan", "explain", here, "--domain", "rack-z"]) == 2
+    assert "its log has rack-a, rack-b" in capsys.readouterr().err
+    assert run(["plan", "explain", here, "--domain", "rack-b", "--lose", "1"]) == 2
+
+
 def test_default_settings_are_explained_and_a_loss_needs_nodes(pair: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "explain", pair)
     assert found["segments"][0]["interval_seconds"] == 10

@@ -89,6 +89,41 @@ def test_a_failure_as_it_is_shown(shown: Shown, opened: Callable[..., Page]) -> 
     assert page.locator("#notices").is_hidden()
 
 
+def test_what_the_plan_predicts_stands_beside_an_outage_from_its_first_moment(
+    shown: Shown, opened: Callable[..., Page]
+) -> None:
+    predicted = [{"what": "recovery", "query": f"out[{n}]", "predicted": 8.0, "target": 30.0} for n in range(2)]
+    shown.log.add("plan", targets={"survive": 1}, predicted=predicted, interval_seconds=5.0)
+    shown.log.started().after(5).lose("node-1", "out[1]").place({"out[1]": "node-0"})
+    shown.flush()
+    page = opened(shown.server.url)
+    page.wait_for_selector("#predicted td")
+    assert text_of(page, "#predicted tbody").split() == ["out[1]", "8", "s", "30", "s", "down"]
+    assert "has no plan" not in text_of(page, "#predicted")
+    shown.log.after(1).restored("out[1]").after(1).level("out[1]")
+    shown.log.add("published", partition="out[1]", batch=3, rows=1)
+    fields = {"predicted": 8.0, "target": 30.0, "measured": 2.0, "nodes_lost": 1, "covered": True, "kept": True}
+    shown.log.add("promise", what="recovery", query="out[1]", **fields)
+    shown.flush()
+    page.wait_for_selector("#predicted :text('kept')")
+
+
+def test_a_query_that_goes_on_is_tentative_with_its_fidelity(shown: Shown, opened: Callable[..., Page]) -> None:
+    shown.log.started().after(5).lose("node-0", "s[0]")
+    shown.log.add("tentative", query="out[0]", since=5, fidelity=0.5, without=["s[0]"])
+    shown.log.add("published", partition="out[0]", batch=5, rows=2, tentative=True, fidelity=0.5)
+    shown.flush()
+    page = opened(shown.server.url)
+    page.wait_for_selector("#topology .tile.tentative")
+    assert page.locator("#topology .tile.tentative").count() == 5
+    assert page.locator("[data-id='out[0]']").get_attribute("aria-label") == "out[0], tentative, on node-0"
+    assert "tentative, fidelity 50 %" in text_of(page, "#queries")
+    assert "1 query tentative" in text_of(page, "#headline-text")
+    shown.log.add("tentative-ended", query="out[0]", problem=None)
+    shown.flush()
+    page.wait_for_selector("#topology .tile.tentative", state="detached")
+
+
 def test_keys_reach_everything(shown: Shown, opened: Callable[..., Page]) -> None:
     shown.log.started()
     shown.flush()
@@ -169,10 +204,16 @@ def test_hostile_names_do_nothing(shown: Shown, opened: Callable[..., Page]) -> 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_light_dark_and_small_screens(shown: Shown, opened: Callable[..., Page], scheme: str) -> None:
     shown.log.started().after(5).lose("node-1", "m[1]").place({"m[1]": "node-0"})
+    shown.log.add("published", partition="out[0]", batch=4, rows=1, latency=0.35)
+    shown.log.add("tentative", query="out[0]", since=5, fidelity=0.78, without=["m[1]"])
+    shown.log.add("published", partition="out[0]", batch=5, rows=1, tentative=True, fidelity=0.78)
     shown.flush()
     page = opened(shown.server.url, color_scheme=scheme, viewport={"width": 360, "height": 740})
     page.wait_for_selector(".tile.restoring")
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), "nothing is cut off on a phone"
+    behind = page.locator("#queries th").last.bounding_box()
+    assert behind is not None
+    assert behind["x"] + behind["width"] <= 360, "nor is the last column of the queries"
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (dark == "rgb(18, 22, 28)") == (scheme == "dark")
 

@@ -17,7 +17,16 @@ import pytest
 
 from dashboard.made_up import Log, lines, topology, write
 from holdfast.dashboard.guard import SECURITY_HEADERS, host_name, refused
-from holdfast.dashboard.page import TOKEN_FILE, LivePage, serve, token_of
+from holdfast.dashboard.page import (
+    CORE_SHARE,
+    MOST_TICK_SECONDS,
+    TICK_SECONDS,
+    TOKEN_FILE,
+    LivePage,
+    pause_after,
+    serve,
+    token_of,
+)
 from holdfast.dashboard.server import MOST_BODY, Answer, PageServer, Request, Route, as_json
 from holdfast.dashboard.view_model import RunModel
 from holdfast.errors import BadInput
@@ -87,7 +96,7 @@ def test_the_view_and_health(served: Served) -> None:
     status, _, body = served.ask("/healthz")
     assert (status, json.loads(body)["status"]) == (200, "ok")
     write(served.file, [{"at": served.log.at + 1, "event": "ended", "start": "one", "problem": "the disk is full"}])
-    served.page._made_at = -1e9
+    served.page._due_at = -1e9
     status, _, body = served.ask("/healthz")
     assert (status, json.loads(body)["state"]) == (503, "failed")
 
@@ -208,6 +217,22 @@ def test_a_stream_sends_the_view_and_then_only_what_changes(served: Served) -> N
         assert "checkpoint" not in second["changed"]
 
 
+def test_a_view_that_takes_long_is_made_less_often() -> None:
+    assert pause_after(0.0) == TICK_SECONDS
+    assert pause_after(0.003) == pytest.approx(0.003 / CORE_SHARE)
+    assert pause_after(10.0) == MOST_TICK_SECONDS, "and a large history is read once"
+
+
+def test_the_page_counts_what_its_threads_cost(served: Served) -> None:
+    served.ask("/api/view")
+    _, _, body = served.ask("/metrics")
+    (told,) = [line for line in body.decode().splitlines() if line.startswith("holdfast_page_cpu_seconds_total")]
+    first = float(told.split()[1])
+    assert first > 0
+    served.ask("/api/view")
+    assert served.server.cpu_seconds > first, "of connections that are open, and of those that have ended"
+
+
 def test_a_reader_that_reads_nothing_holds_up_nobody(served: Served) -> None:
     idle = [_stream(served.server.port) for _ in range(3)]
     half = socket.create_connection(("127.0.0.1", served.server.port), timeout=60)
@@ -216,7 +241,7 @@ def test_a_reader_that_reads_nothing_holds_up_nobody(served: Served) -> None:
         for number in range(300):
             served.log.after(0.01).state("m[1]", "", "lost" if number % 2 else "running", "node-1")
         write(served.file, served.log.events[-300:])
-        served.page._made_at = -1e9
+        served.page._due_at = -1e9
         assert served.ask("/api/view")[0] == 200
     finally:
         for one in (*idle, half):

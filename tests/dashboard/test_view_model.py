@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 from dashboard.made_up import Log, Recorder, topology
 from holdfast import Application
 from holdfast.dashboard.changes import changes
-from holdfast.dashboard.estimate import Under, estimate
+from holdfast.dashboard.estimate import Durations, Under, estimate
+from holdfast.dashboard.partition_rows import DOWN, shown_state
 from holdfast.dashboard.view import percent, view_of
 from holdfast.dashboard.view_model import RunModel
 from holdfast.examples.registry import EXAMPLES
@@ -54,10 +56,16 @@ def test_a_query_with_tentative_outputs_is_shown_as_such_until_it_is_whole() -> 
     assert (one["state"], one["tentative"], one["fidelity"]) == ("tentative", True, 0.5)
     assert (one["published"], one["rows"]) == (4, 3), "tentative rows are not counted as published"
     assert any("50% of the data" in happened["text"] for happened in seen(log)["happened"])
+    view = seen(log)
+    marked = {name for name, row in view["partitions"].items() if row["tentative"]}
+    assert marked == {"m[0]", "m[1]", "m[2]", "m[3]", "out[0]"}, "what s[0] feeds, of the query that goes on"
+    assert view["states"] == {"healthy": 2, "lost": 1, "tentative": 5}
+    assert view["headline"]["text"].endswith("1 query tentative")
     log.add("tentative-ended", query="out[0]", problem=None)
     log.add("corrected", query="out[0]", since=5, through=5)
     (one,) = [query for query in seen(log)["queries"] if query["id"] == "out[0]"]
     assert (one["tentative"], one["fidelity"]) == (False, None)
+    assert seen(log)["states"] == {"healthy": 7, "lost": 1}
 
 
 def test_a_start_goes_from_nothing_to_running() -> None:
@@ -148,14 +156,16 @@ def test_replicas_are_built_level_promoted_and_dropped() -> None:
 
 def test_an_estimate_is_left_out_where_nothing_is_known() -> None:
     under = {"a": Under("restoring", 0.0)}
-    assert estimate(1.0, under, 0, [], [], None) is None
-    assert estimate(1.0, under, 0, [4.0, 6.0], [], None) is None, "nobody has replayed yet"
-    assert estimate(1.0, under, 1, [4.0], [1.0], None) is None, "something waits for nodes"
-    found = estimate(1.0, under, 0, [4.0, 6.0], [2.0], None)
+    assert estimate(1.0, under, 0, Durations.of([]), Durations.of([]), None) is None
+    assert estimate(1.0, under, 0, Durations.of([4.0, 6.0]), Durations.of([]), None) is None, "nobody has replayed yet"
+    assert estimate(1.0, under, 1, Durations.of([4.0]), Durations.of([1.0]), None) is None, "something waits for nodes"
+    found = estimate(1.0, under, 0, Durations.of([4.0, 6.0]), Durations.of([2.0]), None)
     assert found is not None
     assert (found.seconds, found.plus_minus) == (6.0, 1.0)
-    assert estimate(100.0, under, 0, [4.0, 6.0], [2.0], None) is None, "it took far longer than any before"
-    planned = estimate(1.0, under, 0, [], [], 9.0)
+    assert estimate(100.0, under, 0, Durations.of([4.0, 6.0]), Durations.of([2.0]), None) is None, (
+        "it took far longer than any before"
+    )
+    planned = estimate(1.0, under, 0, Durations.of([]), Durations.of([]), 9.0)
     assert planned is not None
     assert (planned.seconds, planned.plus_minus, planned.source) == (8.0, None, "plan")
 
@@ -293,6 +303,32 @@ def test_a_recorded_run_with_a_parked_query() -> None:
     ]
     assert {one["id"]: one["state"] for one in view["queries"]} == {"bad[0]": "parked", "good[0]": "healthy"}
     assert view["headline"]["level"] == "warn"
+
+
+def test_what_is_counted_as_events_come_is_what_the_rows_say() -> None:
+    """Counts by state, query and node follow single rows: after any run they are those of all rows counted anew."""
+    record = Recorder()
+    example = EXAMPLES["traffic"]
+    running = InProcess(example.application(), nodes=4, checkpoint_every=3, emit=record)
+    for number, batch in enumerate(example.batches(1, 12, 50)):
+        if number in (1, 3):
+            node = NodeId(f"node-{number}")
+            running._backend.lose_nodes(node)
+            running._coordinator.handle(NodesLost((node,)))
+        running.feed(batch)
+    model = RunModel()
+    for event in record:
+        model.take(event)
+        rows, topology_now = model.rows, model.topology
+        if topology_now is None:
+            continue
+        assert rows.shown == Counter(shown_state(row) for row in rows.values())
+        assert rows.down == {name for name, row in rows.items() if row["state"] in DOWN}
+        for query, members in topology_now.members.items():
+            assert rows.states_in(query) == {rows[p]["state"] for p in members}
+            assert rows.down_in(query) == sum(p in rows.down for p in members)
+        held = {(row["node"], name) for name, row in rows.items() if row["node"] is not None}
+        assert {(node, name) for node, names in rows.on.items() for name in names} == held
 
 
 # -- what must never happen --------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from holdfast.examples.registry import EXAMPLES
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.recovery.effects import Effect
-from holdfast.recovery.events import Event, NodesArrived, PartitionsReported
+from holdfast.recovery.events import Event, NodesArrived, NodesLost, PartitionsReported
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime import run_in_process
 from holdfast.runtime.blocks import SINK, Block, Edge, Header
@@ -54,6 +54,21 @@ class StubbornSnapshotStore(MemorySnapshotStore):
 
     def saved(self, name: str) -> SaveAnswer | None:
         return Answered("1 peer answers, 2 are needed") if self.short else super().saved(name)
+
+
+class SlowSnapshotStore(MemorySnapshotStore):
+    """Brings a snapshot fragment by fragment, one each time that it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: dict[str, int] = {}
+
+    def fetched(self, name: str) -> pa.Buffer | None:
+        self.asked[name] = self.asked.get(name, -1) + 1
+        return super().fetched(name) if self.asked[name] > 3 else None
+
+    def progress(self, name: str) -> tuple[int, int] | None:
+        return (self.asked[name], 4) if self.asked[name] else None
 
 
 @dataclass
@@ -124,6 +139,28 @@ def test_too_few_peers_hold_up_checkpoints_and_not_the_stream() -> None:
     snapshot_store.short = False
     bench.feed(GIVEN[10:])
     assert bench.coordinator.state.checkpoints.global_batch > 0
+    bench.check()
+
+
+def test_a_restore_that_takes_a_while_says_how_many_fragments_have_come() -> None:
+    store = SlowSnapshotStore()
+    bench = Bench(store)
+    bench.feed(GIVEN[:8])
+    bench.backend.lose_nodes(NodeId("n0"))
+    bench.coordinator.handle(NodesLost((NodeId("n0"),)))
+    bench.feed(GIVEN[8:])
+    told: dict[str, list[tuple[int, int]]] = {}
+    for one in bench.seen:
+        if one.kind == "fragments":
+            told.setdefault(one.fields["partition"], []).append((one.fields["fetched"], one.fields["needed"]))
+    restored = {
+        one.fields["partition"] for one in bench.seen if one.kind == "restored" and "fetch_seconds" in one.fields
+    }
+    assert told
+    assert set(told) <= restored
+    for counts in told.values():
+        assert counts == sorted(set(counts)), "each count once, and none goes back"
+        assert all(came <= needed for came, needed in counts)
     bench.check()
 
 

@@ -23,7 +23,7 @@ from holdfast.recovery.checkpoints import SavedSnapshot
 from holdfast.recovery.cluster_state import Start
 from holdfast.recovery.quarantine import PoisonRow, Quarantined
 from holdfast.runtime.blocks import SINK, Block, Edge, Header
-from holdfast.runtime.fetches import Fetched, Restored
+from holdfast.runtime.fetches import Fetched, Fetching, Restored
 from holdfast.runtime.io.file_ranges import RangesRead
 from holdfast.runtime.io.sinks import StagedRows
 from holdfast.runtime.message_codec import decode_desired, decode_report, encode_desired, encode_report
@@ -116,6 +116,10 @@ answers = st.one_of(
     st.builds(SnapshotStored, partitions, snapshots),
     st.builds(SnapshotNotStored, partitions, batch_ids, texts, st.booleans()),
     st.builds(SnapshotLost, partitions, st.tuples(batch_ids, epochs), texts),
+    st.builds(
+        Restored, partitions, batch_ids, st.builds(Fetched, counts, counts, counts, seconds, st.none() | seconds)
+    ),
+    st.builds(Fetching, partitions, counts, counts),
 )
 reads = st.builds(
     SourceRead,

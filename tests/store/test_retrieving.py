@@ -16,7 +16,7 @@ from holdfast.erasure.encoding import encode
 from holdfast.erasure.fragment import FragmentHeader, StateId
 from holdfast.erasure.layout import Coding
 from holdfast.ids import BatchId, Epoch
-from holdfast.store.client.retrieving import Retrieval, RetrieveReport
+from holdfast.store.client.retrieving import Progress, Retrieval, RetrieveReport, no_progress
 from holdfast.store.wire.failures import StateMissing, Unreachable
 
 
@@ -47,9 +47,11 @@ class Peers:
             raise Unreachable("timed out", where=address)
         return bytes(data)
 
-    def load(self, clock: Callable[[], float] = time.monotonic) -> tuple[bytes, RetrieveReport]:
+    def load(
+        self, clock: Callable[[], float] = time.monotonic, progress: Progress = no_progress
+    ) -> tuple[bytes, RetrieveReport]:
         holders = {index: [f"peer{index}"] for index in range(len(self.fragments))}
-        retrieval = Retrieval(self.header, holders, self.read, hedge_seconds=0.01, clock=clock)
+        retrieval = Retrieval(self.header, holders, self.read, hedge_seconds=0.01, clock=clock, progress=progress)
         decoder = StateDecoder(self.header)
         try:
             state = b"".join(bytes(decoder.stripe(blocks)) for blocks in retrieval.stripes())
@@ -138,3 +140,19 @@ def test_too_few_from_the_start() -> None:
     retrieval = Retrieval(peers.header, {0: ["x"], 4: ["y"]}, peers.read)
     with pytest.raises(StateMissing, match=r"2 undamaged fragments found, 3 needed; missing \[1, 2, 3\]"):
         list(retrieval.stripes())
+
+
+@given(
+    size=st.integers(1, 30_000), data=st.integers(1, 6), faults=st.lists(st.sampled_from(["dead", "lies"]), max_size=3)
+)
+@settings(max_examples=40, deadline=None)
+def test_progress_counts_every_needed_fragment_once_whatever_peers_do(size: int, data: int, faults: list[str]) -> None:
+    peers = Peers(Random(size).randbytes(size), Coding(data, 3))
+    peers.faults = dict(enumerate(faults))
+    told: list[tuple[int, int]] = []
+    peers.load(progress=lambda fetched, needed: told.append((fetched, needed)))
+    counted = [fetched for fetched, _ in told]
+    assert {needed for _, needed in told} == {data}
+    assert len(counted) == len(set(counted)), "no count twice"
+    assert max(counted) == data, "all that are needed have come"
+    assert min(counted) >= 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
@@ -16,9 +16,11 @@ from holdfast.erasure.layout import Coding
 from holdfast.ids import BatchId, Epoch
 from holdfast.spark.snapshot_store import NodeSnapshotStore
 from holdfast.storage.memory import MemoryStorage
+from holdfast.store.agent.snapshot_names import key_of
 from holdfast.store.agent.spool import Spool
 from holdfast.store.agent.spool_files import FILES, SpoolFiles
 from holdfast.store.agent.spool_orders import SpoolOrders, SpoolServiceSettings
+from holdfast.store.client.retrieving import Progress
 from holdfast.store.client.states import Contents, LoadedFile, Saved
 from holdfast.store.wire.failures import StateMissing, Unreachable
 
@@ -32,17 +34,22 @@ class Ring:
     def __init__(self) -> None:
         self.held: dict[StateId, bytes] = {}
         self.reachable, self.asked = True, 0
+        self.between: Callable[[], None] = lambda: None
+        """Called before each fragment comes."""
 
     def save(self, state: StateId, version: BatchId, epoch: Epoch, contents: Contents) -> Saved:
         self.held[state] = bytes(contents)
         return Saved(state, version, epoch, len(contents), Coding(2, 1), 3, holders=("a", "b", "c"), peers=3)
 
-    def load_into(self, state: StateId, path: Path) -> LoadedFile:
+    def load_into(self, state: StateId, path: Path, version: BatchId | None, progress: Progress) -> LoadedFile:
         self.asked += 1
         if not self.reachable:
             raise Unreachable("no peer answered")
         if state not in self.held:
             raise StateMissing("too few fragments")
+        for fetched in (1, 2):
+            self.between()
+            progress(fetched, 2)
         path.write_bytes(self.held[state])
         size = len(self.held[state])
         return LoadedFile(state, BatchId(0), path, (size,), 2, (), 0.5, 0.1, size + 10, 0.4, 0.3, Coding(2, 1))
@@ -273,3 +280,23 @@ def test_a_full_disk_is_no_answer_of_the_ring(node: Node) -> None:
         node.now += 0.5
     disk.full = False
     assert node.until(BASE) == DATA
+
+
+def test_a_fetch_that_takes_a_while_says_how_far_it_is_and_a_quick_one_writes_nothing(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.save(NAME)
+    seen: list[tuple[int, int] | None] = []
+
+    def take_a_while() -> None:
+        seen.append(node.store.progress(NAME))
+        node.now += 1.0
+
+    node.ring.between = take_a_while
+    assert node.until(NAME) == DATA
+    assert seen == [None, (1, 2)]
+    assert node.store.progress(NAME) is None, "what is over is not under way"
+    assert not list((tmp_path / "answers").glob("*.fetching"))
+    (tmp_path / "snapshots" / key_of(NAME)).unlink()
+    node.ring.between = lambda: seen.append(node.store.progress(NAME))
+    assert node.until(NAME) == DATA
+    assert seen[2:] == [None, None]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +16,40 @@ from holdfast.cli.plan_targets import cluster_options
 
 if TYPE_CHECKING:
     from holdfast.planning.joint.model import JointModel, JointPlan
+    from holdfast.planning.joint.targets import Targets
+
+PLAN_SECONDS = 8.0
+"""What a plan may take; the best one so far is explained."""
 
 _MOST_QUERIES = 20
+A_PLAN = "a plan"
 
 
 @click.command("explain")
 @click.argument("given", metavar="FILE|DIRECTORY")
 @click.option("--lose", metavar="NODES", help="A number of nodes (the worst such loss), or their names: a,b.")
+@click.option("--domain", metavar="RACK", help="Lose all nodes of a rack or zone of a run, in the place of --lose.")
+@click.option(
+    "--recovery",
+    multiple=True,
+    metavar="PRIORITY:SECONDS",
+    help="Explain the plan that this target leads to: queries of this priority and above back within so many seconds.",
+)
+@click.option(
+    "--overhead",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="The same for a budget: share of the bandwidth for checkpoints, stored inputs and backups.",
+)
+@click.option("--survive", type=click.IntRange(0), help="The same for nodes that may fail together.")
 @cluster_options
 @json_option
 def explain(
     given: str,
     lose: str | None,
+    domain: str | None,
+    recovery: tuple[str, ...],
+    overhead: float | None,
+    survive: int | None,
     bandwidth: float | None,
     restore_bandwidth: float | None,
     fixed_seconds: float | None,
@@ -36,13 +61,17 @@ def explain(
 
     FILE is a plan that `plan auto --json` printed; or a topology file, an application or a name, explained as a run
     with default settings would be. DIRECTORY is that of a run: it is explained as it is, with what its driver measured
-    and set. Partitions are where the profile says, else spread evenly over --nodes.
+    and set. Partitions are where the profile says, else spread evenly over --nodes. With --recovery, --overhead or
+    --survive it is the plan that these targets lead to which is explained, as a run would execute it; those of a plan's
+    own targets that are not given stay.
 
     \b
     Examples:
       holdfast plan explain plan.json --lose 1 --nodes 4
       holdfast plan explain /data/my-app --lose 2
+      holdfast plan explain /data/my-app --domain rack-a --recovery 5:20 --overhead 0.1
     """
+    from holdfast.errors import BadInput
     from holdfast.planning.joint.explaining import plan_document
     from holdfast.planning.joint.losing import chosen_nodes, losing
 
@@ -53,11 +82,19 @@ def explain(
         "nodes": nodes,
         "cores": cores,
     }
+    if domain is not None and lose is not None:
+        raise BadInput("nodes or a domain, not both", field="--domain", remedy="give --lose or --domain")
     model, plan, measured, executed = _read(given, own)
-    document = plan_document(model, plan, measured, what=executed)
-    if lose is not None:
+    notes: list[str] = []
+    if recovery or overhead is not None or survive is not None:
+        before = model.targets if executed == A_PLAN else None
+        model, plan, notes = _planned(model, before, recovery, overhead, survive)
+        executed = A_PLAN
+    document = plan_document(model, plan, measured, what=executed, notes=notes)
+    if lose is not None or domain is not None:
         placement = _placement(model, measured)
-        document["lost"] = losing(model, plan, placement, chosen_nodes(model, placement, lose))
+        nodes_lost = _in_domain(given, placement, domain) if lose is None else chosen_nodes(model, placement, lose)
+        document["lost"] = losing(model, plan, placement, nodes_lost)
     restores = _restores(measured)
     if restores is not None:
         document["restores"] = restores
@@ -103,7 +140,7 @@ def _read(given: str, own: dict[str, float | None]) -> tuple[JointModel, JointPl
         if isinstance(document, dict) and "plan" in document:
             model, plan, measured = read_plan(document, given)
             assumed = model.assumed.given(**own)
-            return JointModel(model.topology, model.targets, assumed), plan, measured, "a plan"
+            return JointModel(model.topology, model.targets, assumed), plan, measured, A_PLAN
     from holdfast.cli.plan_targets import read_assumptions, read_measured
     from holdfast.planning.joint.as_set import as_set
     from holdfast.planning.joint.targets import Targets
@@ -120,6 +157,51 @@ def _read(given: str, own: dict[str, float | None]) -> tuple[JointModel, JointPl
     # A run without a plan has no targets: its figures are predictions.
     model = JointModel(topology, Targets(overhead=1.0), read_assumptions(measured, **own))
     return model, as_set(model, measured or {}, first_code), measured, what
+
+
+def _planned(
+    model: JointModel, before: Targets | None, recovery: tuple[str, ...], overhead: float | None, survive: int | None
+) -> tuple[JointModel, JointPlan, list[str]]:
+    """Return the plan that targets lead to, over those `before`, and what is to be said of it."""
+    from holdfast.cli.plan_targets import read_targets
+    from holdfast.cli.solver_output import solver_messages_on_stderr
+    from holdfast.planning.joint.model import JointModel
+    from holdfast.planning.joint.search import plan_jointly
+    from holdfast.planning.joint.targets import Targets
+
+    held = before or Targets()
+    asked = read_targets(recovery, overhead, held.survive if survive is None else survive, held.replicas)
+    wanted = replace(
+        asked,
+        recovery=asked.recovery if recovery else held.recovery,
+        overhead=held.overhead if overhead is None else overhead,
+    )
+    moved = JointModel(model.topology, wanted, model.assumed)
+    with solver_messages_on_stderr():
+        found = plan_jointly(moved, clock=time.perf_counter, seconds=PLAN_SECONDS, one_segment=True, replicas=False)
+    missed = [] if found.keeps_targets else ["no plan was found that keeps every target: this one misses some"]
+    return moved, found.plan, [*found.notes, *missed]
+
+
+def _in_domain(given: str, placement: dict[str, str], domain: str | None) -> tuple[str, ...]:
+    """Return the nodes of a run that are in a rack or zone, as the run's log has it."""
+    from holdfast.dashboard.event_reader import EventReader
+    from holdfast.errors import BadInput
+
+    domains: dict[str, str] = {}
+    with closing(EventReader(Path(given) / "run" / "events.jsonl")) as log:
+        for event in log.read():
+            if event.get("event") == "run":
+                domains = {str(host): str(name) for host, name in (event.get("domains") or {}).items()}
+    found = sorted({node for node in placement.values() if domains.get(node.rpartition("-")[0] or node) == domain})
+    if not found:
+        known = ", ".join(sorted(set(domains.values()))[:6]) or "none: see spark.holdfast.node.domains"
+        raise BadInput(
+            f"no node is in {domain!r}",
+            field="--domain",
+            remedy=f"give a run's directory and one of its domains; its log has {known}",
+        )
+    return tuple(found)
 
 
 def _placement(model: JointModel, measured: dict[str, Any] | None) -> dict[str, str]:

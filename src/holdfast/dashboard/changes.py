@@ -16,11 +16,13 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> dict[
     found: dict[str, Any] = {}
     for name, value in after.items():
         old = before.get(name)
+        if value is old:
+            continue
         if name == "partitions":
             rows = {p: row for p, row in value.items() if row is not (old or {}).get(p) and row != (old or {}).get(p)}
             rows |= {p: None for p in (old or {}) if p not in value}
             if rows:
                 found[name] = rows
-        elif value is not old and value != old:
+        elif value != old:
             found[name] = value
     return found

@@ -8,8 +8,7 @@ usual: such a number would be a guess.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 SLOW_FACTOR = 3.0
@@ -35,19 +34,46 @@ class Under:
     since: float
 
 
-def mean_and_spread(samples: Sequence[float]) -> tuple[float, float] | None:
-    """Return the mean and the standard deviation; None where there is nothing."""
-    if not samples:
-        return None
-    return statistics.fmean(samples), statistics.pstdev(samples)
+@dataclass(slots=True)
+class Durations:
+    """How long something took, of those that have done it: enough of it for a mean and a spread."""
+
+    count: int = 0
+    seconds: float = 0.0
+    squares: float = 0.0
+
+    @classmethod
+    def of(cls, samples: Iterable[float]) -> Durations:
+        """Take these."""
+        found = cls()
+        for one in samples:
+            found.add(one)
+        return found
+
+    def add(self, seconds: float) -> None:
+        """Take one more."""
+        self.count += 1
+        self.seconds += seconds
+        self.squares += seconds * seconds
+
+    def plus(self, more: Durations) -> Durations:
+        """Return both together."""
+        return Durations(self.count + more.count, self.seconds + more.seconds, self.squares + more.squares)
+
+    def mean_and_spread(self) -> tuple[float, float] | None:
+        """Return the mean and the standard deviation; None where there is nothing."""
+        if not self.count:
+            return None
+        mean = self.seconds / self.count
+        return mean, max(0.0, self.squares / self.count - mean * mean) ** 0.5
 
 
 def estimate(
     now: float,
     under: Mapping[str, Under],
     waiting: int,
-    restores: Sequence[float],
-    replays: Sequence[float],
+    restores: Durations,
+    replays: Durations,
     planned_until: float | None,
 ) -> Estimate | None:
     """Return when the partitions `under` way will be level; `waiting` is how many lost ones have no node.
@@ -56,7 +82,7 @@ def estimate(
     """
     if waiting or not under:
         return None
-    restore, replay = mean_and_spread(restores), mean_and_spread(replays)
+    restore, replay = restores.mean_and_spread(), replays.mean_and_spread()
     longest, spread = 0.0, 0.0
     measured = True
     for one in under.values():
@@ -80,7 +106,7 @@ def estimate(
     return None
 
 
-def is_slow(now: float, one: Under, samples: Sequence[float]) -> bool:
-    """Whether a partition takes much longer in its state than others took."""
-    known = mean_and_spread(samples)
-    return known is not None and now - one.since > known[0] * SLOW_FACTOR + SLOW_SECONDS
+def slow_after(samples: Durations) -> float:
+    """Return after how many seconds in a state a partition takes much longer there than others took."""
+    known = samples.mean_and_spread()
+    return float("inf") if known is None else known[0] * SLOW_FACTOR + SLOW_SECONDS

@@ -10,8 +10,8 @@ from typing import Any
 from holdfast.dashboard.metric_totals import MetricTotals
 
 RUN_STATES = ("unknown", "starting", "running", "recovering", "ended", "failed", "gone")
-QUERY_STATES = ("healthy", "replaying", "paused", "down", "parked", "unknown")
-PARTITION_STATES = ("healthy", "replaying", "restoring", "lost", "paused", "parked", "unknown")
+QUERY_STATES = ("healthy", "replaying", "tentative", "paused", "down", "parked", "unknown")
+PARTITION_STATES = ("healthy", "replaying", "tentative", "restoring", "lost", "paused", "parked", "unknown")
 Values = Iterable[tuple[tuple[str, ...], float | None]]
 
 

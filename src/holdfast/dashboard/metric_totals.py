@@ -45,6 +45,8 @@ class MetricTotals:
         """Recoveries that took longer than their target, by query."""
         self.measured: dict[str, dict[str, float]] = {}
         """By operator: `rows`, `cpu`, `bytes`, `late`, and `state`, its size now."""
+        self.page_cpu_seconds: float | None = None
+        """CPU time of the page's own threads; set by who serves it."""
         self._restoring: dict[str, float] = {}
 
     def take(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""What the model of a run consists of: queries, nodes, faults, and rows of partitions. Pure."""
+"""What the model of a run consists of beside rows of partitions: queries, nodes, faults. Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ class QueryState:
     published_at: float | None = None
     rows: int = 0
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
-    down: int = 0
-    """How many of its partitions are lost or being restored."""
     tentative: bool = False
     """Whether its outputs are tentative now."""
     fidelity: float | None = None
@@ -46,12 +44,6 @@ class Fault:
     at: float
     times: int
     problem: str
-
-
-def row_of(name: str, state: str, node: object, since: float, batch: object = None) -> dict[str, Any]:
-    """Return the row of a partition."""
-    place = {"id": name, "state": state, "node": node, "since": since}
-    return {**place, "batch": batch, "fragments": None, "fetched": None, "replica": None}
 
 
 def some(names: list[Any], most: int = 4) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.dashboard.estimate import Under, is_slow
+from holdfast.dashboard.estimate import Durations, Under, slow_after
 from holdfast.dashboard.view_model import RunModel
 from holdfast.wording import counted
 
@@ -22,8 +22,8 @@ def notices_of(
     model: RunModel,
     now: float,
     under: Mapping[str, Under],
-    restores: list[float],
-    replays: list[float],
+    restores: Durations,
+    replays: Durations,
     driver: str | None,
 ) -> list[dict[str, Any]]:
     """Return what people should look at, the worst first: `level`, `title`, `text`, `remedy`."""
@@ -89,7 +89,7 @@ def _parked(model: RunModel) -> list[dict[str, Any]]:
 
 
 def _waiting(model: RunModel, now: float) -> list[dict[str, Any]]:
-    lost = [row for row in model.rows.values() if row["state"] == "lost"]
+    lost = model.rows.lost()
     since = min((row["since"] for row in lost), default=now)
     if not lost or now - since < WAITING_SECONDS or model.ended is not None:
         return []
@@ -105,9 +105,9 @@ def _waiting(model: RunModel, now: float) -> list[dict[str, Any]]:
     ]
 
 
-def _slow(now: float, under: Mapping[str, Under], restores: list[float], replays: list[float]) -> list[dict[str, Any]]:
-    samples = {"restoring": restores, "catching-up": replays}
-    slow = [name for name, one in under.items() if is_slow(now, one, samples.get(one.state, []))]
+def _slow(now: float, under: Mapping[str, Under], restores: Durations, replays: Durations) -> list[dict[str, Any]]:
+    most = {"restoring": slow_after(restores), "catching-up": slow_after(replays)}
+    slow = [name for name, one in under.items() if now - one.since > most[one.state]]
     if not slow:
         return []
     names = ", ".join(slow[:3]) + (f" and {len(slow) - 3} more" if len(slow) > 3 else "")

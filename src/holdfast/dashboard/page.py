@@ -1,7 +1,8 @@
 """The page of one run: its event file folded on demand, its routes, its token. Runs beside the driver, or alone.
 
 Nothing is computed while nobody looks. All who look share one view, made at most a few times a second, whatever the
-rate of events; each stream sends what changed since its last message.
+rate of events, and less often where it takes long to make; each stream sends what changed since its last message, and
+streams that are at the same view share that message.
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ from holdfast.errors import BadInput, HoldfastError
 
 TICK_SECONDS = 0.25
 """A view is made anew at most so often."""
+MOST_TICK_SECONDS = 2.0
+"""And at least so often, while somebody looks."""
+STANDING_SECONDS = 1.0
+"""A view stands so long where no event comes: ages in it, the estimate of a recovery among them, go on so often."""
+CORE_SHARE = 0.005
+"""In between, views take no more than this share of a core: one that takes long to make is made less often."""
 BEAT_SECONDS = 5.0
 """A stream sends something at least so often, so that a reader that has gone is noticed."""
 DRIVER_SECONDS = 5.0
@@ -66,9 +73,13 @@ class LivePage:
         self._driver_of, self._topology_of, self._ring_of, self._now = driver, topology, ring, now
         self._lock, self._closing = threading.Lock(), threading.Event()
         self._view: dict[str, Any] | None = None
-        self._made_at = self._driver_at = -1e9
+        self._made_at = self._due_at = self._driver_at = -1e9
+        self._message: tuple[Any, Any, bytes] | None = None
+        """The last message of a stream, with the views that it leads from and to."""
         self._driver: str | None = None
         self._streams = threading.BoundedSemaphore(MOST_STREAMS)
+        self.cpu_seconds: Callable[[], float | None] = lambda: None
+        """What the page's threads have cost so far; None: nobody serves it."""
 
     # -- the view ------------------------------------------------------------------------------------------------------
 
@@ -76,15 +87,21 @@ class LivePage:
         """Return the newest view, at most a tick old."""
         with self._lock:
             clock = time.monotonic()
-            if self._view is None or clock - self._made_at >= TICK_SECONDS:
+            if self._view is None or clock >= self._due_at:
+                began = time.thread_time()
                 self._view = self._make(clock)
-                self._made_at = time.monotonic()
+                self._due_at = time.monotonic() + pause_after(time.thread_time() - began)
             return self._view
 
     def _make(self, clock: float) -> dict[str, Any]:
+        """Return the view now: the last one where no event has come since, for as long as times in it may stand."""
+        before = self._model.seen
         for event in self._reader.read():
             self._model.take(event)
             self._totals.take(event)
+        if self._view is not None and self._model.seen == before and clock - self._made_at < STANDING_SECONDS:
+            return self._view
+        self._made_at = clock
         if clock - self._driver_at >= DRIVER_SECONDS:
             self._driver_at = clock
             with suppress(OSError, HoldfastError):
@@ -130,6 +147,7 @@ class LivePage:
         """Answer Prometheus; counters are those of the events that the view has."""
         view = self.view()
         with self._lock:
+            self._totals.page_cpu_seconds = self.cpu_seconds()
             text = exposition(view, self._totals, self._now())
         return as_text(text, CONTENT_TYPE)
 
@@ -144,13 +162,29 @@ class LivePage:
         yield b"retry: 1000\n\n"
         while not self._closing.is_set():
             view = self.view()
-            changed = {} if view is before else changes(before, view)
-            if changed or time.monotonic() - sent_at >= BEAT_SECONDS:
-                message = {"now": self._now(), "whole": before is None, "changed": changed}
-                yield b"data: " + json.dumps(message, separators=(",", ":"), default=str).encode() + b"\n\n"
+            piece = b"" if view is before else self._piece(before, view)
+            if not piece and time.monotonic() - sent_at >= BEAT_SECONDS:
+                piece = self._written(None, {})
+            if piece:
+                yield piece
                 sent_at = time.monotonic()
             before = view
             self._closing.wait(TICK_SECONDS)
+
+    def _piece(self, before: dict[str, Any] | None, view: dict[str, Any]) -> bytes:
+        """Return the message from one view to another, made once for all streams; nothing where nothing changed."""
+        held = self._message
+        if held is not None and held[0] is before and held[1] is view:
+            return held[2]
+        changed = changes(before, view)
+        piece = self._written(before, changed) if changed else b""
+        if before is not None:
+            self._message = before, view, piece
+        return piece
+
+    def _written(self, before: dict[str, Any] | None, changed: dict[str, Any]) -> bytes:
+        message = {"now": self._now(), "whole": before is None and bool(changed), "changed": changed}
+        return b"data: " + json.dumps(message, separators=(",", ":"), default=str).encode() + b"\n\n"
 
     def _what_if_answer(self, asked: Request) -> Answer:
         if self._what_if is None:
@@ -167,6 +201,11 @@ class LivePage:
         if not isinstance(query, str):
             raise BadInput("the body is not a query", remedy='send {"query": "jams[0]"}')
         return as_json(self._resume(query), 202)
+
+
+def pause_after(cpu_seconds: float) -> float:
+    """Return how long a view is good for that took so much CPU time to make."""
+    return min(MOST_TICK_SECONDS, max(TICK_SECONDS, cpu_seconds / CORE_SHARE))
 
 
 class _Releasing:
@@ -216,7 +255,9 @@ def token_of(folder: Path) -> str:
 
 def serve(page: LivePage, *, host: str, port: int, token: str | None) -> PageServer:
     """Let a page be asked over HTTP."""
-    return PageServer(page.routes(), host=host, port=port, token=token)
+    server = PageServer(page.routes(), host=host, port=port, token=token)
+    page.cpu_seconds = lambda: server.cpu_seconds
+    return server
 
 
 API = {

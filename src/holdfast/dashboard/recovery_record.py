@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.dashboard.estimate import Durations
+
 LEVEL = "level"
 """How a recovery ends in which every partition came back."""
 MOST_ROWS = 120
@@ -62,6 +64,12 @@ class RecoveryRecord:
     lowest_fidelity: float = 1.0
     first_estimate: tuple[float, float, float | None] | None = None
     """When the page first gave an estimate, how many seconds from the beginning on, and its plus-minus."""
+    restores: Durations = field(default_factory=Durations)
+    """How long partitions were restored, of those that replay or are level since."""
+    replays: Durations = field(default_factory=Durations)
+    """How long partitions replayed, of those that are level since."""
+    _made: tuple[tuple[object, ...], dict[str, Any]] | None = None
+    """The last document of a recovery that is over, and what it was made from."""
 
     def enter(self, partition: str, state: str, at: float, node: str | None) -> None:
         """A partition is in a state from now on."""
@@ -69,12 +77,19 @@ class RecoveryRecord:
         if spans and spans[-1].end is None:
             if spans[-1].state == state and spans[-1].node == node:
                 return
-            spans[-1].end = at
+            self._end(spans[-1], at, state)
         if state in ("lost", "restoring", "catching-up"):
             spans.append(Span(state, at, None, node))
             self.open.add(partition)
         else:
             self.open.discard(partition)
+
+    def _end(self, span: Span, at: float, after: str) -> None:
+        span.end = at
+        if span.state == "restoring" and after not in ("lost", "restoring"):
+            self.restores.add(at - span.begin)
+        elif span.state == "catching-up" and after not in ("lost", "restoring", "catching-up"):
+            self.replays.add(at - span.begin)
 
     def planned(self, plan: dict[str, Any]) -> None:
         """Take a plan that passed the checker."""
@@ -90,18 +105,6 @@ class RecoveryRecord:
                 spans[-1].end = at
         self.ended, self.how_ended = at, how
 
-    def durations(self, state: str) -> list[float]:
-        """Return how long partitions were in a state, of those that have left it for the next one."""
-        following = {"restoring": ("catching-up", None), "catching-up": (None,)}[state]
-        found = []
-        for spans in self.spans.values():
-            for index, span in enumerate(spans):
-                after = spans[index + 1].state if index + 1 < len(spans) else None
-                cut_off = after is None and span.end == self.ended and self.how_ended != LEVEL
-                if span.state == state and span.end is not None and after in following and not cut_off:
-                    found.append(span.end - span.begin)
-        return found
-
     def rows(self) -> tuple[list[str], int]:
         """Return the partitions to show in the order in which they were planned, and how many are not shown."""
         last = (len(self.plans), 0)
@@ -110,7 +113,16 @@ class RecoveryRecord:
         return names[:MOST_ROWS], max(0, len(names) - MOST_ROWS)
 
     def document(self) -> dict[str, Any]:
-        """Return it as the page reads it."""
+        """Return it as the page reads it; of one that is over, the same object until something about it changes."""
+        if self.ended is None:
+            return self._document()
+        back = sum(one.back_at is not None for one in self.outages.values())
+        known = (self.ended, self.covered_at, back, len(self.outages), len(self.fetched), self.lowest_fidelity)
+        if self._made is None or self._made[0] != known:
+            self._made = known, self._document()
+        return self._made[1]
+
+    def _document(self) -> dict[str, Any]:
         rows, hidden = self.rows()
         first = self.first_estimate
         return {

@@ -28,6 +28,8 @@ class RingWatch:
         self._asked_at = -1e9
         self._busy = False
         self._last: Mapping[str, Any] | None = None
+        self.cpu_seconds = 0.0
+        """CPU time of all questions."""
 
     def __call__(self) -> Mapping[str, Any] | None:
         """Return the last answer."""
@@ -46,6 +48,7 @@ class RingWatch:
             found = {"at": time.time(), "problem": one_line(str(error), 200)}
         with self._lock:
             self._last, self._busy, self._asked_at = found, False, time.monotonic()
+            self.cpu_seconds += time.thread_time()
 
 
 def ring_of(seen: RingOverview, at: float) -> dict[str, Any]:

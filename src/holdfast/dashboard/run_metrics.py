@@ -226,6 +226,13 @@ RUN_METRICS = (
         missed_targets,
     ),
     Metric(
+        "holdfast_query_fidelity_ratio",
+        _G,
+        ("query",),
+        "Fidelity predicted for the query's outputs while they are tentative; not there where they are final.",
+        per_query(lambda one, given: one["fidelity"]),
+    ),
+    Metric(
         "holdfast_query_lag_batches",
         _G,
         ("query",),
@@ -266,6 +273,13 @@ RUN_METRICS = (
         (),
         "Rows that were left out and became dead letters.",
         of_run("quarantined"),
+    ),
+    Metric(
+        "holdfast_page_cpu_seconds_total",
+        _C,
+        (),
+        "CPU time of the threads that serve the page and these metrics.",
+        single(lambda given: given.totals.page_cpu_seconds),
     ),
 )
 """In the order in which they are shown."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.dashboard.page import LivePage, serve, token_of
+from holdfast.dashboard.ring_watch import RingWatch
 from holdfast.dashboard.server import PageServer
 from holdfast.dashboard.what_if import what_if
 from holdfast.errors import BadInput
@@ -60,12 +61,15 @@ class RunPage:
             held.callback(self.page.close)
             self._server: PageServer = serve(self.page, host=host, port=port, token=token_of(file.parent))
             held.pop_all()
+        self._ring = ring
+        self.page.cpu_seconds = lambda: self.cpu_seconds
         self.url = self._server.url
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time of all connections that have ended."""
-        return self._server.cpu_seconds
+        """CPU time of all threads of the page so far, those that ask the ring among them."""
+        ring = self._ring.cpu_seconds if isinstance(self._ring, RingWatch) else 0.0
+        return self._server.cpu_seconds + ring
 
     def close(self) -> None:
         """Serve no more."""

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -96,9 +96,7 @@ class PageServer:
         shown = f"[{name!s}]" if ":" in str(name) else str(name)
         self.host, self.port = str(name), int(bound)
         self.url = f"http://{shown}:{bound}/"
-        self._thread = threading.Thread(
-            target=server.serve_forever, kwargs={"poll_interval": 0.2}, name="holdfast-page", daemon=True
-        )
+        self._thread = threading.Thread(target=server.listen, name="holdfast-page", daemon=True)
         self._thread.start()
 
     @property
@@ -108,8 +106,8 @@ class PageServer:
 
     @property
     def cpu_seconds(self) -> float:
-        """CPU time of all connections that have ended: what the page has cost, but for listening."""
-        return self._server.cpu_seconds
+        """CPU time of all threads of the page so far: of the one that listens, and of connections, open or ended."""
+        return self._server.cpu_seconds()
 
     def _listen(self, host: str, port: int) -> _Server:
         tried = [port, *range(port + 1, min(65536, port + PORTS_TRIED)), 0] if port else [0]
@@ -162,7 +160,9 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, room: threading.BoundedSemaphore, host: str, port: int, handler: Any) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._room = room
-        self.cpu_seconds, self.connections, self._counting = 0.0, 0, threading.Lock()
+        self._counting = threading.Lock()
+        self._ended_seconds, self._running = 0.0, set[int]()
+        """CPU time of threads that have ended, and those that run."""
         super().__init__((host, port), handler)
 
     def server_bind(self) -> None:
@@ -185,16 +185,42 @@ class _Server(ThreadingHTTPServer):
             return
         super().process_request(request, client_address)
 
+    def listen(self) -> None:
+        """Take connections until the server is shut down."""
+        with self._counted():
+            self.serve_forever(poll_interval=0.2)
+
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        with self._counted():
+            try:
+                super().process_request_thread(request, client_address)
+            finally:
+                self._room.release()
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count the CPU time of this thread, while it runs and afterwards."""
+        mine = threading.get_ident()
         with self._counting:
-            self.connections += 1
+            self._running.add(mine)
         try:
-            super().process_request_thread(request, client_address)
+            yield
         finally:
-            self._room.release()
             with self._counting:
-                self.connections -= 1
-                self.cpu_seconds += time.thread_time()
+                self._running.discard(mine)
+                self._ended_seconds += time.thread_time()
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        with self._counting:
+            return max(0, len(self._running) - 1)  # one listens
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of all threads so far."""
+        with self._counting:
+            running = sum(time.clock_gettime(time.pthread_getcpuclockid(one)) for one in self._running)
+            return self._ended_seconds + running
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A reader that went away, or took too long, is no error."""

@@ -53,6 +53,17 @@ class TopologyModel:
             self._fidelities[key] = self._losses.value(working(self.topology, self.topology.indices(sorted(key))))
         return self._fidelities[key]
 
+    def below(self, query: str, without: Set[str]) -> frozenset[str]:
+        """Return the partitions of a query that some of these feed, directly or through others."""
+        index = {name: number for number, name in enumerate(self.names)}
+        mine = {index[p] for p in self.members.get(query, ())}
+        reached, found = [index[p] for p in without if p in index], set[int]()
+        while reached:
+            after = {int(one) for one in self.topology.downstream(reached.pop())} & mine - found
+            found |= after
+            reached += after
+        return frozenset(self.names[p] for p in found) - without
+
     def density(self, query: str, lost: Set[str], costs: Mapping[str, float]) -> tuple[float | None, float, int]:
         """Return a query's density as the planner counts it, and the cost and number of its lost partitions.
 

@@ -6,22 +6,18 @@ Sections are top-level fields, so that a stream can send those alone that have c
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
-from holdfast.dashboard.estimate import Estimate, Under, estimate
+from holdfast.dashboard.estimate import Durations, Estimate, Under, estimate
 from holdfast.dashboard.model_rows import QueryState
 from holdfast.dashboard.notices import notices_of
+from holdfast.dashboard.partition_rows import SHOWN
 from holdfast.dashboard.view_model import RunModel
 from holdfast.wording import counted
 
 FORMAT = 1
-SHOWN = {
-    "running": "healthy",
-    "catching-up": "replaying",
-}
-"""What people call states of partitions where that differs."""
 RECOVERIES_SHOWN = 5
 HAPPENED_SHOWN = 40
 
@@ -42,16 +38,16 @@ def view_of(
     if model.recovery is not None and not model.recovery.is_start and guess is not None:
         _note_first(model, now, guess)
     target = _target(model)
-    states = Counter(SHOWN.get(row["state"], row["state"]) for row in model.rows.values())
+    states = dict(sorted(model.rows.shown.items()))
     fidelity = None if model.topology is None else model.topology.fidelity(model.lost)
     return {
         "format": FORMAT,
         "run": _run(model, driver),
         "headline": _headline(model, states, fidelity, guess, target, driver),
         "operators": [] if model.topology is None else model.topology.operators,
-        "partitions": _partitions(model),
-        "states": dict(states),
-        "replicas": _replicas(model),
+        "partitions": model.rows.copy(),
+        "states": states,
+        "replicas": {"level": model.rows.replicas[True], "building": model.rows.replicas[False]},
         "queries": [_query(model, one) for one in _by_priority(model)],
         "nodes": _nodes(model),
         "ring": None if ring is None else dict(ring),
@@ -110,7 +106,7 @@ def _headline(
     driver: str | None,
 ) -> dict[str, Any]:
     total = len(model.rows)
-    live = total - len(model.lost)
+    live = total - len(model.rows.down)
     phase = _phase(model, driver)
     parts = [f"{live} of {counted(total, 'partition')}"]
     if phase == "recovering":
@@ -123,6 +119,9 @@ def _headline(
             parts.append(f"{waiting} without a node")
         if target is not None:
             parts.append(f"target {target:g} s")
+        tentative = sum(one.tentative for one in model.queries.values())
+        if tentative:
+            parts.append(f"{counted(tentative, 'query', 'queries')} tentative")
     elif phase == "running":
         parts = [f"{live} of {counted(total, 'partition')} live"]
         if not model.parked:
@@ -176,37 +175,27 @@ def seconds(guess: Estimate) -> str:
 # -- partitions, queries, nodes ----------------------------------------------------------------------------------------
 
 
-def _partitions(model: RunModel) -> dict[str, dict[str, Any]]:
-    """Return the rows by name; a row is the same object until it changes."""
-    return dict(model.rows)
-
-
-def _replicas(model: RunModel) -> dict[str, int]:
-    """Return how many partitions have a replica that is level, and how many one that is being built."""
-    levels = [bool(row["replica"]["level"]) for row in model.rows.values() if row["replica"] is not None]
-    return {"level": sum(levels), "building": len(levels) - sum(levels)}
-
-
 def _by_priority(model: RunModel) -> list[QueryState]:
     return sorted(model.queries.values(), key=lambda one: (-one.priority, one.id))
 
 
 def _query(model: RunModel, one: QueryState) -> dict[str, Any]:
     members = () if model.topology is None else model.topology.members.get(one.id, ())
+    down = model.rows.down_in(one.id)
     if one.id in model.parked:
         state = "parked"
     elif one.tentative:
         state = "tentative"
-    elif one.down:
+    elif down:
         state = "down"
     elif model.topology is None:
         state = "unknown"
     else:
-        inner = {model.rows[p]["state"] for p in members}
+        inner = model.rows.states_in(one.id)
         state = next((each for each in ("paused", "catching-up", "unknown") if each in inner), "running")
     latencies = list(one.latencies)
     outage = None
-    if model.recovery is not None and one.id in model.recovery.outages and one.down:
+    if model.recovery is not None and one.id in model.recovery.outages and down:
         outage = model.recovery.outages[one.id].down_at
     return {
         "id": one.id,
@@ -215,7 +204,7 @@ def _query(model: RunModel, one: QueryState) -> dict[str, Any]:
         "state": SHOWN.get(state, state),
         "down_since": outage,
         "partitions": len(members),
-        "lost": one.down,
+        "lost": down,
         "tentative": one.tentative,
         "fidelity": one.fidelity,
         "published": one.published,
@@ -229,15 +218,11 @@ def _query(model: RunModel, one: QueryState) -> dict[str, Any]:
 
 
 def _nodes(model: RunModel) -> list[dict[str, Any]]:
-    held: dict[str, list[str]] = {}
-    for name, row in model.rows.items():
-        if row["node"] is not None:
-            held.setdefault(row["node"], []).append(name)
     bound = model.about.get("bound")
     domains = model.about.get("domains") or {}
     found = []
     for name, one in sorted(model.nodes.items()):
-        mine = held.get(name, []) if one.state == "up" else []
+        mine = model.rows.on.get(name, set()) if one.state == "up" else set()
         known = [model.costs[p] for p in mine if p in model.costs]
         host = name.rpartition("-")[0] or name
         found.append(
@@ -249,7 +234,6 @@ def _nodes(model: RunModel) -> list[dict[str, Any]]:
                 "since": one.since,
                 "why": one.why,
                 "partitions": len(mine),
-                "names": mine,
                 "capacity": one.capacity,
                 "bound": bound,
                 "load": round(sum(known), 4) if known else None,
@@ -273,30 +257,26 @@ def _under(model: RunModel) -> dict[str, Under]:
     return found
 
 
-def _samples(model: RunModel) -> tuple[list[float], list[float]]:
+def _samples(model: RunModel) -> tuple[Durations, Durations]:
     """Return how long restores and replays took: in this recovery, where it has any, else in earlier ones."""
-    found = []
-    for state in ("restoring", "catching-up"):
-        mine = [] if model.recovery is None or model.recovery.is_start else model.recovery.durations(state)
-        if not mine:
-            mine = [
-                one
-                for recovery in model.recoveries
-                if recovery is not model.recovery and not recovery.is_start
-                for one in recovery.durations(state)
-            ]
-        found.append(mine)
-    return found[0], found[1]
+    now = model.recovery
+    earlier = [one for one in model.recoveries if one is not now and not one.is_start]
+    restores = Durations() if now is None or now.is_start else now.restores
+    replays = Durations() if now is None or now.is_start else now.replays
+    if not restores.count:
+        restores = reduce(Durations.plus, (one.restores for one in earlier), Durations())
+    if not replays.count:
+        replays = reduce(Durations.plus, (one.replays for one in earlier), Durations())
+    return restores, replays
 
 
 def _estimate(
-    model: RunModel, now: float, under: Mapping[str, Under], restores: list[float], replays: list[float]
+    model: RunModel, now: float, under: Mapping[str, Under], restores: Durations, replays: Durations
 ) -> Estimate | None:
     recovery = model.recovery
     if recovery is None or recovery.is_start:
         return None
-    without = sum(row["state"] == "lost" for row in model.rows.values())
-    return estimate(now, under, without, restores, replays, _planned_until(model))
+    return estimate(now, under, model.rows.shown["lost"], restores, replays, _planned_until(model))
 
 
 def _planned_until(model: RunModel) -> float | None:

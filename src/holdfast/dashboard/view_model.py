@@ -1,24 +1,24 @@
 """The fold of a run's event log: what the page shows, event by event. Pure: times come with the events.
 
 `RunModel.take` takes one event as `events.jsonl` has it. Events of unknown kinds are skipped; one that lacks what its
-kind needs is counted and skipped: a page never ends because a log is from another version. Rows of partitions are
-replaced, never changed, so that what was sent can be compared with what there is by identity.
+kind needs is counted and skipped: a page never ends because a log is from another version.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from holdfast.dashboard.event_fields import Event, number, read_about, read_fetched, read_plan, read_promise
-from holdfast.dashboard.model_rows import Fault, NodeState, QueryState, row_of, some
+from holdfast.dashboard.model_rows import Fault, NodeState, QueryState, some
+from holdfast.dashboard.partition_rows import DOWN, PartitionRows, row_of
 from holdfast.dashboard.recovery_record import LEVEL, Outage, RecoveryRecord
 from holdfast.dashboard.topology_model import TopologyModel
 from holdfast.errors import HoldfastError
 from holdfast.wording import counted
 
-DOWN = ("lost", "restoring")
 RECOVERIES_KEPT = 20
 HAPPENED_KEPT = 200
 PROMISES_KEPT = 50
@@ -31,8 +31,8 @@ class RunModel:
         self.about: dict[str, Any] = {}
         """The fields of the event `run`, without the topology."""
         self.topology: TopologyModel | None = None
-        self.rows: dict[str, dict[str, Any]] = {}
-        """A row per partition: `id`, `state`, `node`, `since`, `batch`, `fragments`, `fetched`."""
+        self.rows = PartitionRows()
+        """A row per partition: see `row_of`."""
         self.queries: dict[str, QueryState] = {}
         self.nodes: dict[str, NodeState] = {}
         self.costs: dict[str, float] = {}
@@ -66,6 +66,8 @@ class RunModel:
         """Events that could not be read."""
         self._started = False
         """Whether all partitions of this start have been live."""
+        self._tentative_in: dict[str, frozenset[str]] = {}
+        """The partitions of each query that go on with incomplete inputs."""
         self._recent_losses: dict[str, float] = {}
         self._recoveries = 0
 
@@ -87,11 +89,13 @@ class RunModel:
     def describe(self, document: object, outputs: Mapping[str, str]) -> None:
         """Take the topology from elsewhere, where the log has none."""
         self.topology = TopologyModel.read(document, outputs)
-        for name in self.topology.names:
-            self.rows.setdefault(name, row_of(name, "unknown", None, 0.0))
+        held = self.rows
+        self.rows = PartitionRows(
+            self.topology.queries_of,
+            [held.get(name) or row_of(name, "unknown", None, 0.0) for name in (*held, *self.topology.names)],
+        )
         for query, priority in self.topology.queries.items():
             self.queries.setdefault(query, QueryState(query, self.topology.output_of[query], priority))
-        self._count_down()
 
     def _run(self, at: float, event: Event) -> None:
         """A driver begins: every partition is lost, and nobody is there.
@@ -107,14 +111,13 @@ class RunModel:
         before = self.queries
         parked = {str(query): dict(why) for query, why in (event.get("parked") or {}).items()}
         self.about = read_about(event)
-        self.rows, self.queries = {}, {}
+        self.rows, self.queries, self._tentative_in = PartitionRows(), {}, {}
         self.describe(event["topology"], dict(event.get("outputs") or {}))
         for name in self.rows:
-            self.rows[name] = row_of(name, "unknown" if repeated else "lost", None, at)
+            self.rows.put(row_of(name, "unknown" if repeated else "lost", None, at))
         for query, one in self.queries.items():
             if query in before:
                 one.published, one.published_at = before[query].published, before[query].published_at
-        self._count_down()
         self.nodes, self.faults, self.waiting, self.requested = {}, {}, (), 0
         self.parked = parked
         self.plan = self.ended = None
@@ -156,27 +159,19 @@ class RunModel:
         was, now = before["state"] in DOWN, after in DOWN
         if node is not None and node not in self.nodes:
             self.nodes[node] = NodeState(node, at)
-        self.rows[name] = row_of(name, after, node, at, before.get("batch"))
-        self.rows[name]["replica"] = before.get("replica")
+        kept = {"replica": before["replica"], "tentative": before["tentative"]}
         if not now:
-            self.rows[name]["fetched"] = before.get("fetched")
+            kept["fetched"] = before["fetched"]
+        self.rows.put({**row_of(name, after, node, at, before["batch"]), **kept})
         recovery = self.recovery
         if recovery is None and now:
             recovery = self._begin_recovery(at)
-        if self.topology is not None and was != now:
-            for query in self.topology.queries_of.get(name, ()):
-                self._change_down(query, at, 1 if now else -1)
+        if now and not was and recovery is not None and not recovery.is_start:
+            for query in self.rows.first_down(name):
+                recovery.outages.setdefault(query, Outage(at)).back_at = None
         if recovery is not None and (now or name in recovery.spans):
             recovery.enter(name, after, at, node)
             self._after_change(at, recovery)
-
-    def _change_down(self, query: str, at: float, by: int) -> None:
-        one = self.queries[query]
-        before = one.down
-        one.down = max(0, before + by)
-        recovery = self.recovery
-        if recovery is not None and not recovery.is_start and before == 0 and one.down:
-            recovery.outages.setdefault(query, Outage(at)).back_at = None
 
     def _begin_recovery(self, at: float) -> RecoveryRecord:
         self._recoveries += 1
@@ -186,7 +181,7 @@ class RunModel:
         return self.recovery
 
     def _after_change(self, at: float, recovery: RecoveryRecord) -> None:
-        if not any(row["state"] in DOWN for row in self.rows.values()):
+        if not self.rows.down:
             self._started = True
             self.waiting = ()
         if not recovery.open:
@@ -245,7 +240,7 @@ class RunModel:
         one.rows += int(event["rows"])
         if event.get("latency") is not None:
             one.latencies.append(float(event["latency"]))
-        if fresh and one.down == 0:
+        if fresh and self.rows.down_in(one.id) == 0:
             for recovery in self.recoveries:
                 outage = recovery.outages.get(one.id)
                 if outage is not None and outage.back_at is None:
@@ -255,14 +250,26 @@ class RunModel:
         """A query goes on without some of its partitions, or with others than before."""
         one = self.queries[str(event["query"])]
         one.fidelity = float(event["fidelity"])
+        self._mark_tentative(one.id, map(str, event.get("without") or ()))
         share = f"{one.fidelity:.0%} of the data"
         self._note(at, "tentative", f"{one.id} goes on with tentative outputs, on {share}")
 
     def _tentative_ended(self, at: float, event: Event) -> None:
         one = self.queries[str(event["query"])]
         one.tentative, one.fidelity = False, None
+        self._mark_tentative(one.id, ())
         if event.get("problem") is not None:
             self._note(at, "tentative-ended", f"no more tentative outputs of {one.id}: {event['problem']}")
+
+    def _mark_tentative(self, query: str, without: Iterable[str]) -> None:
+        """Mark the partitions of a query that go on with incomplete inputs, and no others."""
+        if self.topology is None:
+            return
+        before = {*chain.from_iterable(self._tentative_in.values())}
+        self._tentative_in[query] = self.topology.below(query, frozenset(without))
+        after = {*chain.from_iterable(self._tentative_in.values())}
+        for name in before ^ after:
+            self.rows.put({**self.rows[name], "tentative": name in after})
 
     def _corrected(self, at: float, event: Event) -> None:
         if int(event["through"]) >= int(event["since"]):
@@ -322,14 +329,14 @@ class RunModel:
     def _restoring(self, at: float, event: Event) -> None:
         name = str(event["partition"])
         if name in self.rows:
-            self.rows[name] = {**self.rows[name], "batch": int(event["batch"])}
+            self.rows.put({**self.rows[name], "batch": int(event["batch"])})
 
     def _restored(self, at: float, event: Event) -> None:
         name = str(event["partition"])
         if name not in self.rows or event.get("fetch_seconds") is None:
             return
         fetched = read_fetched(event)
-        self.rows[name] = {**self.rows[name], "fetched": fetched}
+        self.rows.put({**self.rows[name], "fetched": fetched})
         if self.recovery is not None:
             self.recovery.fetched[name] = fetched
 
@@ -341,20 +348,20 @@ class RunModel:
         row = self.rows[str(event["partition"])]
         kind = str(event["event"])
         replica = {"node": str(event["node"]), "level": kind == "replica-level"}
-        self.rows[row["id"]] = {**row, "replica": None if kind == "replica-dropped" else replica}
+        self.rows.put({**row, "replica": None if kind == "replica-dropped" else replica})
         if kind == "replica-dropped":
             self._note(at, kind, f"the replica of {row['id']} on {event['node']} was dropped: {event['why']}")
 
     def _promoted(self, at: float, event: Event) -> None:
         """A replica has taken its primary's place."""
         row = self.rows[str(event["partition"])]
-        self.rows[row["id"]] = {**row, "node": str(event["node"]), "replica": None}
+        self.rows.put({**row, "node": str(event["node"]), "replica": None})
         self._note(at, "promoted", f"{row['id']} continues on {event['node']} by its replica")
 
     def _fragments(self, at: float, event: Event) -> None:
         name = str(event["partition"])
         if name in self.rows:
-            self.rows[name] = {**self.rows[name], "fragments": [int(event["fetched"]), int(event["needed"])]}
+            self.rows.put({**self.rows[name], "fragments": [int(event["fetched"]), int(event["needed"])]})
 
     def _recovery_ended(self, at: float, event: Event) -> None:
         if self.recoveries:
@@ -410,17 +417,12 @@ class RunModel:
     @property
     def lost(self) -> frozenset[str]:
         """The partitions that process nothing: lost, or being restored."""
-        return frozenset(name for name, row in self.rows.items() if row["state"] in DOWN)
+        return frozenset(self.rows.down)
 
     @property
     def has_started(self) -> bool:
         """Whether all partitions have been live since the driver began."""
         return self._started
-
-    def _count_down(self) -> None:
-        assert self.topology is not None
-        for query, one in self.queries.items():
-            one.down = sum(self.rows[p]["state"] in DOWN for p in self.topology.members[query])
 
     def _note(self, at: float, kind: str, text: str) -> None:
         self.happened.append({"at": at, "kind": kind, "text": text})

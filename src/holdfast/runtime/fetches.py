@@ -49,6 +49,17 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetching:
+    """Snapshots of a partition are on their way. Only for people: a report that is lost loses it."""
+
+    partition: PartitionId
+    fragments: int
+    """How many of the fragments that they are rebuilt from have come."""
+    needed: int
+    """How many they need."""
+
+
+@dataclass(frozen=True, slots=True)
 class CodeChosen:
     """The agent of a node has chosen another code for its snapshots."""
 

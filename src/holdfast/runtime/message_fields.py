@@ -18,7 +18,7 @@ from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import SavedSnapshot
 from holdfast.recovery.quarantine import Quarantined
-from holdfast.runtime.fetches import Fetched, Restored
+from holdfast.runtime.fetches import Fetched, Fetching, Restored
 from holdfast.runtime.io.file_ranges import RangesRead
 from holdfast.runtime.io.sinks import StagedRows
 from holdfast.runtime.messages import (
@@ -281,6 +281,8 @@ def answer_row(answer: Answer, contents: Contents) -> Row:
         case Restored(partition, batch, one):
             sizes = [one.peer_bytes, one.folder_bytes, one.node_bytes]
             return ["restored", *partition, batch, *sizes, one.seconds, one.predicted_seconds]
+        case Fetching(partition, fragments, needed):
+            return ["fetching", *partition, fragments, needed]
 
 
 _ANSWER_SHAPES: Mapping[str, Shapes] = {
@@ -293,6 +295,7 @@ _ANSWER_SHAPES: Mapping[str, Shapes] = {
     "not stored": shapes(str, str, int, int, str, bool),
     "lost": shapes(str, str, int, list, str),
     "restored": shapes(str, str, int, int, int, int, int, NUMBER, (*NUMBER, type(None))),
+    "fetching": shapes(str, str, int, int, int),
 }
 
 
@@ -321,5 +324,7 @@ def read_answer(row: Any, parts: Sequence[pa.Buffer]) -> Answer:
             return SnapshotLost(partition, _snapshot_id(snapshot), problem)
         case ["restored", batch, peers, folder, node, seconds, predicted]:
             return Restored(partition, batch, Fetched(peers, folder, node, seconds, predicted))
+        case ["fetching", fragments, needed]:
+            return Fetching(partition, fragments, needed)
         case _:
             raise bad("has an answer of no known kind")

@@ -21,7 +21,7 @@ from holdfast.recovery.events import NodesArrived, NodesLeaving, NodesLost, Node
 from holdfast.recovery.quarantine import PoisonRow, Quarantined
 from holdfast.runtime.blocks import Block
 from holdfast.runtime.detection import SelfCheck
-from holdfast.runtime.fetches import CodeChosen, Fetched, Restored
+from holdfast.runtime.fetches import CodeChosen, Fetched, Fetching, Restored
 from holdfast.runtime.io.file_ranges import RangesRead
 from holdfast.runtime.io.sinks import StagedRows
 from holdfast.runtime.times import Watermark
@@ -264,7 +264,7 @@ class SnapshotLost:
 
 
 Answer: TypeAlias = (
-    Ready | Missing | Refused | Done | Failed | SnapshotStored | SnapshotNotStored | SnapshotLost | Restored
+    Ready | Missing | Refused | Done | Failed | SnapshotStored | SnapshotNotStored | SnapshotLost | Restored | Fetching
 )
 
 # -- reports -----------------------------------------------------------------------------------------------------------
@@ -376,6 +376,7 @@ class CycleResult:
     """Outputs of the branch."""
     branch_problems: dict[PartitionId, str] = field(default_factory=dict)
     fetched: dict[PartitionId, Fetched] = field(default_factory=dict)
+    fetching: dict[PartitionId, Fetching] = field(default_factory=dict)
     """Of the partitions that were restored from snapshots."""
     _losses: dict[PartitionId, RestoreFailed | StateMissing] = field(default_factory=dict)
 
@@ -424,6 +425,8 @@ class CycleResult:
                 self.stored.append(answer)
             case Restored(partition, _, fetched):
                 self.fetched[partition] = fetched
+            case Fetching():
+                self.fetching[answer.partition] = answer
             case SnapshotNotStored():
                 self.not_stored.append(answer)
             case Failed(disk_full=True):

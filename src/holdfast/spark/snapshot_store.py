@@ -154,6 +154,10 @@ class NodeSnapshotStore:
         """See SnapshotStore."""
         return self._origins.get(name, Fetched())
 
+    def progress(self, name: str) -> tuple[int, int] | None:
+        """See SnapshotStore."""
+        return None if self._spool is None else self._spool.progress(name)
+
     def _search(self, spool: Spool, name: str) -> None:
         """Look for a durable snapshot where it is to be looked for now; nothing here waits."""
         search = self._searches.setdefault(name, _Search(_Place.RING, self._clock()))

@@ -63,7 +63,7 @@ function apply(sections, partitions) {
   if (sections.queries) showQueries(sections.queries);
   if (sections.nodes) showNodes(sections.nodes);
   if ("ring" in sections) showRing(sections.ring);
-  if (sections.recoveries || sections.promises) showRecoveries(sections.recoveries, sections.promises);
+  if (sections.recoveries || sections.promises || "plan" in sections) showRecoveries(sections.recoveries, sections.promises, sections.plan);
   if (sections.happened) showHappened(sections.happened);
   if (sections.nodes || sections.queries) showChoices(sections.nodes, sections.queries);
   showFigures();
@@ -167,7 +167,8 @@ const queryRows = new Rows(
     setText(cells[1], String(one.priority));
     const state = cells[2].firstChild;
     state.firstChild.className = `tile ${tileClass(one.state)}`;
-    setText(state.lastChild, one.state === "down" && one.lost ? `down, ${one.lost} of ${one.partitions}` : one.state);
+    const how = one.state === "down" && one.lost ? `, ${one.lost} of ${one.partitions}` : one.state === "tentative" && one.fidelity !== null ? `, fidelity ${share(one.fidelity)}` : "";
+    setText(state.lastChild, one.state + how);
     setText(cells[3], one.latency === null ? "–" : seconds(one.latency));
     spark(cells[4].firstChild, one.latencies);
     setText(cells[5], one.lag ? `${number.format(one.lag)}` : "0");

@@ -4,6 +4,7 @@ import { byId, bytes, el, seconds, setText, share, svg, table } from "/dom.js";
 const ROW = 20;
 let list = [];
 let promises = [];
+let planned = [];
 let picked = null;
 let clock = () => Date.now() / 1000;
 let drawn = "";
@@ -18,9 +19,10 @@ export function useClock(now) {
   addEventListener("resize", () => draw(true));
 }
 
-export function showRecoveries(recoveries, promised) {
+export function showRecoveries(recoveries, promised, plan) {
   if (recoveries !== undefined) list = recoveries;
   if (promised !== undefined) promises = promised;
+  if (plan !== undefined) planned = (plan?.predicted ?? []).filter((each) => each.what === "recovery");
   pickList();
   draw(true);
 }
@@ -62,7 +64,7 @@ export function draw(force = false) {
     ganttAt = performance.now();
     gantt(one, end);
   }
-  const key = JSON.stringify([one.number, one.plans, one.ended, promises.length, one.queries, one.first_estimate, one.fetched]);
+  const key = JSON.stringify([one.number, one.plans, one.ended, promises.length, planned, one.queries, one.first_estimate, one.fetched]);
   if (key !== drawn) {
     drawn = key;
     why(one);
@@ -179,14 +181,16 @@ function predicted(one) {
     made.push(el("p", { class: "quiet" }, `First estimate of this page: ${seconds(one.first_estimate.seconds)}${spread} in all; it took ${seconds(one.ended - one.began)}.`));
   }
   const mine = new Map(promises.filter((each) => each.at >= one.began && (one.ended === null || each.at <= one.ended + 60)).map((each) => [each.query, each]));
+  const expected = new Map(planned.map((each) => [each.query, each]));
   const rows = Object.entries(one.queries).slice(0, 12).map(([query, outage]) => {
     const promise = mine.get(query);
+    const known = promise ?? expected.get(query);
     const measured = outage.back_at ? seconds(outage.back_at - outage.down_at) : "down";
     const verdict = promise ? (promise.kept === null ? "not promised" : promise.kept ? "kept" : "broken") : "";
-    return [query, promise ? seconds(promise.predicted) : "–", promise?.target ? seconds(promise.target) : "–", measured, verdict];
+    return [query, seconds(known?.predicted), known?.target ? seconds(known.target) : "–", measured, verdict];
   });
   if (rows.length) made.push(table([["query", "name"], ["predicted", "num"], ["target", "num"], ["measured", "num"], ["", ""]], rows));
-  if (rows.length && mine.size === 0) made.push(el("p", { class: "quiet" }, "The run has no plan that predicts a time; start it with plan=\"auto\" or targets."));
+  if (rows.length && mine.size === 0 && expected.size === 0) made.push(el("p", { class: "quiet" }, "The run has no plan that predicts a time; start it with plan=\"auto\" or targets."));
   if (one.fetched) {
     const places = [["peers", one.fetched.from_peers], ["the durable folder", one.fetched.from_folder], ["the node itself", one.fetched.from_node]];
     const from = places.filter((each) => each[1] > 0).map((each) => `${bytes(each[1])} from ${each[0]}`).join(", ") || "nothing to fetch";

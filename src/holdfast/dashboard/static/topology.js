@@ -11,7 +11,7 @@ let chosen = null;
 let rows = {};
 let clock = () => Date.now() / 1000;
 
-export const shown = (state) => SHOWN[state] ?? state;
+const shown = (row) => (row.tentative && row.state in SHOWN ? "tentative" : SHOWN[row.state] ?? row.state);
 
 export function useClock(now) {
   clock = now;
@@ -88,13 +88,14 @@ export function changeTiles(changed) {
     const tile = tiles.get(id);
     if (tile === undefined || row === null) continue;
     rows[id] = row;
-    const state = shown(row.state);
+    const state = shown(row);
     const asked = tile.classList.contains("asked") ? " asked" : "";
     const name = `tile ${tileClass(state)}${row.replica?.level ? " doubled" : ""}${asked}`;
     if (tile.className !== name) tile.className = name;
-    if (row.fragments) tile.style.setProperty("--part", String(row.fragments[0] / Math.max(1, row.fragments[1])));
+    const part = row.state === "restoring" ? row.fragments : null;
+    if (part) tile.style.setProperty("--part", String(part[0] / Math.max(1, part[1])));
     else tile.style.removeProperty("--part");
-    const progress = row.fragments ? ` ${row.fragments[0]} of ${row.fragments[1]} fragments` : "";
+    const progress = part ? ` ${part[0]} of ${part[1]} fragments` : "";
     const replica = row.replica ? `, replica ${row.replica.level ? "" : "being built "}on ${row.replica.node}` : "";
     setAttribute(tile, "aria-label", `${id}, ${state}${progress}${row.node ? `, on ${row.node}` : ""}${replica}`);
   }
@@ -115,7 +116,7 @@ function choose(id) {
 function describe() {
   const row = rows[chosen];
   if (row === undefined) return;
-  const parts = [shown(row.state)];
+  const parts = [shown(row)];
   if (row.node) parts.push(`on ${row.node}`);
   if (row.since) parts.push(`for ${seconds(Math.max(0, clock() - row.since))}`);
   if (row.fragments) parts.push(`${row.fragments[0]} of ${row.fragments[1]} fragments`);

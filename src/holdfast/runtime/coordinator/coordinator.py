@@ -11,7 +11,7 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -92,7 +92,7 @@ from holdfast.runtime.coordinator.tentative import (
     publish_tentative,
     refusal_of,
 )
-from holdfast.runtime.fetches import CodeChosen, Fetched
+from holdfast.runtime.fetches import CodeChosen, Fetched, Fetching
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.sinks import Sink
 from holdfast.runtime.messages import (
@@ -257,6 +257,8 @@ class Coordinator:
         self._not_aside: set[tuple[PartitionId, BatchId]] = set()
         """Partitions and batches whose late rows have come and could not be written."""
         self._fetched: dict[PartitionId, Fetched] = {}
+        self._fetching: dict[PartitionId, Fetching] = {}
+        """How far the restore of each partition was when that was last said."""
         """Where the state of partitions that are being restored came from, as their nodes say."""
         self._host_of, self._full_hosts = host_of, set[str]()
         self._costs_at = self._lost_since = -math.inf
@@ -609,6 +611,7 @@ class Coordinator:
         for source, batch, read in self.reads.take(result.reads):
             self._future.found(source, batch, read.ahead)
         self._fetched.update(result.fetched)
+        self._take_fetching(result.fetching.values())
         for answer in result.not_stored:
             self._not_stored(answer)
         done = self.outputs.publish(
@@ -740,6 +743,14 @@ class Coordinator:
         if event is not None:
             self.handle(event)
 
+    def _take_fetching(self, answers: Iterable[Fetching]) -> None:
+        """Say how far restores are, of partitions that are being restored; what was said already is not repeated."""
+        for one in answers:
+            held = self.state.partitions[one.partition]
+            if held.state is PartitionState.RESTORING and self._fetching.get(one.partition) != one:
+                self._fetching[one.partition] = one
+                self._emit("fragments", partition=str(one.partition), fetched=one.fragments, needed=one.needed)
+
     def _not_stored(self, answer: SnapshotNotStored) -> None:
         line = f"the snapshot of {answer.partition} at batch {answer.batch} is not stored yet: {answer.problem}"
         self._counters.problem = line
@@ -845,6 +856,8 @@ class Coordinator:
         fetched = self._fetched.pop(effect.partition, None) if isinstance(effect, Changed) else None
         for kind, fields in effect_fields(self.state, effect, fetched):
             self._emit(kind, **fields)
+        if isinstance(effect, Changed):
+            self._fetching.pop(effect.partition, None)
         if fetched is not None:
             self.profiler.fetched(fetched)
         if (line := effect_line(effect)) is not None:

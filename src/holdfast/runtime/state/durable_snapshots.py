@@ -62,6 +62,10 @@ class DurableSnapshotStore:
         """See SnapshotStore."""
         return Fetched(folder_bytes=self._read_bytes.get(name, 0))
 
+    def progress(self, name: str) -> tuple[int, int] | None:
+        """See SnapshotStore."""
+        return None
+
     def sweep(self, run: str, needed: Collection[str], claim: int) -> None:
         """Remove a run's snapshots of earlier claims that are not needed: what their drivers had not forgotten yet.
 

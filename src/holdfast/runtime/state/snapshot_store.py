@@ -51,6 +51,13 @@ class SnapshotStore(Protocol):
         """Say where a snapshot has come from."""
         ...
 
+    def progress(self, name: str) -> tuple[int, int] | None:
+        """Say how many of the fragments that a snapshot is rebuilt from have come, and how many it needs.
+
+        For people alone; None: nothing is known, or it takes no time worth showing.
+        """
+        ...
+
     def forget(self, names: Sequence[str]) -> None:
         """Drop snapshots that nobody needs any more."""
         ...
@@ -91,6 +98,10 @@ class MemorySnapshotStore:
     def origin(self, name: str) -> Fetched:
         """See SnapshotStore."""
         return Fetched(node_bytes=self.snapshots[name].size)
+
+    def progress(self, name: str) -> tuple[int, int] | None:
+        """See SnapshotStore."""
+        return None
 
     def forget(self, names: Sequence[str]) -> None:
         """See SnapshotStore."""

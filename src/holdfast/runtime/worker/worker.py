@@ -19,7 +19,7 @@ from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot, is_saved_of, saved_count, snapshot_name
 from holdfast.recovery.quarantine import Decisions
 from holdfast.runtime.blocks import LATE, SINK, Block
-from holdfast.runtime.fetches import Fetched, Restored
+from holdfast.runtime.fetches import Fetched, Fetching, Restored
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.sinks import OutputKey, StagedRows, Stager
 from holdfast.runtime.messages import (
@@ -97,6 +97,8 @@ class NodeWorker:
         self.guard = self._guard
         self._begun: dict[tuple[PartitionId, VersionId], SavedSnapshot] = {}
         """Snapshots whose saving was begun by this process, and has not ended."""
+        self._far: dict[PartitionId, dict[str, tuple[int, int]]] = {}
+        """Of partitions that are being restored: fragments that have come and are needed, by snapshot."""
         self._mine: tuple[DesiredState | None, dict[PartitionId, PartitionAssignment]] = (None, {})
         """The last desired state, and what it has for this node."""
         self._exchange = Exchange()
@@ -154,6 +156,7 @@ class NodeWorker:
         for p in self.host.partitions:
             if p not in here:
                 self.host.release(p)
+        self._far = {p: far for p, far in self._far.items() if p in mine}
         for p in here:
             self.host.hold_back(p, mine[p].replica)
         self._take_acknowledgements(desired, here)
@@ -297,23 +300,31 @@ class NodeWorker:
     ) -> bool:
         """Adopt snapshots that have come; begin to bring them, and come back later, where they have not."""
         found, fetched = [], Fetched()
+        far = self._far.setdefault(partition, {})
         for snapshot in assignment.start.snapshots:
             name = snapshot_name(desired.run, partition, snapshot)
             data = self._snapshot_store.fetched(name) if snapshot.contents is None else snapshot.contents
             if data is None:
                 self._snapshot_store.fetch(name)
                 problem = self._snapshot_store.lost(name)
+                if problem is None and (came := self._snapshot_store.progress(name)) is not None:
+                    far[name] = came
                 if problem is not None:
                     answers.append(SnapshotLost(partition, snapshot.id, problem))
                 continue
             if snapshot.contents is None:
                 fetched = fetched.plus(self._snapshot_store.origin(name))
+                if name in far:
+                    far[name] = far[name][1], far[name][1]
             try:
                 found.append(decode_snapshot(data))
             except CheckFailed as error:
                 answers.append(SnapshotLost(partition, snapshot.id, str(error)))
         if len(found) < len(assignment.start.snapshots):
+            if far:
+                answers.append(Fetching(partition, *map(sum, zip(*far.values(), strict=True))))
             return False
+        del self._far[partition]
         try:
             self.host.restore(found)
         except CheckFailed as error:  # they do not fit each other: it is started from others

@@ -37,6 +37,7 @@ from holdfast.store.agent.snapshot_names import state_of
 from holdfast.store.agent.spool import Spool
 from holdfast.store.agent.spool_orders import SpoolOrders, SpoolServiceSettings
 from holdfast.store.client import tuning
+from holdfast.store.client.retrieving import Progress
 from holdfast.store.client.states import Contents, LoadedFile, Saved
 from holdfast.store.client.tuning import CodingTuner, TuningGoals
 from holdfast.store.wire.failures import StaleEpoch, StateMissing, Unreachable
@@ -128,7 +129,7 @@ class _PeerStore:
         # The agent decides whether that is enough: it has reached only some, and knows of others.
         return Saved(state, version, epoch, len(contents), coding, stored, holders=holders, peers=len(peers))
 
-    def load_into(self, state: StateId, path: Path) -> LoadedFile:
+    def load_into(self, state: StateId, path: Path, version: BatchId | None, progress: Progress) -> LoadedFile:
         """See FragmentStore."""
         mischief, failed = self._ring.mischief, self._ring.failed_loads
         failed[id(self._machine), state] = failed.get((id(self._machine), state), 0) + 1
@@ -437,6 +438,10 @@ class _WatchedStore:
     def origin(self, name: str) -> Fetched:
         """See SnapshotStore."""
         return self._inner.origin(name)
+
+    def progress(self, name: str) -> tuple[int, int] | None:
+        """See SnapshotStore: here a fetch takes one step."""
+        return None
 
     def forget(self, names: Sequence[str]) -> None:
         """See SnapshotStore."""

@@ -251,6 +251,10 @@ class SlowSnapshotStore:
         held = self.snapshots.get(name)
         return Fetched(peer_bytes=0 if held is None else held.data.size)
 
+    def progress(self, name: str) -> tuple[int, int] | None:
+        """See SnapshotStore."""
+        return None
+
     def forget(self, names: Sequence[str]) -> None:
         """See SnapshotStore."""
         for name in names:

@@ -7,6 +7,7 @@ only: every file is written under `parts` and renamed. Several processes may use
     SPOOL/orders/KEY.save, KEY.durable              snapshots to save
     SPOOL/orders/KEY.fetch, *.forget                snapshots to fetch and to delete
     SPOOL/answers/KEY.saved, KEY.lost, KEY.fetched  results; where a snapshot was fetched from
+    SPOOL/answers/KEY.fetching                      how far a fetch is that takes a while
     SPOOL/snapshots/KEY                             snapshots that were fetched
     SPOOL/durable/RUN                               the durable folder of a run, if it is not the agent's
     SPOOL/parts/                                    files being written
@@ -25,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.store.agent.fetch_progress import read_progress
 from holdfast.store.agent.snapshot_files import mapped_data, write_snapshot
 from holdfast.store.agent.snapshot_names import key_of
 from holdfast.store.agent.spool_files import FILES, SpoolFiles
@@ -226,6 +228,13 @@ class Spool:
             return FetchAnswer(**json.loads(self._files.read(self.folder / "answers" / f"{key_of(name)}.fetched")))
         except (OSError, ValueError, TypeError):
             return None
+
+    def progress(self, name: str) -> tuple[int, int] | None:
+        """Return how many of the fragments that a snapshot is rebuilt from have come, and how many it needs.
+
+        None: it is not being fetched from peers, or has not been for long enough.
+        """
+        return read_progress(self.folder, key_of(name), self._files)
 
     # Forgetting
 

@@ -14,13 +14,14 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.erasure.fragment import StateId
 from holdfast.errors import HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch
 from holdfast.store.agent.acknowledging import judge, losses_survived
 from holdfast.store.agent.durable_folder import DurableFolder
+from holdfast.store.agent.fetch_progress import FetchProgress
 from holdfast.store.agent.snapshot_files import check_snapshot
 from holdfast.store.agent.snapshot_names import name_of, state_of
 from holdfast.store.agent.spool import (
@@ -36,6 +37,9 @@ from holdfast.store.agent.spool_files import FILES, SpoolFiles
 from holdfast.store.client.states import Contents, LoadedFile, Saved
 from holdfast.store.wire.failures import BadRequest, Corrupt, NotSaved, StaleEpoch, StateMissing
 
+if TYPE_CHECKING:
+    from holdfast.store.client.retrieving import Progress
+
 log = logging.getLogger("holdfast.store.agent.spool_service")
 ONLY_VERSION = BatchId(0)
 """A snapshot is immutable: it is the only version of its state."""
@@ -48,8 +52,8 @@ class FragmentStore(Protocol):
         """Save a state; return when it is acknowledged."""
         ...
 
-    def load_into(self, state: StateId, path: Path) -> LoadedFile:
-        """Load a state into a file."""
+    def load_into(self, state: StateId, path: Path, version: BatchId | None, progress: Progress) -> LoadedFile:
+        """Load a state into a file; `progress` is told how many fragments have come."""
         ...
 
     def forget(self, namespace: str, names: Sequence[str], epoch: Epoch) -> list[str]:
@@ -132,6 +136,7 @@ class SpoolOrders:
         self._trouble: dict[str, _Trouble] = {}
         self._epochs: dict[str, Epoch] = {}
         self._degraded: str | None = None
+        self._progress = FetchProgress(spool, clock, files)
         make_folders(spool, files)
 
     def take(self) -> list[str]:
@@ -291,6 +296,7 @@ class SpoolOrders:
                 certain = False
             finally:
                 self._files.remove(part)
+                self._progress.ended(key)
         failing = self._failing_for(order)
         settings = self._settings
         if quick:
@@ -324,7 +330,7 @@ class SpoolOrders:
     def _bring_from_peers(self, name: str, key: str, part: Path) -> FetchAnswer | None:
         if self._open_store is None:
             return None
-        loaded = self._opened().load_into(state_of(name), part)
+        loaded = self._opened().load_into(state_of(name), part, None, self._progress.of(key))
         check_snapshot(part, name, self._files)
         code = loaded.coding
         return FetchAnswer(
@@ -363,7 +369,7 @@ class SpoolOrders:
         for one in keys:
             for path in (
                 *(self._spool / "orders" / f"{one}.{kind}" for kind in ("save", "durable", "fetch")),
-                *(self._spool / "answers" / f"{one}.{kind}" for kind in ("saved", "lost", "fetched")),
+                *(self._spool / "answers" / f"{one}.{kind}" for kind in ("saved", "lost", "fetched", "fetching")),
                 self._spool / "snapshots" / one,
             ):
                 self._files.remove(path)

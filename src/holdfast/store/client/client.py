@@ -23,7 +23,14 @@ from holdfast.erasure.layout import Coding
 from holdfast.ids import BatchId, Epoch
 from holdfast.store.client.local import readable_versions
 from holdfast.store.client.peer_speeds import PeerSpeeds, model_weights
-from holdfast.store.client.retrieving import HEDGE_SECONDS, Retrieval, RetrieveReport, read_blocks
+from holdfast.store.client.retrieving import (
+    HEDGE_SECONDS,
+    Progress,
+    Retrieval,
+    RetrieveReport,
+    no_progress,
+    read_blocks,
+)
 from holdfast.store.client.saving import STALL_SECONDS, save_fragments
 from holdfast.store.client.scatter import Outcome, scatter
 from holdfast.store.client.states import Contents, Loaded, LoadedFile, Part, Saved, Version, chain_to
@@ -257,7 +264,9 @@ class PeerStore:
 
         return self._reading(state, version, read)
 
-    def load_into(self, state: StateId, path: Path, version: BatchId | None = None) -> LoadedFile:
+    def load_into(
+        self, state: StateId, path: Path, version: BatchId | None = None, progress: Progress = no_progress
+    ) -> LoadedFile:
         """Read a version into a file, a few stripes in memory at a time; the file appears when all is verified."""
         began = time.monotonic()
 
@@ -265,11 +274,13 @@ class PeerStore:
             lost: list[str] = []
             used, received, decoding, asking = 0, 0, 0.0, time.monotonic()
             predicted = sum(self.tuner.predicted_seconds(header, len(survey.asked)) for header in chain)
+            before, needed = 0, sum(header.coding.data for header in chain)
             with target_file(path) as file:
                 for header in chain:
-                    stripes, report = self._stripes(survey, header)
+                    stripes, report = self._stripes(survey, header, _counted_from(progress, before, needed))
                     for stripe in stripes:
                         file.write(stripe)
+                    before += header.coding.data
                     used += len(report.used)
                     received += report.bytes
                     decoding += report.decode_seconds
@@ -323,12 +334,15 @@ class PeerStore:
                     raise
         raise AssertionError("unreachable")
 
-    def _stripes(self, survey: Survey, header: StateHeader) -> tuple[Iterator[Contents], RetrieveReport]:
+    def _stripes(
+        self, survey: Survey, header: StateHeader, progress: Progress = no_progress
+    ) -> tuple[Iterator[Contents], RetrieveReport]:
         retrieval = Retrieval(
             header,
             survey.encodings[header].holders,
             self._read_blocks,
             hedge_seconds=self.settings.hedge_seconds,
+            progress=progress,
         )
 
         def decoded() -> Iterator[Contents]:
@@ -449,6 +463,11 @@ class PeerStore:
                 f"none of {len(peers)} peers answered", remedy="check that the peers are running and reachable"
             )
         return outcomes
+
+
+def _counted_from(progress: Progress, before: int, needed: int) -> Progress:
+    """Count one state's fragments after those of the states before it in a chain."""
+    return lambda fetched, _: progress(before + fetched, needed)
 
 
 def connect(peer: str | Sequence[str], *, secret_file: str | None = None, **settings: Any) -> PeerStore:

@@ -37,6 +37,14 @@ FIRST_GUESS_SECONDS = 0.1
 WINDOW_BYTES = 32 << 20
 STRETCH_BYTES = 1 << 20
 
+Progress = Callable[[int, int], None]
+"""Takes how many of the fragments that a state is rebuilt from have come, and how many it needs. Any thread calls."""
+
+
+def no_progress(fetched: int, needed: int) -> None:
+    """Nobody wants to know."""
+
+
 ReadBlocks = Callable[[str, FragmentHeader, int, int], Bytes]
 """Asks the peer at an address for blocks first .. first + count of a fragment."""
 
@@ -88,8 +96,13 @@ class Retrieval:
         *,
         hedge_seconds: float = HEDGE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        progress: Progress = no_progress,
     ) -> None:
-        """Read from `holders`: fragment index -> addresses of peers that report it."""
+        """Read from `holders`: fragment index -> addresses of peers that report it.
+
+        `progress`: fragments come stripe by stripe from all peers at once, so it counts as many of them as the blocks
+        that have come would fill.
+        """
         self.header = header
         self.report = RetrieveReport()
         self._layout = header.layout
@@ -97,6 +110,9 @@ class Retrieval:
         self._read = read_blocks
         self._hedge = hedge_seconds
         self._clock = clock
+        self._progress = progress
+        self._came = 0
+        """Blocks that have come, of those that are needed: m of each stripe."""
         self._sources = {index: list(addresses) for index, addresses in holders.items() if addresses}
         # Stretches are small enough for all n peers to share a small state, and large enough to be worth a request.
         most = max(1, STRETCH_BYTES // header.block_bytes)
@@ -210,7 +226,12 @@ class Retrieval:
                 stretch.under_way.pop(index, None)
                 stretch.blocks[index] = memoryview(data)
                 self.report.bytes += len(data)
+                before = self._came // self._layout.stripes
+                self._came += stretch.count if len(stretch.blocks) <= self._needed else 0
+                after = self._came // self._layout.stripes
                 self._changed.notify_all()
+            if after > before:
+                self._progress(after, self._needed)
 
     def _take(self, index: int) -> _Stretch | None:
         """Return a stretch that lacks blocks; else one to double; wait where there is neither; None at the end."""
