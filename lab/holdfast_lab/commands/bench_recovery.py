@@ -36,6 +36,13 @@ if TYPE_CHECKING:
 @click.option(
     "--batch-seconds", default=0.25, show_default=True, type=click.FloatRange(0.01), help="Seconds between two batches."
 )
+@click.option(
+    "--fail-at",
+    default=15.0,
+    show_default=True,
+    type=click.FloatRange(0.0, min_open=True),
+    help="Seconds from the start of the stream to the kill.",
+)
 @click.option("--reuse/--again", default=True, show_default=True, help="Reuse the results of earlier drills in --out.")
 @click.option("--quick", is_flag=True, help="One failure of one scenario, to check that it works.")
 @click.option(
@@ -54,6 +61,7 @@ def bench_recovery_command(
     kill: int,
     capacity: float | None,
     batch_seconds: float,
+    fail_at: float,
     reuse: bool,
     quick: bool,
     out: Path,
@@ -84,7 +92,7 @@ def bench_recovery_command(
     if quick:
         names, failures = names[:1], 1
     planned = [
-        Failure(name, seed + number, nodes, kill, capacity, batch_seconds)
+        Failure(name, seed + number, nodes, kill, capacity, batch_seconds, fail_at)
         for number in range(failures)
         for name in names
     ]
@@ -104,6 +112,7 @@ def bench_recovery_command(
         "machine": asdict(machine),
         "nodes": nodes,
         "batch_seconds": batch_seconds,
+        "fail_at": fail_at,
         "capacity": capacity,
         "rows": summarize(found),
         "drills": [asdict(one) for one in found],

@@ -36,7 +36,7 @@ class Failure:
     capacity: float | None = None
     """What a node can carry; None: everything."""
     batch_seconds: float = 0.25
-    fail_at: float = 8.0
+    fail_at: float = 15.0
     seconds_after: float = 12.0
     """How long the stream goes on after the kill."""
     rows: int = 40
