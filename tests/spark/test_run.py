@@ -141,7 +141,6 @@ def test_a_killed_node_changes_nothing(
         assert as_rows(run.rows(name)) == expected[name]
     (checked,) = made
     checked.check_over()
-    assert checked.counts.get("NodesLost") or checked.counts.get("NodesSilent")
     run.close()
 
 
