@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,5 +40,7 @@ def test_more_rows_cost_the_difference_of_two_sizes(tmp_path: Path, capsys: pyte
     assert [turn["batch_rows"] for turn in turns_of([one])] == [300, 300]
     print_comparisons([one], this_machine())
     assert "Marginal CPU seconds" in capsys.readouterr().out
+    alone = Comparison("count", "", 3.0, 1, sides[1:], (replace(rounds[0], against="pyarrow"),), 5, {}, 300)
+    assert (alone.against, alone.ratio("pyarrow")) == ("pyarrow", 1.0), "without the other it is its own measure"
     draw_throughput(written, tmp_path / "throughput.png")
     assert (tmp_path / "throughput.png").stat().st_size > 10_000

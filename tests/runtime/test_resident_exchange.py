@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from holdfast.runtime.blocks import decode_blocks, encode_blocks
 from holdfast.runtime.messages import CycleEnded, DesiredState, PartitionAssignment
 from holdfast.runtime.resident_cycle import ResidentCycle
 from holdfast.runtime.worker import resident
+from holdfast.runtime.worker.spill import InboxSpill
 from holdfast.runtime.worker.subscriptions import Publications, Request, Subscriptions
 from holdfast.simulation.recovery.applications import SHAPES, Recipe, inputs_of
 from runtime.resident_loop import ResidentLoop
@@ -145,6 +148,8 @@ class AnyOrder(ResidentLoop):
     """Connections that keep their own order, and none between them. Time stands: nothing is requested a second time."""
 
     seed = 0
+    spill: InboxSpill | None = None
+    """Where given, through it comes what is sent."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **{**named, "window": 1, "clock": lambda: 0.0})
@@ -161,7 +166,9 @@ class AnyOrder(ResidentLoop):
                     way = self.ways.setdefault((name, other), deque())
                     way.append(lambda o=other, n=name, r=one: self._request(n, o, r))
             for link, blocks in done.blocks.items():
-                data = encode_blocks(blocks)
+                data: Any = encode_blocks(blocks)
+                if self.spill is not None:
+                    data = self.spill.arrived(data)
                 way = self.ways.setdefault(link, deque())
                 way.append(lambda k=link, d=data: self._deliver(k, decode_blocks(d)))
             if done.report is not None:
@@ -202,8 +209,10 @@ def results_of(shape: str, sizes: tuple[int, ...], given_rows: list[dict[str, An
 
 @pytest.mark.parametrize("shape", ["diamond", "join"])
 @settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 10**6), nodes=st.integers(2, 5), size=st.integers(0, 1))
-def test_joins_and_diamonds_under_a_window_of_one_never_deadlock(shape: str, seed: int, nodes: int, size: int) -> None:
+@given(seed=st.integers(0, 10**6), nodes=st.integers(2, 5), size=st.integers(0, 1), spills=st.booleans())
+def test_joins_and_diamonds_under_a_window_of_one_never_deadlock(
+    shape: str, seed: int, nodes: int, size: int, spills: bool
+) -> None:
     recipe = Recipe(shape, SHAPES[shape][1][size % len(SHAPES[shape][1])])
     given_rows = [dict(batch) for batch in inputs_of(recipe, seed % 4, 6)]
     with pytest.MonkeyPatch.context() as patch:
@@ -211,7 +220,14 @@ def test_joins_and_diamonds_under_a_window_of_one_never_deadlock(shape: str, see
         assert any(expected.values())
         patch.setattr(AnyOrder, "seed", seed)
         patch.setattr(in_process, "LoopBackend", AnyOrder)
-        assert results_of(shape, recipe.sizes, given_rows, nodes) == expected
+        if not spills:
+            assert results_of(shape, recipe.sizes, given_rows, nodes) == expected
+            return
+        with tempfile.TemporaryDirectory() as folder:  # inboxes that are always full
+            patch.setattr(AnyOrder, "spill", InboxSpill(Path(folder), most=-1))
+            assert results_of(shape, recipe.sizes, given_rows, nodes) == expected
+            assert AnyOrder.spill is not None
+            assert AnyOrder.spill.spilled > 0
 
 
 @pytest.mark.parametrize("shape", ["diamond", "join"])

@@ -235,7 +235,7 @@ def test_the_phases_of_a_start_are_read_from_its_events() -> None:
 
 def test_starts_are_summarized_by_cluster_and_side() -> None:
     timed = [
-        Timed("embedded", side, {"nodes": at, "output": 2 * at})
+        Timed("embedded", side, {"nodes": at, "output": 2 * at}, {"agents": at, "driver's JVM": 1.0})
         for side, times in (("resident", (3.0, 1.0, 2.0)), ("shuffle", (4.0, 6.0, 5.0)))
         for at in times
     ]
@@ -247,6 +247,7 @@ def test_starts_are_summarized_by_cluster_and_side() -> None:
         1.0,
     )
     assert (second["side"], second["seconds"], second["ratio"]) == ("shuffle", 10.0, 2.5)
+    assert (second["cpu_seconds"], second["cpu_seconds_by_kind"]) == (6.0, {"driver's JVM": 1.0, "agents": 5.0})
     assert second["phases"] == {
         "nodes": {"seconds": 5.0, "low": 4.0, "high": 6.0},
         "output": {"seconds": 10.0, "low": 8.0, "high": 12.0},

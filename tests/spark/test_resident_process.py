@@ -8,13 +8,16 @@ import threading
 from pathlib import Path
 from unittest.mock import Mock
 
+import pyarrow as pa
 import pytest
 
-from holdfast.ids import Epoch, NodeId, PartitionId
+from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.runtime.blocks import Block, Edge, Header, encode_blocks
 from holdfast.runtime.state.journal_store import JournalStore
 from holdfast.runtime.state.versions import Pointer
 from holdfast.runtime.worker.lease import DriverLease
 from holdfast.runtime.worker.resident import Standing
+from holdfast.runtime.worker.spill import InboxSpill
 from holdfast.runtime.worker.step_guard import NoGuard
 from holdfast.spark import resident_node
 from holdfast.spark.resident_node import NodeIdentity, ResidentNode
@@ -70,3 +73,21 @@ def test_a_process_without_a_lease_does_nothing_until_the_driver_has_heard_of_it
     node._worker.work.side_effect = InterruptedError
     with pytest.raises(InterruptedError):
         node._turn()
+
+
+def test_blocks_that_come_to_full_inboxes_are_taken_from_disk(tmp_path: Path) -> None:
+    node, link, spill = object.__new__(ResidentNode), Mock(), InboxSpill(tmp_path, most=-1)
+    node._events, node._worker, node._spill, node._handed = queue.SimpleQueue(), Mock(), spill, 0
+    sender, receiver = PartitionId.parse("a[0]"), PartitionId.parse("b[0]")
+    head = Header(Edge(sender.operator, receiver.operator), sender, receiver, BatchId(0), Epoch(1), None)
+    rows = pa.table({"word": ["x"] * 100})
+    body = encode_blocks([Block(head, rows)])
+    node._from_sender(link, {"do": "blocks"}, body)
+    node._take_events(0.0)
+    (taken,) = node._worker.take_blocks.call_args.args
+    assert taken[0].rows.equals(rows)
+    assert (spill.spilled, node._handed) == (len(body), len(body))
+    node._from_sender(link, {"do": "blocks"}, body[:40] + b"?" + body[41:])
+    node._take_events(0.0)
+    link.close.assert_called_once_with()
+    assert node._handed == 2 * len(body), "what was of no use does not count for ever"

@@ -23,10 +23,12 @@ from holdfast.runtime.io.parquet_sink import ParquetStager
 from holdfast.runtime.io.sinks import StagedRows
 from holdfast.runtime.messages import OperatorFailed
 from holdfast.runtime.program import Program
+from holdfast.spark import run as run_module
 from holdfast.spark.pinned_jobs import executors_of
 from holdfast.spark.requirements import check_requirements
 from holdfast.spark.run import SparkRun
 from holdfast.spark.settings import Settings
+from runtime.backend_contract import check_backends
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,8 +88,13 @@ def expected() -> dict[str, list[dict[str, object]]]:
 
 @pytest.mark.parametrize("exchange", ["resident", "shuffle"])
 def test_outputs_equal_those_of_one_process(
-    unhurried: SparkSession, tmp_path: Path, expected: dict[str, list[dict[str, object]]], exchange: str
+    unhurried: SparkSession,
+    tmp_path: Path,
+    expected: dict[str, list[dict[str, object]]],
+    exchange: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    made = check_backends(run_module, monkeypatch)
     chosen = replace(Settings.read(unhurried), exchange=exchange)
     run = SparkRun(traffic(), unhurried, tmp_path / "run", checkpoint_every=7, settings=chosen)
     for batch in batches(20):
@@ -97,6 +104,8 @@ def test_outputs_equal_those_of_one_process(
     assert run.rollbacks == 0
     for name in OUTPUTS:
         assert as_rows(run.rows(name)) == expected[name]
+    (checked,) = made
+    checked.check_over()
     run.close()
 
 
@@ -107,7 +116,9 @@ def test_a_killed_node_changes_nothing(
     tmp_path: Path,
     expected: dict[str, list[dict[str, object]]],
     exchange: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    made = check_backends(run_module, monkeypatch)
     node = cluster.add_node()
     sinks = {name: str(tmp_path / "out" / name) for name in OUTPUTS}
     chosen = replace(Settings.read(spark), exchange=exchange)
@@ -128,6 +139,8 @@ def test_a_killed_node_changes_nothing(
     assert run.coordinator.state.epoch > 1, "it went on in another epoch"
     for name in OUTPUTS:
         assert as_rows(run.rows(name)) == expected[name]
+    (checked,) = made
+    checked.check_over()
     run.close()
 
 

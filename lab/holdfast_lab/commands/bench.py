@@ -33,6 +33,10 @@ bench = lazy_group(
             "Time, memory and growth of plans.",
         ),
         "rates": ("holdfast_lab.commands.bench_rates:rates", "Rates on a Spark cluster beside the model's."),
+        "recovery": (
+            "holdfast_lab.commands.bench_recovery:bench_recovery_command",
+            "From a kill to the first output, on both exchanges.",
+        ),
         "replicas": (
             "holdfast_lab.commands.bench_replicas:bench_replicas_command",
             "What replicas cost, and the gap when a node is killed.",

@@ -58,7 +58,8 @@ def bench_start_command(
 
     The input is there before the start: the windowed count of it takes a fraction of a second. Each phase is given in
     seconds since the command: median, and the interval that has the true median with 95 % confidence, or the range
-    where there are too few starts for it.
+    where there are too few starts for it. Below them are the CPU seconds of all processes up to the first output, by
+    kind: what other work on the machine hardly changes, and what bounds a start on few cores.
 
     \b
     Examples:
@@ -68,6 +69,7 @@ def bench_start_command(
     from holdfast.cli.result_files import write_json
     from holdfast.spark.start_progress import PHASES
     from holdfast_lab.benches.streaming.cluster import this_machine
+    from holdfast_lab.benches.streaming.processes import KINDS
     from holdfast_lab.benches.streaming.start import Side, summarize, time_starts
 
     exchanges = ["resident", "shuffle"] if exchange == "both" else [exchange]
@@ -104,7 +106,13 @@ def bench_start_command(
             [
                 (phase, *(_cell(row["phases"].get(phase)) for row in found.values()))  # type: ignore[attr-defined]
                 for phase in PHASES
-            ],
+            ]
+            + [
+                (f"CPU: {kind}", *(f"{row['cpu_seconds_by_kind'].get(kind, 0.0):.1f}" for row in found.values()))  # type: ignore[attr-defined]
+                for kind in KINDS
+                if any(kind in row["cpu_seconds_by_kind"] for row in found.values())  # type: ignore[operator]
+            ]
+            + [("CPU, all", *(f"{row['cpu_seconds']:.1f}" for row in found.values()))],
             right=tuple(range(1, len(found) + 1)),
         )
     click.echo(f"results: {out / 'result.json'}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import click
 from holdfast.cli.output import json_option, print_json, print_table, progress
 
 if TYPE_CHECKING:
-    from holdfast.drill.cluster_pool import ClusterPool
     from holdfast_lab.experiments.recovery.calibration import Comparison
     from holdfast_lab.experiments.recovery.drills import PlannedDrill
 
@@ -52,6 +50,7 @@ def recovery(figures: str, seed: int, spacing: float, reuse: bool, out: Path, as
     from holdfast_lab.experiments.recovery.drills import planned_drills
     from holdfast_lab.experiments.recovery.findings import find_claims, summary
     from holdfast_lab.experiments.recovery.report import experiment_report
+    from holdfast_lab.experiments.recovery.reuse import run_or_reuse
 
     known = {9, 10, 11, 12, 13, 14}
     words = [word.strip() for word in figures.split(",") if word.strip()]
@@ -65,7 +64,7 @@ def recovery(figures: str, seed: int, spacing: float, reuse: bool, out: Path, as
         task = bar.add_task("drills", total=len(planned))
         for one in planned:
             bar.update(task, description=one.name)
-            results[one.name] = run_planned(one, out / one.name, clusters, reuse=reuse)
+            results[one.name] = run_or_reuse(one.settings, out / one.name, clusters, reuse=reuse)
             bar.advance(task)
     rows = [summary(one.name, one.label, results[one.name]) for one in planned]
     claims = find_claims(results)
@@ -192,20 +191,6 @@ def calibrate(results: dict[str, dict[str, Any]], out: Path) -> tuple[dict[str, 
             measured = float(results[name]["unavailability"])
             found.append(Comparison(name, measured, times.unavailability, calibrated=name == source))
     return constants_document(constants), found
-
-
-def run_planned(one: PlannedDrill, place: Path, clusters: ClusterPool, *, reuse: bool) -> dict[str, Any]:
-    """Run one drill, or take what it left the last time."""
-    from holdfast.drill.drill import run_drill, with_capacity
-    from holdfast.drill.scenarios import find_scenario
-
-    held = place / "result.json"
-    asked = with_capacity(one.settings, find_scenario(one.settings.scenario).application().topology())
-    if reuse and held.exists():
-        found: dict[str, Any] = json.loads(held.read_text())
-        if found["settings"] == json.loads(json.dumps(asked.document())):
-            return found
-    return run_drill(one.settings, place, clusters=clusters).result
 
 
 def draw(planned: list[PlannedDrill], results: dict[str, dict[str, Any]], out: Path) -> None:

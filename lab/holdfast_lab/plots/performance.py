@@ -35,7 +35,7 @@ def draw_throughput(result: Mapping[str, Any], path: Path) -> Path:
     for number, side in enumerate(sides):
         at = [place + (number - (len(sides) - 1) / 2) * width for place in range(len(names))]
         heights = [medians[name, side]["rows_per_second"] for name in names]
-        shown = left.bar(at, heights, width * 0.94, label=labels[side], **bars(number))
+        shown = left.bar(at, heights, width * 0.94, label=labels.get(side, side), **bars(number))
         shown_on = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
         shown_as = [f"{height / 1000:,.0f}k" if height >= 10_000 else f"{height:,.0f}" for height in heights]
         left.bar_label(shown, shown_as, fontsize=7, label_type="center", bbox=shown_on)

@@ -36,6 +36,7 @@ from holdfast.runtime.state.opened_data import DEFAULT_CACHE_BYTES
 from holdfast.runtime.worker.lease import DriverLease
 from holdfast.runtime.worker.resident import INBOX_BYTES, ResidentWorker, Standing
 from holdfast.runtime.worker.saving_beside import SavesBeside
+from holdfast.runtime.worker.spill import InboxSpill
 from holdfast.runtime.worker.step_guard import StepGuard
 from holdfast.runtime.worker.subscriptions import Request
 from holdfast.runtime.worker.worker import NodeWorker
@@ -116,14 +117,18 @@ class ResidentNode:
             quarantine_rows=context.settings.errors_quarantine_rows,
             beside=SavesBeside(snapshots, folder.with_name(f"{folder.name}.snapshots")),
         )
+        inbox_bytes = INBOX_BYTES // identity.processes  # with the cache, a bound for the node
         self._worker = ResidentWorker(
             worker,
             self._program,
             clock=time.monotonic,
             cpu_clock=time.process_time,
             window=context.settings.exchange_window,
-            inbox_bytes=INBOX_BYTES // identity.processes,  # with the cache, a bound for the node
+            inbox_bytes=inbox_bytes,
         )
+        self._spill = InboxSpill(folder.with_name(f"{folder.name}.spill"), inbox_bytes)
+        self._handed = 0
+        """Bytes of blocks that the worker got since its last round."""
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._driver: Link | None = None
         self._standing = Standing()
@@ -188,6 +193,8 @@ class ResidentNode:
             self._look_after_agent()
         self._dial_senders(now)
         done = self._worker.work()
+        self._spill.taken(self._handed, self._worker.inbox_bytes)
+        self._handed = 0
         if done.problem is not None and done.problem != self._problem:
             sys.stderr.write(f"holdfast: {self._name}: {one_line(done.problem)}; it tries again\n")
         self._problem = done.problem
@@ -313,12 +320,18 @@ class ResidentNode:
 
     def _from_sender(self, link: Link, header: Header, body: Any) -> None:
         if header.get("do") == "blocks":
+            size = len(body)
             try:
-                blocks = decode_blocks(pa.py_buffer(body))
+                blocks = decode_blocks(self._spill.arrived(body))
             except CheckFailed:
+                self._events.put(lambda: self._take_blocks((), size))
                 link.close()  # what is damaged comes again by the next subscription
                 return
-            self._events.put(lambda: self._worker.take_blocks(blocks))
+            self._events.put(lambda: self._take_blocks(blocks, size))
+
+    def _take_blocks(self, blocks: Sequence[Block], size: int) -> None:
+        self._worker.take_blocks(blocks)
+        self._handed += size
 
     def _on_subscriber(self, link: Link) -> tuple[Callable[..., None], Callable[..., None]]:
         number = next(self._numbers)

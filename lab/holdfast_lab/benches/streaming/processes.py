@@ -43,8 +43,11 @@ class _Seen:
     command: str
 
 
-def processes(sessions: Collection[int]) -> list[Process]:
-    """Return this process, all it has started, and those of the nodes' sessions."""
+def processes(sessions: Collection[int], *, in_their_sessions: bool = False) -> list[Process]:
+    """Return this process, all it has started, and those of the nodes' sessions.
+
+    `in_their_sessions`: and those of the sessions that descendants have begun, whoever is their parent now.
+    """
     seen: dict[int, _Seen] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -57,6 +60,11 @@ def processes(sessions: Collection[int]) -> list[Process]:
         ticks = sum(int(field) for field in fields[11:15])
         seen[int(entry.name)] = _Seen(int(fields[1]), int(fields[3]), ticks, int(fields[21]), command)
     ours = os.getpid()
+    if in_their_sessions:
+        sessions = {
+            *sessions,
+            *(one.session for pid, one in seen.items() if one.session == pid and _under(pid, ours, seen)),
+        }
     return [
         Process(pid, _kind(pid, ours, seen), one.ticks / _TICKS, one.pages * _PAGE)
         for pid, one in seen.items()

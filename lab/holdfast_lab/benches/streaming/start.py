@@ -11,20 +11,25 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from statistics import median
 
 from holdfast.errors import CheckFailed, one_line
 from holdfast.spark.cluster import EmbeddedCluster
 from holdfast.spark.start_progress import PHASES
+from holdfast_lab.benches.streaming.processes import KINDS, by_kind, processes
 from holdfast_lab.benches.streaming.spread import Spread, median_with_interval
 
 FILES = 4
 WAIT_SECONDS = 300.0
+LOOK_SECONDS = 0.1
+"""How often the events of a start are looked at."""
 _APPLICATION = """import holdfast as hf
 
 app = hf.Application("start")
@@ -52,6 +57,8 @@ class Timed:
     side: str
     phases: Mapping[str, float]
     """Seconds from the command to each phase."""
+    cpu: Mapping[str, float] = field(default_factory=dict)
+    """CPU seconds of all processes from the command to the first output, by kind: other work hardly changes them."""
 
 
 def write_input(folder: Path, rows: int) -> Path:
@@ -86,7 +93,7 @@ def time_starts(
                 for side in sides if number % 2 == 0 else sides[::-1]:
                     progress(f"{kind} cluster, {side.name}, round {number + 1}")
                     place = folder / f"{kind}-{side.name}-{number}"
-                    found.append(Timed(kind, side.name, time_start(application, place, side, options)))
+                    found.append(Timed(kind, side.name, *time_start(application, place, side, options)))
     return found
 
 
@@ -100,8 +107,10 @@ def _cluster(kind: str, nodes: int) -> Iterator[list[str]]:
         yield ["--master", cluster.master_url, "--conf", f"spark.holdfast.store.secretFile={cluster.secret_file}"]
 
 
-def time_start(application: Path, directory: Path, side: Side, options: Sequence[str]) -> dict[str, float]:
-    """Run the application to its end; return the seconds from the command to each phase."""
+def time_start(
+    application: Path, directory: Path, side: Side, options: Sequence[str]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Run the application to its end; return the seconds from the command to each phase, and CPU seconds by kind."""
     command = [sys.executable, "-m", "holdfast.cli.main", "run", str(application), "--available-now"]
     command += ["--directory", str(directory), "--conf", f"spark.holdfast.exchange={side.exchange}", *options]
     environment = dict(os.environ)
@@ -109,12 +118,27 @@ def time_start(application: Path, directory: Path, side: Side, options: Sequence
         path = os.pathsep.join(filter(None, [str(side.source), environment.get("PYTHONPATH")]))
         environment["PYTHONPATH"] = path
         command += ["--conf", f"spark.executorEnv.PYTHONPATH={path}"]  # a running cluster's nodes have another one
-    began = time.time()
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
-    if ended.returncode:
-        last = (ended.stderr.strip().splitlines() or ["nothing was printed"])[-1]
-        raise CheckFailed(f"the run failed: {one_line(last, 200)}", where=f"{side.name} in {directory}")
-    return read_phases((directory / "run" / "events.jsonl").read_text().splitlines(), began)
+    events = directory / "run" / "events.jsonl"
+    before, began, used = _cpu(), time.time(), dict[str, float]()
+    with tempfile.TemporaryFile("w+") as errors:
+        running = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
+        while running.poll() is None:
+            if time.time() - began > WAIT_SECONDS:
+                running.kill()
+            if not used and events.exists() and '"started"' in events.read_text():
+                used = {kind: seconds - before.get(kind, 0.0) for kind, seconds in _cpu().items()}
+            time.sleep(LOOK_SECONDS)
+        if running.returncode:
+            errors.seek(0)
+            last = (errors.read().strip().splitlines() or ["nothing was printed"])[-1]
+            raise CheckFailed(f"the run failed: {one_line(last, 200)}", where=f"{side.name} in {directory}")
+    return read_phases(events.read_text().splitlines(), began), used
+
+
+def _cpu() -> dict[str, float]:
+    """Return the CPU seconds so far of all that this process has started, by kind; its own do not count."""
+    found = processes((), in_their_sessions=True)
+    return {kind: seconds for kind, (seconds, _) in by_kind([one for one in found if one.pid != os.getpid()]).items()}
 
 
 def read_phases(lines: Sequence[str], began: float) -> dict[str, float]:
@@ -157,6 +181,12 @@ def summarize(timed: Sequence[Timed]) -> list[dict[str, object]]:
                 "seconds": output,
                 "ratio": output / first[cluster],
                 "rounds": len(group),
+                "cpu_seconds": median(sum(one.cpu.values()) for one in group),
+                "cpu_seconds_by_kind": {
+                    kind: median(one.cpu.get(kind, 0.0) for one in group)
+                    for kind in KINDS
+                    if any(kind in one.cpu for one in group)
+                },
                 "phases": {
                     phase: {"seconds": one.median, "low": one.low, "high": one.high} for phase, one in spread.items()
                 },

@@ -42,6 +42,12 @@ engine, and the operators alone."""
 CHUNK_ROWS = 800_000
 """Rows of a turn where marginal CPU is measured, about."""
 AGAINST = "structured-streaming"
+"""What the other sides are compared with, where it is among them; else the first side is."""
+
+
+def against(sides: Collection[str]) -> str:
+    """Return the side that the others are compared with."""
+    return AGAINST if AGAINST in sides else next(iter(sides))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +62,11 @@ class Round:
     cpu: Mapping[str, float]
     first: str
 
+    against: str = AGAINST
+
     def ratio(self, side: str) -> float:
-        """How many times Structured Streaming's rows per second this side's were."""
-        return self.seconds[AGAINST] / self.seconds[side]
+        """How many times the rows per second of the side that it is compared with this side's were."""
+        return self.seconds[self.against] / self.seconds[side]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,11 @@ class Comparison:
     """Outputs whose rows are not equal, and in what."""
     batch_rows: int = 0
     marginal: Mapping[str, Marginal] = field(default_factory=dict)
+
+    @property
+    def against(self) -> str:
+        """The side that the others are compared with."""
+        return against(self.sides)
 
     def ratio(self, side: str = "holdfast") -> float:
         """The median ratio over the rounds."""
@@ -139,6 +152,7 @@ def compare(
     made = list(islice(coming, warm + batches * rounds))
     running: list[Side] = []
     found = []
+    other = against(sides)
     try:
         for name in sides:
             place = folder / name
@@ -165,15 +179,15 @@ def compare(
                 seconds[side.name], used = _turn(side, part, sessions)
                 cpu[side.name] = sum(used.values())
             many = sum(table.num_rows for batch in part for table in batch.values())
-            found.append(Round(workload.name, number, many, batches, seconds, cpu, order[0].name))
+            found.append(Round(workload.name, number, many, batches, seconds, cpu, order[0].name, other))
         found_marginal = {} if marginal is None else _marginal(running, coming, more, rows, sessions, progress)
         progress(f"{workload.name}: compare")
         different, count = {}, 0
         for output in workload.sql:
             given = {side.name: side.rows(output) for side in running}
-            count += given[AGAINST].num_rows
+            count += given[other].num_rows
             for side in running:
-                problem = same_rows(given[side.name], given[AGAINST])
+                problem = same_rows(given[side.name], given[other])
                 if problem is not None:
                     different[output] = f"{side.name}: {problem}"
     finally:

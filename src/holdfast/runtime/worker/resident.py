@@ -176,6 +176,11 @@ class ResidentWorker:
         """Take blocks in; those of another epoch than this node's are refused: they come again."""
         self._arrived += blocks
 
+    @property
+    def inbox_bytes(self) -> int:
+        """How many bytes of rows wait in inboxes."""
+        return self._host.inbox_bytes
+
     # -- work ----------------------------------------------------------------------------------------------------------
 
     def work(self) -> Round:
