@@ -492,7 +492,7 @@ def missing_rows_taken_for_published(patch: Patch) -> None:
 
 def changed_program_accepted(patch: Patch) -> None:
     """A restart with another layout goes on with the state as it is."""
-    patch.setattr(openings, "needs_new_layout", lambda storage, program, changes: False)
+    patch.setattr(openings, "changes_of", lambda storage, program: None)
     patch.setattr(openings, "check_layout", lambda progress, program, where: None)
 
 

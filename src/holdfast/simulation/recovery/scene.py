@@ -182,6 +182,11 @@ def has_branches(seed: int) -> bool:
     return is_resident(seed) and seed // 108 % 6 == 4
 
 
+def freezes_at_fences(seed: int) -> bool:
+    """Whether drivers are frozen where they fence the log, in every seventh run: a fence is rare, and late more so."""
+    return seed % 7 == 3
+
+
 def draw_branches(seed: int) -> BranchScene:
     """Draw who gives tentative outputs."""
     draw = random.Random(f"{seed} branches")
