@@ -272,6 +272,24 @@ def test_pieces_of_earlier_claims_go_once_their_driver_can_log_no_more() -> None
     assert numbers(new, 0) == [[], [0]]
 
 
+def test_rows_are_logged_once_where_what_follows_the_record_fails() -> None:
+    """The record is there, and the sweep after it fails: the same rows again are the same batch."""
+    storage = Breaking()
+    log(storage, 1).write_piece(S, rows(9.0), "0")
+    mine = log(storage, 2)
+    piece = mine.write_piece(S, rows(1.0), "0")
+    storage.unlisted = "readers/"
+    for _ in range(2):
+        with pytest.raises(OSError, match="not listed"):
+            mine.commit(BatchId(0), {S: Arrived([piece])})
+        assert mine.frontier == NO_BATCH
+    storage.unlisted = None
+    mine.commit(BatchId(0), {S: Arrived([piece])})
+    assert mine.frontier == 0
+    assert storage.list("pieces/") == [piece.file]
+    assert storage.list("batches/") == ["batches/000000000000"]
+
+
 def test_a_piece_that_the_driver_before_may_still_log_stays() -> None:
     storage = MemoryStorage()
     old = log(storage, 1)
@@ -452,9 +470,15 @@ def records(log: BatchLog) -> list[BatchRecord]:
 
 
 class Breaking(MemoryStorage):
-    """A storage of which the creation of one object fails, without effect or with."""
+    """A storage of which the creation of one object fails, without effect or with, or lists of one prefix do."""
 
     broken = silent = ""
+    unlisted: str | None = None
+
+    def list(self, prefix: str = "", *, after: str = "") -> list[str]:
+        if prefix == self.unlisted:
+            raise OSError("not listed")
+        return super().list(prefix, after=after)
 
     def create(self, name: str, data: bytes | memoryview | pa.Buffer) -> bool:
         if name == self.broken:

@@ -339,13 +339,16 @@ class BatchLog:
         return record
 
     def _goes_on(self, last: BatchRecord) -> None:
-        """Take a record for the last one of this layout."""
+        """Take a record for the last one of this layout.
+
+        What can fail comes first: a batch whose commit has failed is not logged here, and tried again under its number.
+        """
         self._keep(last)
+        if self.is_own(last) and not self._own:
+            self._sweep(last)
+            self._own = True
         self._frontier = last.batch
         self._tried.clear()
-        if self.is_own(last) and not self._own:
-            self._own = True
-            self._sweep()
 
     def _follow(self, fence: BatchRecord) -> None:
         """Log an empty batch after a fence of a driver that is over: the run, and so the next record, has this layout.
@@ -540,16 +543,15 @@ class BatchLog:
         }
         return found | stood
 
-    def _sweep(self) -> None:
-        """Delete what earlier claims wrote and no batch names: no earlier driver can write a batch any more."""
+    def _sweep(self, last: BatchRecord) -> None:
+        """Delete what earlier claims wrote and no batch names: no earlier driver can write a batch after this one."""
         named = {
             piece.file
-            for number in range(self._trimmed + 1, self._frontier + 1)
+            for number in range(self._trimmed + 1, last.batch + 1)
             if (record := self.record(BatchId(number))) is not None
             for one in record.sources.values()
             for piece in one.pieces
         }
-        last = self._need(self._frontier)
         for one in last.sources.values():
             named.update(one.position.get("reader", {}).get("bundles", ()))
         there = [*self._storage.list("pieces/"), *self._storage.list("readers/")]
