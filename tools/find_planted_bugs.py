@@ -33,7 +33,7 @@ def _seed_of(given: tuple[str, int | None, float]) -> tuple[str, int | None, int
     import pytest
 
     from holdfast.simulation.recovery.run import simulate_recovery
-    from simulation.planted import PLANTED
+    from simulation.planted import PLANTED, shows
 
     name, known, most_seconds = given
     planted = next(one for one in PLANTED if one.bug.name == name)
@@ -45,7 +45,7 @@ def _seed_of(given: tuple[str, int | None, float]) -> tuple[str, int | None, int
         for tried, seed in enumerate(seeds, 1):
             signal.setitimer(signal.ITIMER_REAL, most_seconds)
             try:
-                if simulate_recovery(seed).violation is not None:
+                if shows(simulate_recovery(seed)):
                     return name, seed, tried, time.monotonic() - began
             except TooLong:
                 continue

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from holdfast.ids import OperatorId
-from holdfast.runtime.coordinator.layout import change_layout, changes_of, needs_new_layout
+from holdfast.runtime.coordinator.layout import change_layout, changes_of
 from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.io.intake import Intake, MicroBatch
@@ -29,7 +29,8 @@ class DriverInProcess:
         """Take the run in this storage, whose nodes have their files in `place`."""
         self._place, self._storage, self._input, self._outputs = place, storage, given, outputs
         program = Program(application(layout.written()))
-        if needs_new_layout(storage, program, changes_of(storage, program)):
+        changes = changes_of(storage, program)
+        if changes is not None and changes.layout_changed:
             change_layout(storage, storage.within("checkpoints"), program, run_old=self._run_old)
         self._run = self._start(layout)
         self._log = self._run.batch_log

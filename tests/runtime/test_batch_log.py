@@ -12,11 +12,12 @@ from holdfast import Application
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, SegmentId
 from holdfast.runtime.coordinator.future_rows import FutureRows
-from holdfast.runtime.io.batch_log import FORMAT, RECORDS_KEPT, Arrived, BatchLog
+from holdfast.runtime.io.batch_log import FORMAT, RECORDS_KEPT, Arrived, BatchLog, BatchRecord
 from holdfast.runtime.io.intake import Intake, MicroBatch, ReaderOver
 from holdfast.runtime.io.logged_marks import ALL_PARTITIONS, LoggedMark, LoggedMarks
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.store import StaleEpoch
+from holdfast.runtime.state.versions import NO_BATCH
 from holdfast.runtime.times import END_OF_TIME, NOT_YET
 from holdfast.storage.files import FileStorage
 from holdfast.storage.memory import MemoryStorage
@@ -271,6 +272,24 @@ def test_pieces_of_earlier_claims_go_once_their_driver_can_log_no_more() -> None
     assert numbers(new, 0) == [[], [0]]
 
 
+def test_rows_are_logged_once_where_what_follows_the_record_fails() -> None:
+    """The record is there, and the sweep after it fails: the same rows again are the same batch."""
+    storage = Breaking()
+    log(storage, 1).write_piece(S, rows(9.0), "0")
+    mine = log(storage, 2)
+    piece = mine.write_piece(S, rows(1.0), "0")
+    storage.unlisted = "readers/"
+    for _ in range(2):
+        with pytest.raises(OSError, match="not listed"):
+            mine.commit(BatchId(0), {S: Arrived([piece])})
+        assert mine.frontier == NO_BATCH
+    storage.unlisted = None
+    mine.commit(BatchId(0), {S: Arrived([piece])})
+    assert mine.frontier == 0
+    assert storage.list("pieces/") == [piece.file]
+    assert storage.list("batches/") == ["batches/000000000000"]
+
+
 def test_a_piece_that_the_driver_before_may_still_log_stays() -> None:
     storage = MemoryStorage()
     old = log(storage, 1)
@@ -446,6 +465,30 @@ def test_an_idle_source_lets_the_watermark_go_where_asked_to() -> None:
         assert watermark(one, 6, T) == 100_000_000
 
 
+def records(log: BatchLog) -> list[BatchRecord]:
+    return [record for batch in range(log.frontier + 1) if (record := log.record(BatchId(batch))) is not None]
+
+
+class Breaking(MemoryStorage):
+    """A storage of which the creation of one object fails, without effect or with, or lists of one prefix do."""
+
+    broken = silent = ""
+    unlisted: str | None = None
+
+    def list(self, prefix: str = "", *, after: str = "") -> list[str]:
+        if prefix == self.unlisted:
+            raise OSError("not listed")
+        return super().list(prefix, after=after)
+
+    def create(self, name: str, data: bytes | memoryview | pa.Buffer) -> bool:
+        if name == self.broken:
+            raise OSError("broken")
+        done = super().create(name, data)
+        if name == self.silent:
+            raise OSError("no answer")
+        return done
+
+
 def only(*names: str) -> Program:
     app = Application("x")
     for name in names:
@@ -475,6 +518,79 @@ def test_a_fence_says_where_the_sources_of_the_layout_before_stand() -> None:
     after = BatchLog(program().sources, "x", storage, claim=3, generation=1)
     after.append({"s": rows(9.0)})
     assert watermark(after, 2, T) == 5_000_000, "it never goes back"
+
+
+def test_a_fence_of_a_driver_that_is_over_does_not_end_the_live_one() -> None:
+    """It was frozen in a change of layout while the live driver took its claim; the run has the layout before."""
+    storage = MemoryStorage()
+    old, live = log(storage, 1), log(storage, 2)
+    live.append({"s": rows(1.0)}, given=0)
+    frozen = BatchLog(only("s", "u").sources, "x", storage, claim=1)
+    assert frozen.fence([S, T])
+    assert live.append({"s": rows(2.0)}, given=1) == 3, "after the fence, and what follows it"
+    assert [record.generation for record in records(live)] == [0, 1, 0, 0]
+    assert [numbers(live, batch) for batch in range(4)] == [[[], [0]], [[], []], [[], []], [[], [0]]]
+    with pytest.raises(StaleEpoch, match="claim 1 is over"):
+        old.append({"s": rows(9.0)})
+    with pytest.raises(StaleEpoch, match="claim 1 is over"):
+        frozen.fence([S, T])
+    nodes = BatchLog(program().sources, "x", storage)
+    assert [numbers(nodes, batch) for batch in range(4)] == [[[], [0]], [[], []], [[], []], [[], [0]]]
+    assert log(storage, 3).frontier == 3
+
+
+def test_batches_go_on_after_a_fence_only_when_one_follows_it() -> None:
+    """A driver that dies in between leaves the log as it was: no partition has processed the fence."""
+    storage = Breaking()
+    live = log(storage, 2)
+    assert log(storage, 1).fence([S, T])
+    storage.broken = "batches/000000000001"
+    with pytest.raises(OSError, match="broken"):
+        live.append({"s": rows(1.0)})
+    assert live.frontier == NO_BATCH
+    assert log(storage, 3).frontier == NO_BATCH
+    storage.broken, storage.silent = "", "batches/000000000001"
+    with pytest.raises(OSError, match="no answer"):
+        live.append({"s": rows(1.0)})
+    storage.silent = ""
+    assert live.append({"s": rows(1.0)}) == 2, "what was written without an answer is its own"
+    assert log(storage, 3).frontier == 2
+
+
+def test_fences_of_several_drivers_are_followed_at_once() -> None:
+    storage = MemoryStorage()
+    live = log(storage, 3)
+    for claim in (1, 2):
+        assert log(storage, claim).fence([S, T])
+    assert live.adopt()
+    assert live.frontier == 2
+    assert not live.adopt()
+    late = log(storage, 5)
+    assert log(storage, 4).fence([S, T])
+    assert late.adopt()
+    assert [record.generation for record in records(late)] == [1, 1, 0, 1, 0]
+
+
+def test_a_change_of_layout_has_a_fence_of_its_own() -> None:
+    """The driver before may go on after a fence that both have found; one of the two is over."""
+    storage = MemoryStorage()
+    assert log(storage, 1).fence([S, T])
+    before, changing = log(storage, 2), log(storage, 3)
+    assert changing.fence([S, T])
+    with pytest.raises(StaleEpoch, match="batch 1 was logged under claim 3"):
+        before.append({"s": rows(1.0)})
+    storage = MemoryStorage()
+    assert log(storage, 1).fence([S, T])
+    before, changing = log(storage, 2), log(storage, 3)
+    before.append({"s": rows(1.0)})
+    assert not changing.fence([S, T]), "batches to process first"
+    assert changing.frontier == 1
+    assert not changing.fence([S, T])
+    assert changing.frontier == 2
+    assert changing.fence([S, T])
+    after = BatchLog(program().sources, "x", storage, claim=4, generation=1)
+    assert after.append({"t": rows(2.0)}) == 4
+    assert watermark(after, 4, S) == 0, "as in the batches before, less the lateness"
 
 
 def test_a_source_that_was_removed_begins_anew_when_it_is_added() -> None:

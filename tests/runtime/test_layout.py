@@ -203,8 +203,8 @@ def test_a_driver_that_dies_on_the_way_leaves_the_old_layout(tmp_path: Path, mon
             patch.setattr(Progress, "change", dies)
             with pytest.raises(KeyboardInterrupt):
                 start(tmp_path, app(parallelism))
-    run = start(tmp_path, app(4))  # back to what it was: the fence is there, so it is the next generation all the same
-    assert last_driver(FileStorage(tmp_path))["generation"] == 1  # type: ignore[index]
+    run = start(tmp_path, app(4))  # back to what it was: batches follow the fences
+    assert last_driver(FileStorage(tmp_path))["generation"] == 0  # type: ignore[index]
     for batch in given[4:]:
         run.feed(batch)
     run.close()

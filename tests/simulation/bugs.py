@@ -265,8 +265,8 @@ def position_lost_without_rows(patch: Patch) -> None:
     """A batch in which a source has nothing new says that its reader begins."""
     right = BatchLog._logged
 
-    def logged(self: BatchLog, source: Any, arrived: Any, before: Any, *, last: bool) -> Any:
-        return replace(right(self, source, arrived, before, last=last), position=arrived.position)
+    def logged(self: BatchLog, source: Any, arrived: Any, *given: Any, last: bool) -> Any:
+        return replace(right(self, source, arrived, *given, last=last), position=arrived.position)
 
     patch.setattr(BatchLog, "_logged", logged)
 
@@ -492,7 +492,7 @@ def missing_rows_taken_for_published(patch: Patch) -> None:
 
 def changed_program_accepted(patch: Patch) -> None:
     """A restart with another layout goes on with the state as it is."""
-    patch.setattr(openings, "needs_new_layout", lambda storage, program, changes: False)
+    patch.setattr(openings, "changes_of", lambda storage, program: None)
     patch.setattr(openings, "check_layout", lambda progress, program, where: None)
 
 
@@ -574,8 +574,8 @@ def one_source_closed(patch: Patch) -> None:
     """The last batch closes the first source only."""
     right = BatchLog._logged
 
-    def logged(self: BatchLog, source: Any, arrived: Any, before: Any, *, last: bool) -> Any:
-        return right(self, source, arrived, before, last=last and source.id == min(self.sources))
+    def logged(self: BatchLog, source: Any, *given: Any, last: bool) -> Any:
+        return right(self, source, *given, last=last and source.id == min(self.sources))
 
     patch.setattr(BatchLog, "_logged", logged)
 

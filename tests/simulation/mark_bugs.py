@@ -28,8 +28,8 @@ def own_mark_believed(patch: Patch) -> None:
     """Where the driver before has logged a batch, what this driver has decided about it counts."""
     right = BatchLog._commit
 
-    def commit(self: BatchLog, batch: BatchId, sources: Any, marks: Any = None) -> Any:
-        record = right(self, batch, sources, marks)
+    def commit(self: BatchLog, batch: BatchId, sources: Any, marks: Any = None, *given: Any) -> Any:
+        record = right(self, batch, sources, marks, *given)
         return record if self.is_own(record) else self._keep(replace(record, marks=marks or {}))
 
     patch.setattr(BatchLog, "_commit", commit)

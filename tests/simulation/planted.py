@@ -14,13 +14,15 @@ from pathlib import Path
 from holdfast.simulation.recovery.late_sinks import has_late_sinks
 from holdfast.simulation.recovery.poison import is_poisoned
 from holdfast.simulation.recovery.poison_rows import has_poison_rows
-from holdfast.simulation.recovery.scene import has_branches, has_copies, is_resident, moves_for_load
+from holdfast.simulation.recovery.run import Outcome
+from holdfast.simulation.recovery.scene import freezes_at_fences, has_branches, has_copies, is_resident, moves_for_load
 from holdfast.simulation.recovery.segment_scene import has_segments
 from holdfast.simulation.recovery.world import has_agents, reads_in_place
 from simulation.branch_bugs import BRANCH_BUGS
 from simulation.bugs import BUGS, Bug
 from simulation.copy_bugs import COPY_BUGS, MOVE_BUGS
 from simulation.detection_bugs import DETECTION_BUGS
+from simulation.fence_bugs import FENCE_BUGS
 from simulation.file_bugs import FILE_BUGS
 from simulation.fragment_bugs import FRAGMENT_BUGS
 from simulation.mark_bugs import MARK_BUGS
@@ -66,7 +68,16 @@ PLANTED = (
     *(Planted(bug, has_late_sinks) for bug in PUBLISHING_BUGS),
     *(Planted(bug, has_segments) for bug in SEGMENT_BUGS),
     *(Planted(bug, has_branches) for bug in BRANCH_BUGS),
+    *(Planted(bug, freezes_at_fences) for bug in FENCE_BUGS),
 )
+
+
+def shows(outcome: Outcome) -> bool:
+    """Whether a seed with a bug inside has gone wrong. A bug that no longer fits what it replaces is refused."""
+    what = "" if outcome.violation is None else outcome.violation.what
+    if what.startswith("TypeError was raised") and ("positional argument" in what or "keyword argument" in what):
+        raise AssertionError(f"a deliberate bug takes other arguments than what it replaces: {what}")
+    return outcome.violation is not None
 
 
 def shown_by() -> dict[str, int]:

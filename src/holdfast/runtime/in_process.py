@@ -35,7 +35,7 @@ from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime.blocks import DEAD_LETTERS, Block
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
-from holdfast.runtime.coordinator.layout import change_layout, changes_of, check_layout, needs_new_layout
+from holdfast.runtime.coordinator.layout import change_layout, changes_of, check_layout
 from holdfast.runtime.coordinator.outputs import aside_folder, name_sinks
 from holdfast.runtime.coordinator.pacing import CycleSettings, SegmentInterval
 from holdfast.runtime.coordinator.parking import ErrorSettings
@@ -206,7 +206,7 @@ class InProcess:
         self._directory = None if directory is None else Path(directory)
         storage: Storage = MemoryStorage() if self._directory is None else FileStorage(self._directory)
         changes = changes_of(storage, self.program)
-        if needs_new_layout(storage, self.program, changes):
+        if changes is not None and changes.layout_changed:
             change_layout(storage, storage.within("checkpoints"), self.program, run_old=self._refuse_to_run_old)
         progress = Progress(storage, self.program.name)
         check_layout(progress, self.program, where=storage.url)

@@ -28,7 +28,6 @@ from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.expiry import expiry_of
-from holdfast.runtime.coordinator.layout import changed_meanwhile
 from holdfast.runtime.coordinator.liveness import DriverSigns, this_driver
 from holdfast.runtime.coordinator.opening import open_run, sweep_after_start
 from holdfast.runtime.coordinator.outputs import aside_folder, name_sinks, stagers_of
@@ -231,8 +230,6 @@ class SparkRun:
             generation=progress.generation,
             ahead=chosen.max_event_ahead or None,
         )
-        if self.batch_log.fenced and not old_layout:
-            raise changed_meanwhile(self.storage.url)
         context = RunContext(
             portable,
             start,

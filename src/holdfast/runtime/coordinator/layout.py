@@ -1,10 +1,10 @@
 """A run with another layout: operators, keys or parallelism change over a restart. Runs on the driver.
 
 The old layout comes to one batch at which everything is processed, every output is out and a durable checkpoint is
-taken. An empty batch, the first of the new layout, fences the log: no driver of the old layout can log any more, and no
-node of it can read what comes after. The state of the checkpoint is spread over the new partitions, and one record of
-progress lets the new layout, the next *generation*, begin there. A driver that dies on the way leaves the old layout,
-and the next one does it again.
+taken. An empty batch, the first of the new layout, fences the log: no earlier driver can log any more, and no node of
+the old layout can read what comes after. The state of the checkpoint is spread over the new partitions, and one record
+of progress lets the new layout, the next *generation*, begin there. A driver that dies on the way leaves the old
+layout, and the next one does it again, or goes on with the old layout: batches then follow the fence (`BatchLog`).
 
 Operators that are added begin with empty state; those that are removed are forgotten; the others go on, and no query is
 replayed for another. The generation is part of every output's key.
@@ -39,15 +39,6 @@ def changes_of(storage: Storage, program: Program) -> Changes | None:
     changes = compare(last["identity"], describe(program))
     check_changes(changes, where=storage.url)
     return changes
-
-
-def needs_new_layout(storage: Storage, program: Program, changes: Changes | None) -> bool:
-    """Whether a run must go to another layout before this program continues it."""
-    last = last_driver(storage)
-    if last is None or changes is None:
-        return False
-    log = BatchLog(program.sources, program.name, storage, generation=last["generation"])
-    return changes.layout_changed or log.fenced
 
 
 def check_layout(progress: Progress, program: Program, *, where: str) -> None:

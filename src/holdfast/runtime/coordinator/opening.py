@@ -17,7 +17,6 @@ from holdfast.runtime.coordinator.layout import (
     changes_of,
     check_layout,
     keep_application,
-    needs_new_layout,
 )
 from holdfast.runtime.coordinator.liveness import refuse_if_alive
 from holdfast.runtime.coordinator.progress import KEPT, Progress
@@ -58,7 +57,7 @@ def open_run(
             log(line)
         for line in changes.cautions:
             log(line)
-    if needs_new_layout(storage, program, changes):
+    if changes is not None and changes.layout_changed:
         change_layout(storage, durable, program, run_old=run_old, driver=driver, application=application)
     progress = Progress(storage, program.name, driver=driver, run=run, kept=kept)
     try:

@@ -9,6 +9,11 @@ over. Under an earlier claim, the driver before wrote it while this one started:
 goes on after it. Once a driver has written a batch of its own, no earlier one can write any more, and pieces of earlier
 claims that no record names are deleted. A name is never used again, so that late writes and late deletes do no harm.
 
+An empty batch of the next layout *fences* the log: drivers of this layout find their next number taken. A fence counts
+while it is the last record, for whoever wrote it may be over: a driver with a later claim, whose run still has this
+layout, logs an empty batch after it. A fence that a batch of an earlier layout follows is one more empty batch of that
+layout. So a change of layout needs a fence of its own claim, as the last record.
+
 Of a source that is read in place the record has ranges of files, or of offsets, in place of pieces, and how they are
 read; nodes read them (`in_place`).
 
@@ -117,6 +122,11 @@ class BatchRecord:
     """When it was logged, in seconds since 1970; None: by a version that did not write it down."""
 
     @property
+    def empty(self) -> bool:
+        """Whether no source has anything in it, as in a fence."""
+        return all(one.empty for one in self.sources.values())
+
+    @property
     def closes(self) -> bool:
         """Whether nothing comes after it: all windows are closed."""
         return any(one.watermark == END_OF_TIME for one in self.sources.values())
@@ -173,7 +183,7 @@ class BatchLog:
         self._files = files
         self._reads: dict[PartitionId, dict[BatchId, RangesRead]] = {}
         """What partitions found in their ranges, here."""
-        self._tried: BatchRecord | None = None
+        self._tried: dict[BatchId, BatchRecord] = {}
         """What was last written, perhaps without an answer: the same batch again must be the same bytes."""
         self.sources, self._application, self.claim = sources, application, claim
         self._storage = MemoryStorage() if storage is None else storage
@@ -190,9 +200,7 @@ class BatchLog:
         self._left_over = [number for number in numbers if number <= self._trimmed]
         """Records that drivers which are over have written again under numbers that had been dropped."""
         last = self.record(self._frontier)  # one that is damaged is named at once
-        self.fenced = last is not None and last.generation > generation
-        """Whether a batch of a later layout is logged: in this one nothing follows."""
-        while last is not None and last.generation > generation:
+        while last is not None and last.generation > generation:  # a fence
             self._frontier = BatchId(self._frontier - 1)
             last = self.record(self._frontier)
 
@@ -306,33 +314,62 @@ class BatchLog:
         at: float | None = None,
     ) -> BatchRecord:
         self.check_next(batch)
-        logged_at = self._now() if at is None else at
-        record = BatchRecord(batch, self.claim, self._driver, self.generation, sources, marks or {}, logged_at)
-        tried = self._tried
+        record = self._write(batch, sources, self.generation, marks or {}, self._now() if at is None else at)
+        if record.generation > self.generation:
+            self._follow(record)
+        else:
+            self._goes_on(record)
+        return record
+
+    def _write(
+        self, batch: BatchId, sources: Mapping[OperatorId, SourceBatch], generation: int, marks: LoggedMarks, at: float
+    ) -> BatchRecord:
+        """Create a record; return what is under its number: this one, or one of an earlier claim."""
+        record = BatchRecord(batch, self.claim, self._driver, generation, sources, marks, at)
+        tried = self._tried.get(batch)
         if tried is not None and _is_again(record, tried):
             record = tried
-        self._tried = record
+        self._tried[batch] = record
         written = self._records.create(batch, self._fields(record))
         if written is Written.PASSED:
             raise self._over("batches after this one are logged")
         if written is Written.TAKEN:
             record = self._need(batch)
-            if record.claim >= self.claim or record.generation > self.generation:
-                raise self._over(f"batch {batch} was logged under claim {record.claim}")
-        self._keep(record)
-        self._frontier = batch
-        if written is Written.CREATED and not self._own:
-            self._own = True
-            self._sweep()
+            self._check_earlier(record)
         return record
+
+    def _goes_on(self, last: BatchRecord) -> None:
+        """Take a record for the last one of this layout.
+
+        What can fail comes first: a batch whose commit has failed is not logged here, and tried again under its number.
+        """
+        self._keep(last)
+        if self.is_own(last) and not self._own:
+            self._sweep(last)
+            self._own = True
+        self._frontier = last.batch
+        self._tried.clear()
+
+    def _follow(self, fence: BatchRecord) -> None:
+        """Log an empty batch after a fence of a driver that is over: the run, and so the next record, has this layout.
+
+        Only then do batches go on after the fence: where this driver dies before, the log is as it was.
+        """
+        last = fence
+        while last.generation > self.generation:
+            last = self._write(BatchId(last.batch + 1), self._stand(self.sources), self.generation, {}, self._now())
+        self._goes_on(last)
 
     def adopt(self) -> bool:
         """Take batches as they are that the driver before has logged since this one has read; say whether it has."""
         found = False
         while not self._own and (record := self.record(BatchId(self._frontier + 1))) is not None:
-            if record.claim >= self.claim or record.generation > self.generation:
-                raise self._over(f"batch {record.batch} was logged under claim {record.claim}")
-            self._frontier, found = record.batch, True
+            self._check_earlier(record)
+            if record.generation > self.generation:
+                self._follow(record)
+            else:
+                self._goes_on(record)
+            found = True
         return found
 
     def fence(self, before: Iterable[OperatorId]) -> bool:
@@ -342,16 +379,21 @@ class BatchLog:
         them: should this driver die before the run has the next layout, another one may have them. Other sources begin.
         False: the driver before has logged a batch of this layout meanwhile, which must be processed first.
         """
-        if not self.fenced:
-            self.generation += 1
-            try:
-                record = self._commit(BatchId(self._frontier + 1), self._stand(before))
-            finally:
-                self.generation -= 1
-            if not self.is_own(record):
+        batch, stand = BatchId(self._frontier + 1), self._stand(before)
+        self.check_next(batch)
+        while True:
+            record = self._write(batch, stand, self.generation + 1, {}, self._now())
+            if record.generation <= self.generation:
+                self._goes_on(record)
                 return False
-            self.fenced, self._frontier = True, BatchId(self._frontier - 1)
-        return True
+            if self.is_own(record):
+                return True
+            batch = BatchId(batch + 1)
+
+    def _check_earlier(self, record: BatchRecord) -> None:
+        """Refuse a record of a driver that has a later claim: this one is over."""
+        if record.claim >= self.claim:
+            raise self._over(f"batch {record.batch} was logged under claim {record.claim}")
 
     def is_own(self, record: BatchRecord) -> bool:
         """Whether this driver has written a record."""
@@ -422,7 +464,7 @@ class BatchLog:
         `expected`: checksums of the partition's ranges, where they have been read before.
         """
         record = self._need(batch)
-        if record.generation != self.generation:
+        if record.generation != self.generation and not (record.empty and record.generation > self.generation):
             raise CheckFailed(
                 f"batch {batch} belongs to layout {record.generation} of the run, and this is layout {self.generation}",
                 where=f"application {self._application}",
@@ -501,16 +543,15 @@ class BatchLog:
         }
         return found | stood
 
-    def _sweep(self) -> None:
-        """Delete what earlier claims wrote and no batch names: no earlier driver can write a batch any more."""
+    def _sweep(self, last: BatchRecord) -> None:
+        """Delete what earlier claims wrote and no batch names: no earlier driver can write a batch after this one."""
         named = {
             piece.file
-            for number in range(self._trimmed + 1, self._frontier + 1)
+            for number in range(self._trimmed + 1, last.batch + 1)
             if (record := self.record(BatchId(number))) is not None
             for one in record.sources.values()
             for piece in one.pieces
         }
-        last = self._need(self._frontier)
         for one in last.sources.values():
             named.update(one.position.get("reader", {}).get("bundles", ()))
         there = [*self._storage.list("pieces/"), *self._storage.list("readers/")]

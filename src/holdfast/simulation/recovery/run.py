@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ from holdfast.simulation.recovery.cluster import SimulatedCluster
 from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.poison import parked_problem
 from holdfast.simulation.recovery.poison_rows import Answer
+from holdfast.simulation.recovery.scene import freezes_at_fences
 from holdfast.simulation.recovery.segment_scene import rolled_back_alone
 from holdfast.simulation.recovery.starting import Starter
 from holdfast.simulation.recovery.stores import NodeFiles
@@ -121,8 +123,11 @@ class _Run:
         """The last batch of each query, by layout, that is out as tentative."""
         self._tentative_by = 0
         """The driver that published them."""
-        self.layout = 0
-        """Which of the layouts drivers are started with now."""
+        self.layout = self._layout_before = 0
+        """Which of the layouts drivers are started with now, and were before it was changed last."""
+        self._starting: set[int] = set()
+        """Drivers that have not begun."""
+        self._at_fences = random.Random(f"fences {seed}")
         self.old: Driver | None = None
         """A driver that another one has followed, and that does not know it."""
         self.starts = self._begun = 0
@@ -158,6 +163,7 @@ class _Run:
                 number = self._current = self._acting = self._begun
                 recipe = self.world.recipes[self.layout]
                 parked = self._last_parked()
+                self._starting.add(number)
                 try:
                     take_over = self._looks_for_signs(number, alive)
                     driver = self.starter.start(
@@ -192,6 +198,8 @@ class _Run:
                         self.old, self.driver, self._current = self.driver, driver, number
                     else:
                         self.old = driver
+                finally:
+                    self._starting.discard(number)
                 if number != self._current:
                     return
         finally:
@@ -257,6 +265,7 @@ class _Run:
     def _change_layout(self) -> None:
         """Restart the application with another layout; now and then with the one before once more."""
         back = self.layout > 0 and self.draw.random() < 0.2
+        self._layout_before = self.layout
         self.layout += -1 if back else 1
         self.mischief.injected[Fault.LAYOUT_CHANGED] += 1
         self.note(f"the application is changed: {self.world.recipes[self.layout]}")
@@ -271,8 +280,23 @@ class _Run:
         if self._acting == self._current and self.mischief.strikes(Fault.DRIVER_KILLED):
             self.note(f"driver killed: {where}")
             raise DriverDied
+        if self._stops_at_fence(where):
+            self.layout = self._layout_before
+            self._freeze(where)
         if self._frozen < MOST_FROZEN and self.mischief.would(Fault.DRIVER_PAUSED) and hasattr(self, "driver"):
             self._freeze(where)
+
+    def _stops_at_fence(self, where: str) -> bool:
+        """Whether a driver is frozen before it fences the log, and the application is started as it was meanwhile."""
+        return (
+            freezes_at_fences(self.seed)
+            and self.mischief.active
+            and self._frozen < MOST_FROZEN
+            and self._acting == self._current
+            and self._acting in self._starting
+            and where.startswith("before creating batches/")
+            and self._at_fences.random() < 0.5
+        )
 
     def _freeze(self, where: str) -> None:
         """Let another driver take over and go on for a while; then the caller goes on where it was frozen."""
@@ -579,7 +603,7 @@ class _Run:
         outputs, aside = computed(programs, batches, answer.leave_out)
         for violation in answer.problems:
             self._found(violation)
-        for violation in output_problems(programs, given, outputs, [one.generation for one in logged]):
+        for violation in output_problems(programs, given, outputs, watch.generations()):
             self._found(violation)
         if self.scene.branches is not None:
             for name, sink in world.sinks.items():

@@ -189,6 +189,11 @@ def chooses(seed: int) -> bool:
     return has_branches(seed) and seed // 648 % 2 == 1
 
 
+def freezes_at_fences(seed: int) -> bool:
+    """Whether drivers are frozen where they fence the log, in every seventh run: a fence is rare, and late more so."""
+    return seed % 7 == 3
+
+
 def draw_branches(seed: int) -> BranchScene:
     """Draw who gives tentative outputs."""
     draw = random.Random(f"{seed} branches")

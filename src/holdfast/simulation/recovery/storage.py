@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -239,9 +240,14 @@ class LogWatch:
         there = self.world.read(f"batches/{batch:012d}") is not None
         return self.was_marked(batch, generation) if there else frozenset()
 
+    def generations(self) -> list[int]:
+        """Return the layout of each batch, in their order: a fence that an earlier layout follows is one of its own."""
+        found = [self.batches[batch].generation for batch in sorted(self.batches, reverse=True)]
+        return list(accumulate(found, min))[::-1]
+
     def programs(self) -> list[Program]:
         """Return the program that processes each batch, in their order."""
-        return [program_of(self.layouts[self.batches[batch].generation]) for batch in sorted(self.batches)]
+        return [program_of(self.layouts[generation]) for generation in self.generations()]
 
     def look(self) -> None:
         """See that what the newest progress needs is there: the rows of all batches after the older checkpoint."""
