@@ -26,7 +26,10 @@ import pyarrow as pa
 from holdfast.errors import BadInput, one_line
 from holdfast.ids import NodeId
 from holdfast.recovery.events import NodesArrived, NodesLeaving, NodesLost, NodesSilent
+from holdfast.runtime.coordinator.node_sinks import NodeSinks
+from holdfast.runtime.coordinator.publishing import Call
 from holdfast.runtime.detection import RETURN_FACTOR, SelfCheck
+from holdfast.runtime.function_messages import decode_returned, encode_call
 from holdfast.runtime.message_codec import decode_report, encode_desired
 from holdfast.runtime.messages import DesiredState, DriverSuspected, NodesAnswered, Report
 from holdfast.runtime.processes import ProcessSpread, declared_costs
@@ -116,6 +119,8 @@ class ResidentBackend:
         self._leaving: set[NodeId] = set()
         """Nodes of which it was reported that they will go."""
         self._stopped = self._woken = False
+        self.sinks: NodeSinks | None = None
+        """The calls of sinks on nodes, where there may be some."""
         self.needs_free_slot = False
         """Whether jobs that read sources run beside the tasks that stay."""
         conf = context.getConf()
@@ -189,6 +194,17 @@ class ResidentBackend:
             link.send({"do": "desired"}, [data])
         self._sent = replace(desired, forget=())
 
+    def send_call(self, call: Call) -> Link | None:
+        """Send a call to the process that has its query, and say by which connection; None: it has none now."""
+        desired, query = self._sent, call.outputs[0].key.query
+        assignment = None if desired is None else desired.assignments.get(query)
+        processes = [process for one in self._held.values() for process in one.processes]
+        links = [one.link for one in processes if assignment is not None and one.name == assignment.node]
+        link = next((one for one in links if one is not None and not one.ended), None)
+        if link is not None:
+            link.send({"do": "call"}, encode_call(call))
+        return link
+
     def domain_of(self, node: NodeId) -> str | None:
         """Return the failure domain of a node, where it is known."""
         held = self._held.get(node)
@@ -258,6 +274,9 @@ class ResidentBackend:
             elif do == "report":
                 report = decode_report(pa.py_buffer(body))
                 self._came.put(Came(node, index, link, report, int(header["applied"]), bool(header["idle"])))
+            elif do == "returned":
+                if self.sinks is not None:
+                    self.sinks.answered(link, decode_returned(pa.py_buffer(body)))
             elif do == "standing":
                 self._came.put(Came(node, index, link, None, int(header["applied"]), bool(header["idle"])))
             elif do == "agent":
@@ -266,6 +285,8 @@ class ResidentBackend:
                 self._came.put(Came(node, index, link, agent=AgentReport(**fields)))  # type: ignore[arg-type]
 
         def end(link: Link, why: str) -> None:
+            if self.sinks is not None:
+                self.sinks.ended(link)
             self._came.put(Came(node, index, link, ended=why))
 
         self._came.put(Came(node, index, link, hello=link.hello))

@@ -27,12 +27,16 @@ import pyarrow as pa
 from holdfast.errors import CheckFailed, HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks
+from holdfast.runtime.coordinator.publishing import Returned
+from holdfast.runtime.function_messages import decode_call, encode_returned
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.message_codec import decode_desired, encode_report
 from holdfast.runtime.processes import process_name
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.journal_store import JournalStore, Superseded
 from holdfast.runtime.state.opened_data import DEFAULT_CACHE_BYTES
+from holdfast.runtime.worker.function_calls import FunctionCalls
+from holdfast.runtime.worker.function_threads import FunctionThreads
 from holdfast.runtime.worker.lease import DriverLease
 from holdfast.runtime.worker.resident import INBOX_BYTES, ResidentWorker, Standing
 from holdfast.runtime.worker.saving_beside import SavesBeside
@@ -130,6 +134,12 @@ class ResidentNode:
         self._handed = 0
         """Bytes of blocks that the worker got since its last round."""
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._functions = FunctionCalls(
+            pickle.loads(context.functions) if context.functions else {},
+            worker.output_rows,
+            FunctionThreads(self._events.put).begin,
+            self._answer_calls,
+        )
         self._driver: Link | None = None
         self._standing = Standing()
         self._driver_left = time.monotonic()
@@ -192,6 +202,7 @@ class ResidentNode:
         if now >= self._agent_at:
             self._look_after_agent()
         self._dial_senders(now)
+        self._functions.work()
         done = self._worker.work()
         self._spill.taken(self._handed, self._worker.inbox_bytes)
         self._handed = 0
@@ -250,8 +261,15 @@ class ResidentNode:
         elif do == "peers":
             addresses = {NodeId(node): str(address) for node, address in header["addresses"].items()}
             self._events.put(lambda: self._meet(addresses, tuple(header["join"])))
+        elif do == "call":
+            call = decode_call(pa.py_buffer(body))
+            self._events.put(lambda: self._functions.take(*call))
         elif do == "end":
             self._events.put(self._end)
+
+    def _answer_calls(self, found: Sequence[Returned]) -> None:
+        if self._driver is not None:
+            self._driver.send({"do": "returned"}, [encode_returned(found)])
 
     def _renumber(self, number: int, of: int) -> None:
         """The desired state stays as it is, under a new number."""
@@ -274,6 +292,7 @@ class ResidentNode:
         def forget() -> None:
             if self._driver is link:
                 self._driver, self._driver_left = None, time.monotonic()
+                self._functions.driver_left()
 
         self._events.put(forget)
 

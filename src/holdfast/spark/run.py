@@ -29,8 +29,9 @@ from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.expiry import expiry_of
 from holdfast.runtime.coordinator.liveness import DriverSigns, this_driver
+from holdfast.runtime.coordinator.node_sinks import NodeSinks
 from holdfast.runtime.coordinator.opening import open_run, sweep_after_start
-from holdfast.runtime.coordinator.outputs import aside_folder, name_sinks, stagers_of
+from holdfast.runtime.coordinator.outputs import aside_folder, name_sinks, on_nodes, stagers_of
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.parking import ErrorSettings
 from holdfast.runtime.coordinator.profile_records import ProfileRecords
@@ -40,7 +41,7 @@ from holdfast.runtime.coordinator.requests import ResumeRequests, TentativeReque
 from holdfast.runtime.coordinator.sink_threads import SinkThreads
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.parquet_sink import ParquetSink
-from holdfast.runtime.io.sinks import FunctionSink, OutputKey, Sink
+from holdfast.runtime.io.sinks import FunctionSink, OutputKey, Sink, Stager
 from holdfast.runtime.messages import Measures, OperatorFailed
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.store import StaleEpoch
@@ -178,7 +179,9 @@ class SparkRun:
             planned = replace(planned, tentative=tentative, tentative_fidelity=chosen.tentative_min_fidelity)
             for line in (*lines, *more):
                 log(line)
-        pickled(stagers_of(self.program, self._sinks, start))  # what cannot be sent is refused before the claim
+        called = on_nodes(self._sinks) if chosen.exchange == "resident" else {}
+        functions = _portable_sinks(called)  # what cannot be sent is refused before the claim
+        pickled(self._stagers(start, called))
 
         def run_old() -> None:
             old = with_settings_of(_old_application(self.storage), app)
@@ -218,7 +221,7 @@ class SparkRun:
         )
         self._held.callback(self._give_up_claim)
         self.id, self.start_id, self.claim = progress.run, start, progress.claim
-        stagers = stagers_of(self.program, self._sinks, start)
+        stagers = self._stagers(start, called)
         staging = pickled(stagers) if stagers else b""
         self._signs = DriverSigns(self.storage, progress.claim, seconds=chosen.driver_heartbeat_seconds)
         self._held.callback(self._signs.stop)
@@ -239,6 +242,7 @@ class SparkRun:
             chosen,
             staging,
             progress.generation,
+            functions,
         )
         keys_from_file(chosen.store_secret_file)  # a file that others may read is refused here, not by agents later
         if chosen.exchange == "resident":
@@ -264,6 +268,9 @@ class SparkRun:
             ready=ready,
         )
         self._held.callback(self.backend.stop)
+        runner = SinkThreads(self.backend.wake)
+        if isinstance(self.backend, ResidentBackend):
+            runner = self.backend.sinks = NodeSinks(self.backend.send_call, self.backend.wake)
         self.coordinator = Coordinator(
             self.program,
             self.backend,
@@ -278,7 +285,7 @@ class SparkRun:
             ),
             errors=ErrorSettings(chosen.errors_retries, chosen.errors_backoff),
             publishing=PublishSettings(seconds=chosen.errors_sink_seconds),
-            runner=SinkThreads(self.backend.wake),
+            runner=runner,
             requests=ResumeRequests(self.storage),
             choices=TentativeRequests(self.storage),
             profiles=ProfileRecords(self.storage, progress.claim),
@@ -300,6 +307,11 @@ class SparkRun:
         for name in stagers:
             self._sinks[name].sweep_staged()
         self._staged = tuple(stagers)
+
+    def _stagers(self, start: str, called: Mapping[OperatorId, Sink]) -> dict[OperatorId, Stager]:
+        """Return what nodes stage rows with; rows for functions stay on nodes only where these are called there."""
+        kept = {name: sink for name, sink in self._sinks.items() if name in called or not sink.on_nodes}
+        return stagers_of(self.program, kept, start)
 
     # -- feeding -----------------------------------------------------------------------------------------------------
 
@@ -593,6 +605,21 @@ def _portable(app: Application) -> bytes:
             where=f"application {app.name}",
             remedy="keep sessions, connections and open files out of operators' functions",
         ) from None
+
+
+def _portable_sinks(called: Mapping[OperatorId, Sink]) -> bytes:
+    """Return the sinks that are called on nodes as bytes for these."""
+    for name, sink in called.items():
+        try:
+            pickled(sink)
+        except Exception as error:
+            raise BadInput(
+                f"its function cannot be sent to the nodes: {_first_line(error)}",
+                where=f"output {name}",
+                field="foreach_batch",
+                remedy='open connections inside the function, or call it on the driver: where="driver"',
+            ) from None
+    return pickled(called) if called else b""
 
 
 def _first_line(error: BaseException) -> str:

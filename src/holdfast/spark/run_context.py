@@ -31,6 +31,8 @@ class RunContext:
     """What nodes stage the rows of outputs with, by operator, pickled; empty: rows pass through the driver."""
     generation: int = 0
     """The layout of the run."""
+    functions: bytes = b""
+    """The sinks of outputs that are called on nodes, by operator, pickled; empty: there are none."""
 
 
 def state_folder(start: str, node: NodeId) -> Path:

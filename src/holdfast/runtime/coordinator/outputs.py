@@ -285,6 +285,11 @@ def stagers_of(program: Program, sinks: Mapping[OperatorId, Sink], start: str) -
     return found
 
 
+def on_nodes(sinks: Mapping[OperatorId, Sink]) -> dict[OperatorId, Sink]:
+    """Return the sinks that are called on nodes."""
+    return {name: sink for name, sink in sinks.items() if sink.on_nodes}
+
+
 def name_sinks(program: Program, given: Mapping[str, object]) -> dict[OperatorId, Sink]:
     """Return the sink of every output: what is given, else what the application names, else one in memory."""
     outputs = dict.fromkeys(partition.operator for partition in program.outputs)

@@ -1,5 +1,7 @@
 """Publishing beside the coordinator's loop: one publisher for each sink, and what waits for it. Runs on the driver.
 
+A sink that is called on nodes has one for each query, so that all nodes call at the same time.
+
 The coordinator hands outputs over, and takes what became of them as it takes reports. A publisher gets one *call* at a
 time: its outputs go to the sink one after the other, those of each query in the order of their batches. So a sink that
 is slow, or does not return, holds back the queries of its own output alone. What a publisher holds is bounded; the rest
@@ -7,8 +9,8 @@ stays in outboxes. A call that is out for too long is reported: the queries that
 called off, and its sink gets nothing else before it has returned; what it has written by then counts. Tentative rows
 go the same way and hold nothing back: where a sink does not take them, the branch of their query ends.
 
-Decisions only: a `CallRunner` makes the calls, in threads on a driver (`sink_threads`), at once in one process, and
-whenever a seed says under the simulator.
+Decisions only: a `CallRunner` makes the calls, in threads on a driver (`sink_threads`), by nodes (`node_sinks`), at
+once in one process, and whenever a seed says under the simulator.
 """
 
 from __future__ import annotations
@@ -242,13 +244,23 @@ class Publishing:
         clock: Callable[[], float],
     ) -> None:
         self._runner, self._settings, self._clock = runner, settings, clock
-        # A sink that was given for several outputs is one sink: it gets one call at a time.
-        by_sink: dict[int, _Publisher] = {}
-        self._of = {name: by_sink.setdefault(id(sink), _Publisher(sink)) for name, sink in sinks.items()}
-        self._publishers = list(by_sink.values())
+        self._sinks = sinks
+        self._of: dict[int | PartitionId, _Publisher] = {}
+        """By sink: one that was given for several outputs gets one call at a time. On nodes, by query."""
         self._calls: dict[int, _Publisher] = {}
         self._count = 0
         self._last: dict[PartitionId, BatchId] = {}
+
+    @property
+    def _publishers(self) -> Collection[_Publisher]:
+        return self._of.values()
+
+    def _publisher(self, query: PartitionId) -> _Publisher:
+        sink = self._sinks[query.operator]
+        place = query if sink.on_nodes else id(sink)
+        if place not in self._of:
+            self._of[place] = _Publisher(sink)
+        return self._of[place]
 
     # -- what it holds -------------------------------------------------------------------------------------------------
 
@@ -268,7 +280,7 @@ class Publishing:
 
     def takes(self, query: PartitionId) -> bool:
         """Whether the publisher of a query takes more."""
-        one = self._of[query.operator]
+        one = self._publisher(query)
         return (
             len(one.left) + len(one.waiting) < self._settings.most_outputs
             and one.waiting_bytes < self._settings.most_bytes
@@ -282,7 +294,7 @@ class Publishing:
 
     def add(self, output: Output) -> None:
         """Take an output; a final one is the next of its query."""
-        one = self._of[output.key.query.operator]
+        one = self._publisher(output.key.query)
         one.waiting.append(output)
         one.waiting_bytes += _bytes(output)
         if not output.tentative:
@@ -307,8 +319,9 @@ class Publishing:
 
     def start(self, epoch: Epoch, operator: OperatorId | None = None) -> None:
         """Begin a call of every publisher, or that of an output, that has none and holds something."""
-        for one in self._publishers if operator is None else [self._of[operator]]:
-            if one.call is not None or not one.waiting:
+        wanted = None if operator is None else self._sinks[operator]
+        for one in self._publishers:
+            if one.call is not None or not one.waiting or (wanted is not None and one.sink is not wanted):
                 continue
             self._count += 1
             call = one.call = Call(self._count, one.sink, tuple(one.waiting), epoch)

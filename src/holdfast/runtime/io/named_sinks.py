@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,6 +20,11 @@ from holdfast.runtime.io.kafka_sink import VALUES, KafkaSink
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import ConsoleSink, FunctionSink, MemorySink, OutputKey, TransactionalSink
 from holdfast.topology.checks import suggestion
+
+PLACES = ("nodes", "driver")
+"""Where a function may be called."""
+FORMATS = ("arrow", "pandas")
+"""What rows it may get."""
 
 
 def parquet(path: str | Path) -> ParquetSink:
@@ -100,26 +106,36 @@ def kafka_topic(
 
 
 def foreach_batch(
-    function: Callable[[pa.Table, OutputKey], object],
-    tentative: Callable[[pa.Table, OutputKey, float], object] | None = None,
+    function: Callable[[Any, OutputKey], object],
+    tentative: Callable[[Any, OutputKey, float], object] | None = None,
+    *,
+    where: str = "nodes",
+    format: str = "arrow",  # noqa: A002
 ) -> FunctionSink:
-    """Call a function with every batch of an output, on the driver: a pyarrow.Table and an `hf.OutputKey`.
+    """Call a function with every batch of an output: the rows and an `hf.OutputKey`.
 
-    The function is called at least once for every batch, and again after a failure of the driver: the key tells it
-    that it has seen a batch. `tentative` is for outputs that may be tentative: it gets their rows, a key of revision 0
-    and the predicted fidelity; final rows come to `function` under revision 1 then, and replace them.
+    It is called on the nodes, where the rows are, beside what they process: on each by one thread, one call after the
+    other. What it writes to variables of the program stays there: `where="driver"` calls it on the driver. Rows are a
+    pyarrow.Table, with `format="pandas"` a pandas.DataFrame.
+
+    The function is called at least once for every batch, and again after a failure, with the same rows: the key tells
+    it that it has seen a batch. `tentative` is for outputs that may be tentative: it gets their rows, a key of revision
+    0 and the predicted fidelity; final rows come to `function` under revision 1 then, and replace them.
 
     >>> import holdfast as hf
-    >>> seen = {}
     >>> def keep(rows, key):
-    ...     seen[key] = rows.num_rows
+    ...     print(key.query, key.batch, rows.num_rows)
     >>> app = hf.Application("web")
     >>> visits = app.source("visits", schema="page string").output("pages", sink=hf.foreach_batch(keep))
     """
     _need_function(function, "foreach_batch")
     if tentative is not None:
         _need_function(tentative, "foreach_batch.tentative")
-    return FunctionSink(function, tentative)
+    for field, given, known in (("where", where, PLACES), ("format", format, FORMATS)):
+        if given not in known:
+            remedy = suggestion(str(given), known)
+            raise BadInput(f"{given!r} is none of {', '.join(known)}", field=f"foreach_batch.{field}", remedy=remedy)
+    return FunctionSink(function, tentative, on_nodes=where == "nodes", pandas=format == "pandas")
 
 
 def transactional(

@@ -140,6 +140,9 @@ class Sink(Protocol):
                 self.publish(one.key, one.rows, epoch)
         return [one.key for one in outputs]
 
+    on_nodes: bool = False
+    """Whether it is called on nodes, where the rows are, each query on its own; else on the driver."""
+
     # -- rows that nodes write themselves ------------------------------------------------------------------------------
 
     def stager(self, start: str) -> Stager | None:
@@ -164,7 +167,7 @@ class Sink(Protocol):
 
 _MAY_LACK = (
     *("begin", "corrects", "publish_tentative", "retract"),
-    *("grouped", "publish_all", "stager", "adopt", "sweep_staged", "end_staging"),
+    *("grouped", "publish_all", "on_nodes", "stager", "adopt", "sweep_staged", "end_staging"),
 )
 
 
@@ -329,27 +332,43 @@ class TransactionalSink(Sink):
         return True
 
 
+class KeptOnNode:
+    """A stager that writes nothing: rows stay where they were made, until the function is called there."""
+
+    def stage(self, key: OutputKey, rows: pa.Table) -> StagedRows | str:
+        """See Stager."""
+        return StagedRows("", rows.num_rows)
+
+
 class FunctionSink(Sink):
     """A plain function of rows and key. It is called at least once for every output: again after a failure.
 
     With a second function for tentative rows, these come under revision 0 and final ones under revision 1: of a query
-    and batch the highest revision counts, also where it has no rows.
+    and batch the highest revision counts, also where it has no rows. On nodes it is called where the rows are; rows
+    that only the driver has (tentative ones, and those that waited for a checkpoint) are sent there.
     """
 
     def __init__(
         self,
-        function: Callable[[pa.Table, OutputKey], object],
-        tentative: Callable[[pa.Table, OutputKey, float], object] | None = None,
+        function: Callable[[Any, OutputKey], object],
+        tentative: Callable[[Any, OutputKey, float], object] | None = None,
+        *,
+        on_nodes: bool = False,
+        pandas: bool = False,
     ) -> None:
-        """`tentative` takes rows, key and predicted fidelity; without it the sink cannot correct."""
-        self._function, self._tentative = function, tentative
-        self.corrects = tentative is not None
+        """`tentative` takes rows, key and predicted fidelity; without it the sink cannot correct.
+
+        `on_nodes`: it is sent to the nodes and called there, where their tasks stay. `pandas`: rows come as a
+        pandas.DataFrame, else as a pyarrow.Table.
+        """
+        self._function, self._tentative, self._pandas = function, tentative, pandas
+        self.on_nodes, self.corrects = on_nodes, tentative is not None
         self._fence = _Fence()
 
     def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
         """See Sink."""
         self._fence.check(key, epoch)
-        self._function(rows, replace(key, revision=FINAL) if self.corrects else key)
+        self._function(self._formed(rows), replace(key, revision=FINAL) if self.corrects else key)
         return True
 
     def publish_tentative(self, key: OutputKey, rows: pa.Table, fidelity: float, epoch: Epoch) -> bool:
@@ -357,9 +376,16 @@ class FunctionSink(Sink):
         self._fence.check(key, epoch)
         if self._tentative is None:
             raise _cannot_correct(self)
-        self._tentative(rows, key, fidelity)
+        self._tentative(self._formed(rows), key, fidelity)
         return True
 
     def retract(self, key: OutputKey, none: pa.Table, epoch: Epoch) -> None:
         """See Sink: the function gets a table without rows."""
         self.publish(key, none, epoch)
+
+    def stager(self, start: str) -> KeptOnNode | None:
+        """See Sink."""
+        return KeptOnNode() if self.on_nodes else None
+
+    def _formed(self, rows: pa.Table) -> Any:
+        return rows.to_pandas() if self._pandas else rows

@@ -14,6 +14,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeAlias
 
+import pyarrow as pa
+
 from holdfast.errors import CheckFailed, HoldfastError
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot, is_saved_of, saved_count, snapshot_name
@@ -43,6 +45,7 @@ from holdfast.runtime.state.snapshot_store import Answered, SnapshotStore
 from holdfast.runtime.state.snapshots import decode_snapshot, encode_snapshot
 from holdfast.runtime.state.store import StaleEpoch, VersionStore
 from holdfast.runtime.state.versions import Pointer, VersionId
+from holdfast.runtime.tables import one_chunk
 from holdfast.runtime.worker.blame import QUARANTINE_ROWS
 from holdfast.runtime.worker.exchange import Exchange
 from holdfast.runtime.worker.host import PartitionHost, is_disk_full
@@ -197,6 +200,15 @@ class NodeWorker:
             not_staged,
             {p: self._read(desired, p) for p in host.partitions if self._is_in_place(p) and not host.is_held_back(p)},
         )
+
+    def output_rows(self, query: PartitionId, batch: BatchId) -> pa.Table | None:
+        """Return the rows of an output that is here; None: it is not, or no longer."""
+        if query not in self.host or self.host.is_held_back(query) or self.host.frontier(query) < batch:
+            return None
+        sink = next(one for one in self._program.consumers(query) if one.operator == SINK)
+        blocks = self.host.replay(query, sink, BatchId(batch - 1), batch) or []
+        found = [one.rows for one in blocks if one.rows is not None]
+        return one_chunk(found) if found else None
 
     def _is_in_place(self, partition: PartitionId) -> bool:
         source = self._batch_log.sources.get(partition.operator)

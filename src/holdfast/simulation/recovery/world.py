@@ -33,7 +33,7 @@ from holdfast.simulation.recovery.faults import (
     draw_transport,
 )
 from holdfast.simulation.recovery.folders import READER, SimulatedFolder, allows_in_place, is_in_place
-from holdfast.simulation.recovery.late_sinks import LateSinks
+from holdfast.simulation.recovery.late_sinks import LateSinks, called_on_nodes
 from holdfast.simulation.recovery.network import Network
 from holdfast.simulation.recovery.poison import Poison
 from holdfast.simulation.recovery.poison_rows import PoisonRows
@@ -209,6 +209,7 @@ class World:
                 sink = self.sinks[name] = self._sink(name)
                 if isinstance(sink, WatchedSink):
                     sink.before_tentative = self.before_tentative
+                    sink.on_nodes = called_on_nodes(self.seed)
         return {name: self.sinks[name] for name in dict.fromkeys(p.operator for p in program.outputs)}
 
     def _sink(self, name: OperatorId) -> WatchedSink | ParquetSink:
