@@ -12,7 +12,8 @@ A headless Chromium looks at the page all the time, and `/metrics` is asked ever
 - `changes`: no run, but the log of one whose 1,000 partitions change 100 times a second: frame times of the browser
   (median, 99th percentile and longest, in ms), and the CPU time of the page's threads as a share of one core.
 
-Prints one JSON object; status 1 where page and metrics cost 1 % of a run or more.
+Prints one JSON object, and each part on standard error when it is done; status 1 where page and metrics cost 1 % of a
+run or more.
 """
 
 from __future__ import annotations
@@ -78,10 +79,11 @@ def main() -> int:
         "partitions": lambda folder: beside_many_partitions(folder, given.partitions, given.seconds),
         "changes": lambda folder: beside_changes(folder, given.partitions, given.updates, given.seconds),
     }
-    found: dict[str, Any] = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
+    found: dict[str, Any] = {"cores": os.cpu_count()}
     for name in given.only or parts:
         with tempfile.TemporaryDirectory() as folder:
-            found[name] = parts[name](Path(folder))
+            found[name] = {"load": os.getloadavg()[0], **parts[name](Path(folder))}
+        print(f"{name}: {json.dumps(found[name])}", file=sys.stderr, flush=True)
     print(json.dumps(found, indent=2))
     return int(any(found[name]["share"] >= MOST_SHARE for name in ("run", "partitions") if name in found))
 

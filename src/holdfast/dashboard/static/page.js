@@ -205,7 +205,8 @@ const nodeRows = new Rows(
     setText(row.firstChild.firstChild, one.name + (one.domain ? ` (${one.domain})` : ""));
     const many = `${one.partitions} ${one.partitions === 1 ? "partition" : "partitions"}`;
     const known = one.load !== null && one.capacity;
-    const load = known ? `, ${one.load.toFixed(2)} of ${one.capacity} cores` : one.load !== null ? `, ${one.load.toFixed(2)} cores` : "";
+    const used = one.load !== null && one.load < 0.005 ? "under 0.01" : one.load?.toFixed(2);
+    const load = known ? `, ${used} of ${Number(one.capacity.toFixed(2))} cores` : one.load !== null ? `, ${used} cores` : "";
     const text = one.state === "up" ? `${many}${load}` : `${one.state}${one.why ? `: ${one.why}` : ""}`;
     setText(row.firstChild.lastChild, text);
     const bar = row.lastChild;

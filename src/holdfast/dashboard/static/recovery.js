@@ -1,5 +1,5 @@
 // A recovery as a Gantt that grows while it happens, why its plans took this order, predicted beside measured.
-import { byId, bytes, el, seconds, setText, share, svg, table } from "/dom.js";
+import { byId, bytes, el, number, seconds, setText, share, svg, table } from "/dom.js";
 
 const ROW = 20;
 let list = [];
@@ -164,7 +164,7 @@ function why(one) {
         each.query,
         String(each.priority),
         String(each.partitions),
-        each.density === null ? "free" : each.density >= 100 ? each.density.toFixed(0) : each.density.toPrecision(3),
+        each.density === null ? "free" : each.density >= 100 ? number.format(each.density) : each.density.toPrecision(3),
         each.now ? "now" : "waits",
       ]);
       const more = plan.reasons.length > 8 ? el("p", {}, `and ${plan.reasons.length - 8} more queries`) : null;
