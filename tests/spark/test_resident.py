@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -300,6 +301,34 @@ def test_a_task_that_finds_no_free_core_is_named_once(monkeypatch: pytest.Monkey
     held.job.join()
     (line,) = lines
     assert line.startswith("n has not started its task for 0 s: is a core of its executor free?")
+
+
+def test_a_node_whose_task_spark_places_elsewhere_again_and_again_is_not_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Mixed drill 9103 at a load of 30: five tasks in a row were misplaced, and two queries waited for ever."""
+    held, now = held_node(), [0.0]
+    begun: list[float] = []
+    backend = backend_with(held)
+    lines: list[str] = []
+    backend._log = lines.append
+
+    def hold(self: ResidentBackend, one: HeldNode) -> None:
+        begun.append(now[0])
+        one.outcome = MISPLACED
+
+    monkeypatch.setattr(ResidentBackend, "_hold", hold)
+    monkeypatch.setattr(resident_backend, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    while now[0] < 400:
+        backend._see_to_job(held)
+        assert held.job is not None
+        held.job.join()
+        now[0] += 0.5
+    pauses = [after - before for before, after in pairwise(begun)]
+    assert pauses[:8] == [0.5, 0.5, 0.5, 0.5, 5.5, 10.5, 20.5, 40.5]
+    assert pauses[8:] == [60.5] * len(pauses[8:])
+    assert len(pauses) > 10
+    assert lines == ["n cannot be used: misplaced; it is tried again from time to time"]
 
 
 def test_a_step_in_which_the_process_dies_again_and_again_is_answered_as_failed(tmp_path: Path) -> None:

@@ -38,6 +38,9 @@ class HeldNode:
     waits_since: float | None = None
     """When its job was started; None: people know that it waits."""
     tries: int = 0
+    """Jobs in a row that ended without holding it."""
+    try_at: float | None = None
+    """When the next job is started after one that ended so; None: that is not decided."""
     ending: bool = False
     job: threading.Thread | None = None
     outcome: str | None = None

@@ -66,7 +66,10 @@ CORE_SECONDS = 30.0
 ENCRYPTING = ("spark.authenticate", "spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
 """With the first and one of the others, Spark encrypts what it sends to executors."""
 TRIES = 5
-"""Jobs in a row that end without holding their node, before its executor is left alone."""
+"""Jobs in a row that end without holding their node, before people are told and the next one has to wait."""
+PAUSES = (5.0, 60.0)
+"""How long it waits at first, and at most; each time twice as long. An executor is never left alone for good: Spark
+places tasks elsewhere while a machine is busy, and somebody may wait for this node."""
 
 
 class ResidentBackend:
@@ -487,12 +490,8 @@ class ResidentBackend:
                     "or end other runs"
                 )
             return
-        if one.outcome is not None and one.outcome != ENDED:
-            one.tries += 1
-            if one.tries == TRIES:
-                self._log(f"{one.node} cannot be used: {one.outcome}")
-            if one.tries >= TRIES:
-                return
+        if one.outcome is not None and one.outcome != ENDED and not self._tries_again(one):
+            return
         for process in one.processes:
             if process.link is not None:
                 process.link.close()  # of a process that outlived its task: what it does counts no more
@@ -502,6 +501,20 @@ class ResidentBackend:
         one.waits_since = time.monotonic()
         one.job = threading.Thread(target=self._hold, args=(one,), name=self._group(one), daemon=True)
         one.job.start()
+
+    def _tries_again(self, one: HeldNode) -> bool:
+        """Whether a node whose job ended without holding it is tried again now."""
+        now = time.monotonic()
+        if one.try_at is None:
+            one.tries += 1
+            more = one.tries - TRIES
+            one.try_at = now if more < 0 else now + min(PAUSES[1], PAUSES[0] * 2 ** min(more, 10))
+            if not more:
+                self._log(f"{one.node} cannot be used: {one.outcome}; it is tried again from time to time")
+        if now < one.try_at:
+            return False
+        one.try_at = None
+        return True
 
     def _group(self, one: HeldNode) -> str:
         return f"holdfast-{self._run_context.start}-{one.node}"
