@@ -11,7 +11,7 @@ from holdfast.errors import BadInput
 from holdfast.ids import BatchId, OperatorId, SegmentId
 from holdfast.recovery.checkpoints import NOTHING, Checkpoints
 from holdfast.recovery.effects import Effect, GlobalCheckpoint, Keep, RecoveryEnded, RollBack
-from holdfast.recovery.events import CheckpointGivenUp, CheckpointMarked
+from holdfast.recovery.events import CheckpointGivenUp, CheckpointMarked, PartitionsReported
 from holdfast.recovery.recovery_line import is_consistent
 from holdfast.recovery.segments import ALL_PARTITIONS, ONE_SEGMENT, Segments, segments_of
 from holdfast.recovery.strategy import RecoverySettings
@@ -232,6 +232,27 @@ def test_a_recovery_ends_when_the_segments_that_lost_something_have_a_checkpoint
     effects = mark(run, 7, "c")
     assert [one for one in effects if isinstance(one, RecoveryEnded)]
     assert [one for one in effects if isinstance(one, Keep)] == [Keep(everything=False)]
+
+
+def test_a_recovery_goes_on_while_a_segments_checkpoint_is_not_at_one_batch() -> None:
+    """A sender is ahead of its consumer: its later snapshots have to hold rows, also before anybody goes on."""
+    run = driven("c")
+    run.cycle(3)
+    run.lose(f"{run.node('b')}")
+    mark(run, 3, "a", without="b")
+    assert line(run) == [3, -1, -1, -1]
+    run.lose(*(f"{run.node(letter)}" for letter in "acd"))
+    run.arrive({f"m{letter}": 1.3 for letter in "abcd"})
+    state = run.machine.state
+    starts = {p: state.partitions[p].start.batch for p in (A, B, C, D)}
+    assert list(starts.values()) == [3, -1, -1, -1]
+    effects = run.tell(PartitionsReported(state.epoch, BatchId(3), starts, frozenset(starts), {}))
+    assert not [one for one in effects if isinstance(one, RecoveryEnded)]
+    assert state.with_outbox(A)
+    run.cycle(3)
+    effects = mark(run, 3, None, durable=True)
+    assert [one for one in effects if isinstance(one, RecoveryEnded)]
+    assert state.checkpoints.durable_batch == 3
 
 
 def test_random_runs_with_random_segments_always_have_a_consistent_line() -> None:

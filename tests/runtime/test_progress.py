@@ -7,9 +7,12 @@ from threading import Thread
 
 import pytest
 
+from holdfast import Application
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import Epoch
+from holdfast.recovery.events import Timer
 from holdfast.runtime.coordinator.progress import KEPT, Progress, last_driver
+from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.state.store import StaleEpoch
 from holdfast.storage.files import FileStorage
 from holdfast.storage.memory import MemoryStorage
@@ -41,6 +44,23 @@ def test_only_a_later_claim_ends_a_driver() -> None:
             old.write(Epoch.of(1, number), {"by": "old"}, {})
     new.write(Epoch.of(2, 1), {"by": "new"}, {})
     assert Progress(storage, "app").machine == {"by": "new"}
+
+
+def test_a_driver_whose_files_are_gone_sees_whether_it_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next driver has dropped a checkpoint that this one still counts on: no folder is to be brought back."""
+    app = Application("x")
+    app.source("s", schema={"n": "int64"}).output("out")
+    run = InProcess(app, directory=tmp_path)
+
+    def lost(event: object) -> None:
+        raise CheckFailed("the durable checkpoint at batch 1 is lost")
+
+    monkeypatch.setattr(run._coordinator.machine, "handle", lost)
+    with pytest.raises(CheckFailed, match="is lost"):
+        run._coordinator.handle(Timer())
+    Progress(FileStorage(tmp_path), "x")
+    with pytest.raises(StaleEpoch, match="claim 1 is over: another driver has taken a later one"):
+        run._coordinator.handle(Timer())
 
 
 def test_a_driver_that_starts_cannot_turn_progress_back() -> None:

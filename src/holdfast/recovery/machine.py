@@ -505,7 +505,8 @@ class RecoveryMachine:
         found = self._next_set()
         if found is None and not (many and checkpoints.durable_next(published) is not None):
             line = checkpoints.line if many else dict.fromkeys(checkpoints.line, covered)
-            if all(one.frontier <= line[p] for p, one in self.state.partitions.items()):
+            level = not many or self.state.segments.are_level(checkpoints.line)  # else snapshots have to hold outboxes
+            if level and all(one.frontier <= line[p] for p, one in self.state.partitions.items()):
                 self._end_recovery()  # nobody is past the checkpoint there is: no batch has come to make a new one
             return False
         found = found or {}

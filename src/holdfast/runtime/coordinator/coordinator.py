@@ -799,7 +799,11 @@ class Coordinator:
         """Give an event to the recovery machine, write down what it decided, then do it."""
         if isinstance(event, PartitionsReported | Timer) and self.pace.measure_costs:
             self._pass_costs()
-        effects = self.machine.handle(event)
+        try:
+            effects = self.machine.handle(event)
+        except CheckFailed:
+            self._progress.check()  # what is gone may be gone because another driver has the run
+            raise
         self.profiler.took_effect(self._clock(), effects)
         writes = isinstance(event, QueriesResumed | TentativeChosen) or any(
             isinstance(one, Fence | Place | GlobalCheckpoint | Keep | Parked | LeaveOut | WentTentative | Corrected)

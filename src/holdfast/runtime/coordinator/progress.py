@@ -96,13 +96,21 @@ class Progress:
         """Write down that this driver has ended in order: the next one need not look whether it lives."""
         self._next(ended=True)
 
+    def check(self) -> None:
+        """Refuse to go on where another driver has taken a claim; writes nothing."""
+        if self._records.numbers(after=self._number):
+            raise self._over()
+
+    def _over(self) -> StaleEpoch:
+        return StaleEpoch(
+            f"claim {self.claim} is over: another driver has taken a later one",
+            where=f"application {self._application}",
+            remedy="another driver runs this application: end this one",
+        )
+
     def _next(self, *, ended: bool) -> None:
         if not self._append(ended=ended):
-            raise StaleEpoch(
-                f"claim {self.claim} is over: another driver has taken a later one",
-                where=f"application {self._application}",
-                remedy="another driver runs this application: end this one",
-            )
+            raise self._over()
         if self._number % self._kept == 0:
             self._records.drop([number for number in self._records.numbers() if number <= self._number - self._kept])
 

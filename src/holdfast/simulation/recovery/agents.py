@@ -326,6 +326,10 @@ class AgentSnapshots:
                 return next(iter(held[coding].values()))
         return None
 
+    def is_damaged(self, name: str) -> bool:
+        """Whether nobody gets a durable snapshot any more."""
+        return name in self.damaged
+
     def is_hidden(self, name: str) -> bool:
         """Whether somebody who reads a durable snapshot now does not find it: the folder is away.
 

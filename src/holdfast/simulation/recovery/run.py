@@ -243,12 +243,17 @@ class _Run:
         return self.mischief.active and any(reason in str(error) for reason in reasons)
 
     def _may_lose(self, name: str) -> bool:
-        """Whether a durable snapshot may be damaged: one of the newest checkpoint, where there is an older one."""
+        """Whether a durable snapshot may be damaged: one of the newest checkpoint, where an older one is whole."""
         driver = self.driver
         sure = all(one.deterministic for one in driver.program.operators.values())
         if not self._acting == self._current == driver.number or not sure or not driver.coordinator.machine.has_older():
             return False
         checkpoints = driver.coordinator.state.checkpoints
+        for p, batch in (checkpoints.line_before or {}).items():
+            older = checkpoints.at(p, batch)
+            chain = [] if older is None else checkpoints.chain(p, older)
+            if any(self.snapshot_store.is_damaged(snapshot_name(RUN, p, one)) for one in chain):
+                return False
         newest = [(p, checkpoints.at(p, batch)) for p, batch in checkpoints.durable_line.items()]
         return any(one is not None and snapshot_name(RUN, p, one) == name for p, one in newest)
 

@@ -120,6 +120,10 @@ class Snapshots(Protocol):
         """Durable snapshots, as storage."""
         ...
 
+    def is_damaged(self, name: str) -> bool:
+        """Whether nobody gets a durable snapshot any more."""
+        ...
+
     def new_driver(self) -> None:
         """A driver has started."""
         ...
@@ -231,6 +235,11 @@ class SlowSnapshotStore:
                     held.data = held.data.slice(0, held.data.size - 1)
             late = self._mischief.draw.uniform(5, 60) if self._mischief.strikes(Fault.FETCH_LATE) else 0.0
             held.comes_at = self._clock() + late
+
+    def is_damaged(self, name: str) -> bool:
+        """Whether nobody gets a snapshot any more."""
+        held = self.snapshots.get(name)
+        return held is not None and held.lost is not None
 
     def fetched(self, name: str) -> pa.Buffer | None:
         """See SnapshotStore."""
