@@ -34,14 +34,15 @@ if TYPE_CHECKING:
     from holdfast_lab.baselines.structured_streaming import Session
     from holdfast_lab.benches.streaming.sides import Batch
 
-IN_PLACE = {"in-place": "parquet", "in-place-csv": "csv", "in-place-json": "json"}
-"""Sides whose source partitions read files themselves, and the format of the files."""
+IN_PLACE = {"in-place": "parquet", "in-place-csv": "csv", "in-place-json": "json", "in-place-kafka": "kafka"}
+"""Sides whose source partitions read files, or a topic, themselves, and the format of the files."""
 SIDES = ("holdfast", "logged", "shuffle", "structured-streaming", "pyarrow")
 """Holdfast with tasks that stay, the same from rows that are logged, Holdfast through Spark's shuffle, Spark's own
 engine, and the operators alone."""
 CHUNK_ROWS = 800_000
 """Rows of a turn where marginal CPU is measured, about."""
 AGAINST = "structured-streaming"
+"""What the others are compared with, where it is among the sides; else the first of them is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,14 @@ class Round:
     cpu: Mapping[str, float]
     first: str
 
+    @property
+    def against(self) -> str:
+        """What the others are compared with."""
+        return AGAINST if AGAINST in self.seconds else next(iter(sorted(self.seconds)))
+
     def ratio(self, side: str) -> float:
         """How many times Structured Streaming's rows per second this side's were."""
-        return self.seconds[AGAINST] / self.seconds[side]
+        return self.seconds[self.against] / self.seconds[side]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +132,14 @@ def compare(
     sessions: Collection[int] = (),
     secret_file: Path | None = None,
     marginal: tuple[int, int] | None = None,
+    servers: str = "",
     progress: Callable[[str], object] = lambda text: None,
 ) -> Comparison:
     """Run the sides in turns: a warm-up, then `rounds` rounds of `batches` batches of `rows` rows each.
 
     `sessions`: the sessions of the nodes' processes, whose CPU seconds count beside the driver's. `marginal`: two sizes
-    in rows, the smaller first, that are processed after the rounds for what more rows cost.
+    in rows, the smaller first, that are processed after the rounds for what more rows cost. `servers`: brokers, for
+    the side that reads a topic.
     """
     warm = max(2, batches) if batches > 1 else 1
     more = [] if marginal is None else [-(-size // rows) for size in marginal]
@@ -145,7 +153,9 @@ def compare(
             if name == AGAINST:
                 running.append(StructuredStreamingSide(workload, spark, place, files_per_batch, state_store))
             elif name in IN_PLACE:
-                running.append(InPlaceSide(workload, spark, place, files_per_batch, secret_file, IN_PLACE[name]))
+                running.append(
+                    InPlaceSide(workload, spark, place, files_per_batch, secret_file, IN_PLACE[name], servers)
+                )
             elif name == "logged":
                 running.append(LoggedSide(workload, spark, place, secret_file))
             elif name == "pyarrow":
@@ -171,9 +181,10 @@ def compare(
         different, count = {}, 0
         for output in workload.sql:
             given = {side.name: side.rows(output) for side in running}
-            count += given[AGAINST].num_rows
+            against = AGAINST if AGAINST in given else running[0].name
+            count += given[against].num_rows
             for side in running:
-                problem = same_rows(given[side.name], given[AGAINST])
+                problem = same_rows(given[side.name], given[against])
                 if problem is not None:
                     different[output] = f"{side.name}: {problem}"
     finally:
