@@ -46,22 +46,35 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 class KafkaBroker:
     """A running broker; it ends with the block, or with this process however that ends."""
 
-    def __init__(self, *, fetch: bool = True, settings: dict[str, str] | None = None) -> None:
-        """Start it; `fetch`: where its jars are not there, fetch them. `settings` are added to its properties."""
+    def __init__(
+        self, *, fetch: bool = True, settings: dict[str, str] | None = None, folder: Path | None = None
+    ) -> None:
+        """Start it; `fetch`: where its jars are not there, fetch them. `settings` are added to its properties.
+
+        With a `folder` it keeps its data there when it ends, and one that is started there again has them.
+        """
         _need_client()
         self._jars, self._java = find_jars(fetch=fetch), _find_java()
-        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-kafka-"))
         self._reaper = ProcessReaper()
-        self._reaper.watch_folder(str(self.folder))
+        if folder is None:
+            self.folder = Path(tempfile.mkdtemp(prefix="holdfast-kafka-"))
+            self._reaper.watch_folder(str(self.folder))
+        else:
+            self.folder = folder
+            folder.mkdir(parents=True, exist_ok=True)
         self._process: subprocess.Popen[bytes] | None = None
         self.password = secrets.token_hex(12)
-        ports = free_port(), free_port(), free_port()
+        kept = self.folder / "ports"
+        before = [int(port) for port in kept.read_text().split()] if kept.exists() else None
+        ports = (before[0], before[1], before[2]) if before else (free_port(), free_port(), free_port())
         self.servers, self.sasl_servers = f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"
         try:
             (self.folder / "server.properties").write_text(
                 _properties(self.folder, ports, self.password, settings or {})
             )
-            self._format()
+            if before is None:
+                self._format()
+                kept.write_text(" ".join(map(str, ports)))
             self.start()
         except BaseException:
             self._reaper.close()

@@ -41,6 +41,7 @@ def _numbers(context: click.Context, parameter: click.Parameter, text: str) -> t
     "--rows", default="1000,10000,100000", show_default=True, callback=_numbers, help="With --alone: rows of a batch."
 )
 @click.option("--batches", default=60, show_default=True, type=click.IntRange(5), help="With --alone: batches.")
+@click.option("--kafka", is_flag=True, help="From Kafka to Kafka instead, with and without checkpoints.")
 @click.option("--quick", is_flag=True, help="A small size, to check that it works: two levels, one rate, two turns.")
 @click.option(
     "--out",
@@ -60,6 +61,7 @@ def bench_latency_command(
     alone: bool,
     rows: tuple[int, ...],
     batches: int,
+    kafka: bool,
     quick: bool,
     out: Path,
     as_json: bool,
@@ -68,7 +70,8 @@ def bench_latency_command(
 
     Rows come at a rate that nobody delays and carry their creation time to the sink. Phases, for every row: the wait
     for the batch, logging, operators and exchange, publish. They add up; all are read from the machine's one monotonic
-    clock. With --alone, batches come one at a time, each after the one before is published.
+    clock. With --alone, batches come one at a time, each after the one before is published. With --kafka, rows come
+    from a topic of a broker that is started for it, and are out when a reader of committed records has them.
 
     \b
     Example:
@@ -84,6 +87,15 @@ def bench_latency_command(
         levels, rates, rows, turns, seconds, batches = (2,), (1000,), (10_000,), 2, 1.0, 20
     make_directory(out)
     machine = this_machine()
+    if kafka:
+        written = _from_kafka(nodes, rates, seconds, machine)
+        write_json(out / "result.json", written)
+        if as_json:
+            print_json(written)
+        else:
+            _print_kafka(written, machine)
+            click.echo(f"written to {out}: result.json")
+        return
     of_batches: list[Latency] = []
     of_rows: list[RowLatency] = []
     points = [(level, many) for level in levels for many in (rows if alone else rates[:1])]
@@ -135,6 +147,56 @@ def bench_latency_command(
         return
     (_print_batches if alone else print_rows)(written, machine)
     click.echo(f"written to {out}: result.json{'' if alone else ', latency.png'}")
+
+
+def _from_kafka(nodes: int, rates: Sequence[int], seconds: float, machine: Machine) -> dict[str, Any]:
+    from holdfast_lab.benches.streaming.cluster import bench_cluster
+    from holdfast_lab.benches.streaming.kafka_latency import measure_kafka
+
+    rows = []
+    with (
+        progress() as bar,
+        tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder,
+        bench_cluster(nodes) as (_, spark),
+    ):
+        task = bar.add_task("measure", total=len(rates))
+        for rate in rates:
+            found = measure_kafka(
+                spark,
+                Path(folder) / str(rate),
+                rate=rate,
+                seconds=seconds,
+                progress=lambda text: bar.update(task, description=text),
+            )
+            rows += [
+                {
+                    "workload": f"Kafka to Kafka, {one.rate:g} rows a second",
+                    "side": "with checkpoints" if one.checkpoints else "without checkpoints",
+                    "rate": one.rate,
+                    "rows": len(one.nanoseconds),
+                    **{f"p{share}_ms": one.quantile(share / 100) for share in (50, 95, 99)},
+                }
+                for one in found
+            ]
+            bar.advance(task)
+    return {"bench": "latency", "kafka": True, "nodes": nodes, "machine": asdict(machine), "rows": rows}
+
+
+def _print_kafka(written: dict[str, Any], machine: Machine) -> None:
+    print_table(
+        f"Milliseconds until a reader of committed records has a row; load {machine.load:.1f} on {machine.cores} cores",
+        ["workload", "side", "rows", "p50", "p95", "p99"],
+        [
+            (
+                one["workload"],
+                one["side"],
+                f"{one['rows']:,}",
+                *(f"{one[key]:,.0f}" for key in ("p50_ms", "p95_ms", "p99_ms")),
+            )
+            for one in written["rows"]
+        ],
+        right=(2, 3, 4, 5),
+    )
 
 
 def _side(exchange: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,12 @@ from holdfast.cli.output import json_option, print_json, print_table, progress
 
 if TYPE_CHECKING:
     from holdfast_lab.benches.streaming.cluster import Machine
+    from holdfast_lab.benches.streaming.flink_count import FlinkCount
     from holdfast_lab.benches.streaming.throughput import Comparison
 
 NAMES = ("count", "traffic", "hashtags")
 SIDES = ("holdfast", "logged", "shuffle", "structured-streaming", "pyarrow")
-IN_PLACE = ("in-place", "in-place-csv", "in-place-json")
+IN_PLACE = ("in-place", "in-place-csv", "in-place-json", "in-place-kafka")
 
 
 @click.command("throughput")
@@ -50,6 +52,9 @@ IN_PLACE = ("in-place", "in-place-csv", "in-place-json")
     show_default=True,
     help="Structured Streaming's: Spark's default, in memory, or RocksDB.",
 )
+@click.option(
+    "--flink", is_flag=True, help="Beside it, the first workload (count) on Flink 2.3, for the --marginal sizes."
+)
 @click.option("--seed", default=1, show_default=True, help="Seed of the input.")
 @click.option("--quick", is_flag=True, help="A small size, to check that it works: 2,000 rows, 2 batches, 2 rounds.")
 @click.option(
@@ -70,6 +75,7 @@ def bench_throughput_command(
     nodes: int,
     files: int | None,
     state_store: str,
+    flink: bool,
     seed: int,
     quick: bool,
     out: Path,
@@ -86,8 +92,11 @@ def bench_throughput_command(
 
     Ratios and rows are against Structured Streaming, or, where it is not among the sides, against the first one.
 
-    Further sides are Holdfast with files that its source partitions read in place: in-place (the same Parquet files),
-    in-place-csv and in-place-json (the same rows).
+    Further sides are Holdfast with sources that its partitions read in place: in-place (the same Parquet files),
+    in-place-csv, in-place-json and in-place-kafka (the same rows; a broker is started for the last).
+
+    With --flink, Flink SQL (apache-flink from PyPI, in an environment of its own that is made on demand) counts the
+    same rows from CSV files, warm, with checkpoints every 10 s: one TaskManager with two slots, and four with one.
 
     Marginal CPU seconds, by kind of process, are what a million rows more cost each side: the CPU of a large size less
     that of a small one, by the rows between them.
@@ -100,9 +109,11 @@ def bench_throughput_command(
     from holdfast.cli.result_files import make_directory, write_csv, write_json
     from holdfast.errors import BadInput, CheckFailed
     from holdfast_lab.benches.streaming.cluster import bench_cluster, this_machine
+    from holdfast_lab.benches.streaming.flink_count import measure_flink
     from holdfast_lab.benches.streaming.throughput import AGAINST, compare
     from holdfast_lab.benches.streaming.workloads import WORKLOADS
     from holdfast_lab.commands.name_lists import read_names
+    from holdfast_lab.kafka_broker import KafkaBroker
     from holdfast_lab.plots.performance import draw_throughput
 
     wanted = read_names(workloads, WORKLOADS, "--workloads")
@@ -120,7 +131,9 @@ def bench_throughput_command(
     make_directory(out)
     machine = this_machine()
     found: list[Comparison] = []
-    with progress() as bar, tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+    of_flink: list[FlinkCount] = []
+    with ExitStack() as held, progress() as bar, tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        servers = held.enter_context(KafkaBroker()).servers if "in-place-kafka" in compared else ""
         points = [(name, size) for name in wanted for size in sizes]
         task = bar.add_task("start the cluster", total=len(points))
         with bench_cluster(nodes, cores=cores) as (cluster, spark):
@@ -140,11 +153,21 @@ def bench_throughput_command(
                         sessions=[node.group for node in cluster.nodes.values()],
                         secret_file=cluster.secret_file,
                         marginal=(between[0], between[1]) if between is not None and number == 0 else None,
+                        servers=servers,
                         progress=lambda text: bar.update(task, description=text),
                     )
                 )
                 bar.advance(task)
                 write_json(out / "result.json", document(found, machine, {}))
+        if flink and between is not None:
+            of_flink = measure_flink(
+                Path(folder),
+                between[0],
+                between[1],
+                batch_rows=sizes[0],
+                seed=seed,
+                progress=lambda text: bar.update(task, description=text),
+            )
     given = {
         "batch_rows": sizes,
         "batches": batches,
@@ -153,7 +176,9 @@ def bench_throughput_command(
         "files": files or nodes,
         "seed": seed,
     }
-    written = document(found, machine, {**given, "state_store": state_store})
+    written = document(
+        found, machine, {**given, "state_store": state_store, "flink": [_flink(one) for one in of_flink]}
+    )
     write_json(out / "result.json", written)
     write_csv(out / "rounds.csv", turns_of(found))
     if AGAINST in compared:
@@ -162,6 +187,8 @@ def bench_throughput_command(
         print_json(written)
     else:
         print_comparisons(found, machine)
+        if of_flink:
+            _print_flink(of_flink)
         click.echo(f"written to {out}: result.json, rounds.csv{', throughput.png' if AGAINST in compared else ''}")
     for one in found:
         for output, problem in one.different.items():
@@ -221,6 +248,35 @@ def document(found: list[Comparison], machine: Machine, given: dict[str, Any]) -
             for one in found
         ],
     }
+
+
+def _flink(one: FlinkCount) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "small_rows": one.small,
+        "large_rows": one.large,
+        "rows_per_second": one.rows_per_second,
+        "marginal_rows_per_second": one.marginal_rows_per_second,
+        "cpu_seconds_per_million_rows": one.cpu_per_million,
+        "jobs": [asdict(job) for job in one.jobs],
+    }
+
+
+def _print_flink(found: list[FlinkCount]) -> None:
+    print_table(
+        f"Flink SQL, the windowed count over CSV: {found[0].small:,} and {found[0].large:,} rows, all counts right",
+        ["TaskManagers x slots", "rows/s", "marginal rows/s", "marginal CPU s per million rows"],
+        [
+            (
+                one.name,
+                f"{one.rows_per_second:,.0f}",
+                f"{one.marginal_rows_per_second:,.0f}",
+                f"{one.cpu_per_million:.2f}",
+            )
+            for one in found
+        ],
+        right=(1, 2, 3),
+    )
 
 
 def _times(seconds: float, other: float) -> float | None:

@@ -1,4 +1,7 @@
-"""Holdfast with files that are read in place, as a side of a comparison: no streaming query, no copy. On the driver."""
+"""Holdfast with sources that are read in place, as a side of a comparison: no streaming query, no copy.
+
+Runs on the driver.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.csv
@@ -17,6 +21,8 @@ import pyarrow.parquet as pq
 
 import holdfast as hf
 from holdfast.application import steps
+from holdfast.application.kafka_topics import KafkaTopic
+from holdfast.application.readers import Files
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import OperatorId
 from holdfast.spark.ingest import Ingestion
@@ -29,10 +35,11 @@ if TYPE_CHECKING:
     from holdfast_lab.benches.streaming.sides import Batch
 
 _FIRST_CHANGED = 1_700_000_000
+_SECONDS = 120.0
 
 
 class InPlaceSide:
-    """Holdfast with tasks that stay; source partitions read Parquet, CSV or JSON files themselves."""
+    """Holdfast with tasks that stay; source partitions read Parquet, CSV, JSON files or a Kafka topic themselves."""
 
     def __init__(
         self,
@@ -42,9 +49,12 @@ class InPlaceSide:
         files_per_batch: int,
         secret_file: Path | None = None,
         format: str = "parquet",  # noqa: A002
+        servers: str = "",
     ) -> None:
+        """`format` is that of the files, or `kafka`: JSON in a topic of each source, as many partitions as files."""
         self.name = "in-place" if format == "parquet" else f"in-place-{format}"
         self._format, self._parts, self._folder, self._files = format, files_per_batch, folder / "in", 0
+        self._topics: dict[OperatorId, str] = {}
         app = workload.application()
         self._sources = [name for name, step in app.steps.items() if isinstance(step, steps.Source)]
         for name in self._sources:
@@ -53,7 +63,10 @@ class InPlaceSide:
             assert isinstance(source, steps.Source)
             if app.keys[name][0] and app.operator(name).parallelism > 1:
                 raise BadInput(f"source {name} has a key", where=self.name, remedy="compare another workload")
-            reader = hf.files(str(self._folder / name), format, settle=0, maxFilesPerTrigger=files_per_batch)
+            if format == "kafka":
+                reader: Files | KafkaTopic = self._topic(servers, name)
+            else:
+                reader = hf.files(str(self._folder / name), format, settle=0, maxFilesPerTrigger=files_per_batch)
             app.steps[OperatorId(name)] = replace(source, reader=reader)
         sinks: dict[str, object] = {name: str(folder / "out" / name) for name in workload.sql}
         settings = replace(Settings.read(spark), exchange="resident")
@@ -73,7 +86,39 @@ class InPlaceSide:
             self._files += self._parts
         self._expected += sum(rows.num_rows for batch in batches for rows in batch.values())
 
+    def _topic(self, servers: str, name: OperatorId) -> KafkaTopic:
+        """Create the topic of a source, and what writes to it."""
+        from confluent_kafka import Producer
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        topic = f"{name}-{uuid4().hex[:8]}"
+        self._topics[name] = topic
+        client = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+        for future in client.create_topics([NewTopic(topic, self._parts, 1)]).values():
+            future.result(_SECONDS)
+        settings = {"bootstrap.servers": servers, "log_level": 0, "linger.ms": 50}
+        self._producer: Any = Producer(settings | {"queue.buffering.max.messages": 1_000_000})
+        return hf.kafka(servers, topic)
+
+    def _produce(self, name: OperatorId, part: int, rows: pa.Table) -> None:
+        names = [f'"{column}": ' for column in rows.column_names]
+        columns = [_json_texts(rows[column]) for column in rows.column_names]
+        for values in zip(*columns, strict=True):
+            text = ", ".join(map(str.__add__, names, values))
+            while True:
+                try:
+                    self._producer.produce(self._topics[name], f"{{{text}}}".encode(), partition=part)
+                    break
+                except BufferError:
+                    self._producer.poll(0.1)
+            self._producer.poll(0)
+        if self._producer.flush(_SECONDS):
+            raise CheckFailed("the broker does not take the records", where=self.name)
+
     def _write(self, name: OperatorId, number: int, rows: pa.Table) -> None:
+        if self._format == "kafka":
+            self._produce(name, number % self._parts, rows)
+            return
         path = self._folder / name / f"_{number:08}"
         if self._format == "csv":
             pyarrow.csv.write_csv(rows, path, pyarrow.csv.WriteOptions(include_header=False))
@@ -108,3 +153,10 @@ class InPlaceSide:
         """Stop reading and let go of the executors."""
         self._ingestion.stop()
         self._run.close()
+
+
+def _json_texts(column: pa.ChunkedArray) -> list[str]:
+    """Return the values of a column as JSON."""
+    if pa.types.is_timestamp(column.type) or pa.types.is_string(column.type):
+        return [f'"{text}"' for text in column.cast(pa.string()).to_pylist()]
+    return [json.dumps(value) for value in column.to_pylist()]

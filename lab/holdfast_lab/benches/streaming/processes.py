@@ -17,6 +17,7 @@ KINDS = (
     "Python workers",
     "agents",
     "masters and workers",
+    "Kafka broker",
 )
 _DAEMONS = ("pyspark.daemon", "holdfast.spark.python_daemon")
 """What forks Python workers on an executor."""
@@ -92,6 +93,8 @@ def _kind(pid: int, ours: int, seen: dict[int, _Seen]) -> str:
         return "masters and workers"
     if "SparkSubmit" in one.command:
         return "driver's JVM"
+    if " kafka.Kafka " in one.command:
+        return "Kafka broker"
     if "store.agent" in one.command:
         return "agents"
     if _is_forked(one):

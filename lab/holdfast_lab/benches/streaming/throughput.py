@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from holdfast_lab.baselines.structured_streaming import Session
     from holdfast_lab.benches.streaming.sides import Batch
 
-IN_PLACE = {"in-place": "parquet", "in-place-csv": "csv", "in-place-json": "json"}
-"""Sides whose source partitions read files themselves, and the format of the files."""
+IN_PLACE = {"in-place": "parquet", "in-place-csv": "csv", "in-place-json": "json", "in-place-kafka": "kafka"}
+"""Sides whose source partitions read files, or a topic, themselves, and the format of the files."""
 SIDES = ("holdfast", "logged", "shuffle", "structured-streaming", "pyarrow")
 """Holdfast with tasks that stay, the same from rows that are logged, Holdfast through Spark's shuffle, Spark's own
 engine, and the operators alone."""
@@ -139,12 +139,14 @@ def compare(
     sessions: Collection[int] = (),
     secret_file: Path | None = None,
     marginal: tuple[int, int] | None = None,
+    servers: str = "",
     progress: Callable[[str], object] = lambda text: None,
 ) -> Comparison:
     """Run the sides in turns: a warm-up, then `rounds` rounds of `batches` batches of `rows` rows each.
 
     `sessions`: the sessions of the nodes' processes, whose CPU seconds count beside the driver's. `marginal`: two sizes
-    in rows, the smaller first, that are processed after the rounds for what more rows cost.
+    in rows, the smaller first, that are processed after the rounds for what more rows cost. `servers`: brokers, for
+    the side that reads a topic.
     """
     warm = max(2, batches) if batches > 1 else 1
     more = [] if marginal is None else [-(-size // rows) for size in marginal]
@@ -159,7 +161,9 @@ def compare(
             if name == AGAINST:
                 running.append(StructuredStreamingSide(workload, spark, place, files_per_batch, state_store))
             elif name in IN_PLACE:
-                running.append(InPlaceSide(workload, spark, place, files_per_batch, secret_file, IN_PLACE[name]))
+                running.append(
+                    InPlaceSide(workload, spark, place, files_per_batch, secret_file, IN_PLACE[name], servers)
+                )
             elif name == "logged":
                 running.append(LoggedSide(workload, spark, place, secret_file))
             elif name == "pyarrow":
