@@ -29,7 +29,7 @@ def has_late_sinks(seed: int) -> bool:
 
 def called_on_nodes(seed: int) -> bool:
     """Whether sinks are called for each query on its own, as functions on nodes are; where they take their time."""
-    return has_late_sinks(seed) and seed % 4 == 0
+    return has_late_sinks(seed) and seed % 2 == 0
 
 
 @dataclass(slots=True)
