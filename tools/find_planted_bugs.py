@@ -49,6 +49,9 @@ def _seed_of(given: tuple[str, int | None, float]) -> tuple[str, int | None, int
                     return name, seed, tried, time.monotonic() - began
             except TooLong:
                 continue
+            except AssertionError as wrong:
+                print(f"{name}: {wrong}", flush=True)
+                break
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
     return name, None, len(seeds), time.monotonic() - began

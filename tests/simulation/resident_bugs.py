@@ -19,9 +19,9 @@ def later_subscription_dropped(patch: Patch) -> None:
     """A subscription of an epoch that the sender has not entered yet is dropped."""
     right = Publications.due
 
-    def due(self: Publications, epoch: Epoch, frontier: Any) -> Any:
+    def due(self: Publications, epoch: Epoch, *given: Any, **named: Any) -> Any:
         self._subscriptions = {pair: one for pair, one in self._subscriptions.items() if one.epoch <= epoch}
-        return right(self, epoch, frontier)
+        return right(self, epoch, *given, **named)
 
     patch.setattr(Publications, "due", due)
 
