@@ -757,10 +757,6 @@ BUGS = tuple(
         one_source_closed,
         input_ends_with_rows_pending,
         feed_ignores_room,
-        answer_before_the_save,
-        one_holder_is_enough,
-        order_removed_before_its_answer,
-        torn_snapshot_believed,
         durable_not_read_back,
         snapshot_named_twice,
         needed_durable_swept,
@@ -768,3 +764,14 @@ BUGS = tuple(
         lost_files_taken_for_a_start,
     )
 )
+
+AGENT_BUGS = tuple(
+    Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)
+    for one in (
+        answer_before_the_save,
+        one_holder_is_enough,
+        order_removed_before_its_answer,
+        torn_snapshot_believed,
+    )
+)
+"""Of agents and their spools: in runs that have them."""

@@ -19,7 +19,7 @@ from holdfast.simulation.recovery.scene import freezes_at_fences, has_branches, 
 from holdfast.simulation.recovery.segment_scene import has_segments
 from holdfast.simulation.recovery.world import has_agents, reads_in_place
 from simulation.branch_bugs import BRANCH_BUGS
-from simulation.bugs import BUGS, Bug
+from simulation.bugs import AGENT_BUGS, BUGS, Bug
 from simulation.copy_bugs import COPY_BUGS, MOVE_BUGS
 from simulation.detection_bugs import DETECTION_BUGS
 from simulation.fence_bugs import FENCE_BUGS
@@ -62,7 +62,7 @@ PLANTED = (
     *(Planted(bug, is_poisoned) for bug in PARKING_BUGS),
     *(Planted(bug, has_poison_rows) for bug in QUARANTINE_BUGS),
     *(Planted(bug, reads_in_place) for bug in FILE_BUGS),
-    *(Planted(bug, has_agents) for bug in FRAGMENT_BUGS),
+    *(Planted(bug, has_agents) for bug in (*AGENT_BUGS, *FRAGMENT_BUGS)),
     *(Planted(bug, has_copies) for bug in COPY_BUGS),
     *(Planted(bug, moves_for_load) for bug in MOVE_BUGS),
     *(Planted(bug, has_late_sinks) for bug in PUBLISHING_BUGS),
