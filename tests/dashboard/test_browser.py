@@ -54,7 +54,9 @@ class Shown:
 
 @pytest.fixture
 def shown(tmp_path: Path) -> Iterator[Shown]:
-    one = Shown(tmp_path, topology(("s", 2), ("m", 4), ("out", 2)))
+    document = topology(("s", 2), ("m", 4), ("out", 2))
+    document["operators"][1]["cost"] = 0.001  # as measured: a thousandth of a core
+    one = Shown(tmp_path, document)
     yield one
     one.close()
 
@@ -80,6 +82,7 @@ def test_a_failure_as_it_is_shown(shown: Shown, opened: Callable[..., Page]) -> 
     page.wait_for_selector("[aria-label='m[1], restoring 1 of 4 fragments, on node-0']")
     page.wait_for_selector("#gantt .s-lost")
     assert "room for 1 of 2 lost partitions" in text_of(page, "#why")
+    assert "1,000" in text_of(page, "#why"), "priority per cost"
     assert "Waiting for nodes" in text_of(page, "#notices")
     shown.log.after(1).restored("m[1]").after(1).level("m[1]").place({"m[3]": "node-0"})
     shown.log.after(1).restored("m[3]").after(1).level("m[3]")

@@ -61,6 +61,7 @@ def test_a_process_without_a_lease_does_nothing_until_the_driver_has_heard_of_it
     """It was frozen, or the network is cut: others may have its partitions."""
     node = object.__new__(ResidentNode)
     node._driver, node._worker, node._lease, node._lease_lock = Mock(), Mock(), DriverLease(2.5), threading.Lock()
+    node._functions = Mock()
     assert node._turn() > 0
     node._worker.work.assert_not_called()
     link = Mock()
@@ -71,8 +72,10 @@ def test_a_process_without_a_lease_does_nothing_until_the_driver_has_heard_of_it
     node._from_driver(link, {"do": "ping", "number": 2, "received": 1}, b"")
     node._agent_at, node._worker.sender_nodes.return_value = math.inf, []
     node._worker.work.side_effect = InterruptedError
+    node._functions.work.assert_not_called()
     with pytest.raises(InterruptedError):
         node._turn()
+    node._functions.work.assert_called_once()
 
 
 def test_blocks_that_come_to_full_inboxes_are_taken_from_disk(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ class ReaderCheckpoint:
         sweep_folders(Path(tempfile.gettempdir()))
         self._place, self._lock = _new_folder(folder_name(source))
         self.folder = self._place / "checkpoint"
+        self.folder.mkdir()
         self._copied: set[str] = set()
         self._bundles: list[str] = list(state.get("bundles", []))
         self._replaced: list[str] = []

@@ -155,11 +155,11 @@ function why(one) {
   }
   place.replaceChildren(
     ...one.plans.slice(-3).map((plan) => {
-      const number = one.plans.indexOf(plan) + 1;
+      const position = one.plans.indexOf(plan) + 1;
       const all = plan.left_out.length === 0;
       const text = all
-        ? `Plan ${number}, after ${seconds(plan.at - one.began)}: everything that is lost fits on the nodes there are, so all of it comes back at once.`
-        : `Plan ${number}, after ${seconds(plan.at - one.began)}: room for ${plan.recover.length} of ${plan.recover.length + plan.left_out.length} lost partitions. The queries worth most for what they cost come first.`;
+        ? `Plan ${position}, after ${seconds(plan.at - one.began)}: everything that is lost fits on the nodes there are, so all of it comes back at once.`
+        : `Plan ${position}, after ${seconds(plan.at - one.began)}: room for ${plan.recover.length} of ${plan.recover.length + plan.left_out.length} lost partitions. The queries worth most for what they cost come first.`;
       const rows = plan.reasons.slice(0, 8).map((each) => [
         each.query,
         String(each.priority),
