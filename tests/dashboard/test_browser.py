@@ -163,12 +163,20 @@ def test_keys_reach_everything(shown: Shown, opened: Callable[..., Page]) -> Non
 
 def test_a_parked_query_is_resumed_with_the_token(shown: Shown, opened: Callable[..., Page]) -> None:
     shown.log.started().add(
-        "parked", query="out[1]", partition="m[2]", batch=4, error=f"ValueError: {HOSTILE}", since=1.0, attempts=3
+        "parked",
+        query="out[1]",
+        partition="m[2]",
+        batch=4,
+        error=f"ValueError: {HOSTILE}",
+        since=1.0,
+        attempts=3,
+        row='s: {"n": 13}',
     )
     shown.flush()
     page = opened(shown.server.url)
     page.wait_for_selector("#parked pre")
     assert text_of(page, "#parked pre") == f"ValueError: {HOSTILE}"
+    assert text_of(page, "#parked code") == 's: {"n": 13}'
     page.get_by_role("button", name="Resume out[1]").click()
     page.locator("#token").fill(TOKEN)
     page.keyboard.press("Enter")
@@ -189,7 +197,9 @@ def test_hostile_names_do_nothing(shown: Shown, opened: Callable[..., Page]) -> 
     shown.log.state("m[1]", "running", HOSTILE, HOSTILE)
     shown.log.add("planned", recover=["m[0]"], placement={"m[0]": HOSTILE}, left_out=[], queries=[HOSTILE], priority=1)
     shown.log.add("cycle-failed", number=1, claim=1, epoch=1, problem=HOSTILE)
-    shown.log.add("parked", query=HOSTILE, partition=HOSTILE, batch=1, error=HOSTILE, since=1.0, attempts=1)
+    shown.log.add(
+        "parked", query=HOSTILE, partition=HOSTILE, batch=1, error=HOSTILE, since=1.0, attempts=1, row=HOSTILE
+    )
     shown.flush()
     page = opened(shown.server.url)
     page.wait_for_selector("#parked-card:visible")

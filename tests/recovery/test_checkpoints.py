@@ -96,3 +96,24 @@ def test_a_later_version_that_lacks_what_waiting_consumers_need_does_not_stand_f
     assert checkpoints.at(A, BatchId(2)) == first
     assert checkpoints.stored(A, later, needed_from=None) is None, "where nobody waits, it is"
     assert checkpoints.at(A, BatchId(2)) == later
+
+
+def test_a_batch_whose_latest_version_is_not_durable_is_saved_at_again_where_an_earlier_one_is() -> None:
+    """It counted as saved and not as durable: no durable checkpoint was complete any more."""
+    durable = SavedSnapshot(BatchId(2), Epoch(1), durable=True)
+    later = SavedSnapshot(BatchId(2), Epoch(5))
+    checkpoints = Checkpoints([A, B])
+    checkpoints.mark(BatchId(2), durable=True)
+    checkpoints.stored(A, durable)
+    checkpoints.stored(B, later)
+    checkpoints.stored(A, later)
+    checkpoints.move({A: BatchId(2), B: BatchId(2)})
+    assert checkpoints.durable_batch == -1
+    checkpoints.mark(BatchId(2), durable=True)
+    assert not checkpoints.has(A, BatchId(2)), "what stands for the batch is not durable"
+    for p in (A, B):
+        assert checkpoints.lacks(p, BatchId(2))
+        checkpoints.stored(p, replace(later, durable=True))
+        assert checkpoints.has(p, BatchId(2))
+    checkpoints.move({A: BatchId(2), B: BatchId(2)})
+    assert checkpoints.durable_batch == 2

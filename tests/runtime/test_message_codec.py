@@ -362,7 +362,7 @@ def test_every_cut_and_every_addition_is_noticed(read: Read, whole: bytes) -> No
 
 @both
 def test_another_version_is_named(read: Read, whole: bytes) -> None:
-    assert "version 9, this side supports 8" in str(refused(read, whole[:3] + b"\x09" + whole[4:]))
+    assert "version 8, this side supports 9" in str(refused(read, whole[:3] + b"\x08" + whole[4:]))
 
 
 def test_a_message_of_the_other_kind_is_refused() -> None:

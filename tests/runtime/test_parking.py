@@ -59,16 +59,20 @@ def found(running: InProcess, output: str) -> list[int]:
 def test_a_poison_row_parks_its_query_and_all_others_go_on() -> None:
     trouble = Trouble()
     running = InProcess(two_queries(trouble), errors=NOW, nodes=2)
-    for first in (1, 13, 20, 30):
+    for first in (1, 13):
+        running.feed(numbers(first, first + 1))
+    tried = trouble.calls
+    for first in (20, 30):
         running.feed(numbers(first, first + 1))
     assert found(running, "good") == [1, 2, 13, 14, 20, 21, 30, 31]
     assert found(running, "after") == [1, 2]
     ((query, why),) = running.parked.items()
     assert (str(query), str(why.partition), why.batch, why.attempts) == ("after[0]", "bad[0]", 1, 1)
     assert why.error == "ValueError: thirteen"
-    assert trouble.calls == 1, "it is not tried again before somebody says so"
+    assert why.row == 's: {"n": 13}', "people can see what it cannot take"
+    assert trouble.calls == tried, "it is not tried again before somebody says so"
     running.resume("after[0]")
-    assert trouble.calls == 2, "it fails again, and is parked again"
+    assert trouble.calls == tried + 1, "it fails again, and is parked again; its rows are searched once"
     assert running.parked
     trouble.on = False
     running.resume("after")

@@ -21,7 +21,7 @@ from holdfast.runtime.coordinator.parking import ErrorSettings
 from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.messages import OperatorFailed
 from holdfast.runtime.program import Program
-from holdfast.runtime.worker.row_search import TryFailed, find_poison
+from holdfast.runtime.worker.row_search import TryFailed, find_poison, first_poison
 from holdfast.runtime.worker.step_guard import Death, SharedGuard
 
 N = {"n": "int64"}
@@ -366,3 +366,13 @@ def test_an_operator_may_differ_from_its_application() -> None:
     operators = Program(app).operators
     assert not operators[OperatorId("agg")].quarantines
     assert operators[OperatorId("top")].quarantines
+
+
+def test_the_first_row_that_people_are_shown_is_the_end_of_the_shortest_beginning_that_fails() -> None:
+    for rows in (1, 2, 7, 100):
+        for bad in range(rows):
+            assert first_poison(rows, lambda many, bad=bad: many > bad) == bad  # type: ignore[misc]
+    assert first_poison(0, lambda many: True) is None
+    assert first_poison(5, lambda many: True) is None, "it fails without any row"
+    left = iter((False, True, None))
+    assert first_poison(100, lambda many: next(left)) is None, "the time is over"

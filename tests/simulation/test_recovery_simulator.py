@@ -77,6 +77,7 @@ FAILED_SINCE = (
     *(1875, 2546, 485, 355199880609, 355199880582),
     *(540698619009, 540698619090, 540698619152, 540698619214),
     1399,
+    195719689733,
 )
 """Those that have shown one since, of the system or of the simulator itself.
 

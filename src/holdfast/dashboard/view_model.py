@@ -294,7 +294,7 @@ class RunModel:
 
     def _parked(self, at: float, event: Event) -> None:
         query = str(event["query"])
-        fields = ("partition", "batch", "error", "since", "attempts")
+        fields = ("partition", "batch", "error", "since", "attempts", "row")
         self.parked[query] = {name: event.get(name) for name in fields}
         self._note(at, "parked", f"{query} parked: {event['error']}")
 

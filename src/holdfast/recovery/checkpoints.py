@@ -240,9 +240,13 @@ class Checkpoints:
         return self._snapshots[partition].get(snapshot.id) == snapshot
 
     def has(self, partition: PartitionId, mark: BatchId) -> bool:
-        """Whether a partition's snapshot at a mark is safe, durably where the mark is."""
-        snapshots, durable = self._snapshots[partition], mark in self._durable_marks
-        return any(batch == mark and (snapshot.durable or not durable) for (batch, _), snapshot in snapshots.items())
+        """Whether a partition's snapshot at a mark is safe, durably where the mark is: the one that stands for it.
+
+        Of several versions at a batch that is the latest. Where it is not durable and an earlier one is, the mark is
+        saved at again: the durable line counts what stands for its batch.
+        """
+        snapshot = self.at(partition, mark)
+        return snapshot is not None and (snapshot.durable or mark not in self._durable_marks)
 
     def has_durable(self, partition: PartitionId, batch: BatchId) -> bool:
         """Whether the snapshot of a partition at a batch is on durable storage."""

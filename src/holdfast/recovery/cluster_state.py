@@ -84,6 +84,8 @@ class ParkedQuery:
     """Seconds since 1970, by the driver's clock."""
     attempts: int
     """How often the batch was tried."""
+    row: str = ""
+    """The first row that its operator cannot take, as a short text; empty where none was found."""
 
     def written(self) -> dict[str, object]:
         """Return it as plain values."""
@@ -93,6 +95,7 @@ class ParkedQuery:
             "error": self.error,
             "since": self.since,
             "attempts": self.attempts,
+            "row": self.row,
         }
 
     @classmethod
@@ -104,6 +107,7 @@ class ParkedQuery:
             str(fields["error"]),
             float(fields["since"]),
             int(fields["attempts"]),
+            str(fields.get("row", "")),
         )
 
 

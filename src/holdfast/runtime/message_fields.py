@@ -269,9 +269,9 @@ def answer_row(answer: Answer, contents: Contents) -> Row:
             return ["missing", *partition, batch]
         case Refused(partition, epoch, current):
             return ["refused", *partition, epoch, current]
-        case Failed(partition, batch, problem, attempt, disk_full, poison, all_rows, out_of_memory):
+        case Failed(partition, batch, problem, attempt, disk_full, poison, all_rows, out_of_memory, row):
             rows = Quarantined(poison, 0.0).fields() if poison else []
-            return ["failed", *partition, batch, problem, attempt, disk_full, rows, all_rows, out_of_memory]
+            return ["failed", *partition, batch, problem, attempt, disk_full, rows, all_rows, out_of_memory, row]
         case SnapshotStored(partition, snapshot):
             return ["stored", *partition, *chain_fields((snapshot,), contents)]
         case SnapshotNotStored(partition, batch, problem, gone):
@@ -290,7 +290,7 @@ _ANSWER_SHAPES: Mapping[str, Shapes] = {
     "ready": shapes(str, str, int, int),
     "missing": shapes(str, str, int, int),
     "refused": shapes(str, str, int, int, int),
-    "failed": shapes(str, str, int, int, str, int, bool, list, bool, bool),
+    "failed": shapes(str, str, int, int, str, int, bool, list, bool, bool, str),
     "stored": shapes(str, str, int, str, list),
     "not stored": shapes(str, str, int, int, str, bool),
     "lost": shapes(str, str, int, list, str),
@@ -312,9 +312,9 @@ def read_answer(row: Any, parts: Sequence[pa.Buffer]) -> Answer:
             return Missing(partition, batch)
         case ["refused", epoch, current]:
             return Refused(partition, Epoch(epoch), Epoch(current))
-        case ["failed", batch, problem, attempt, disk_full, rows, all_rows, out_of_memory]:
+        case ["failed", batch, problem, attempt, disk_full, rows, all_rows, out_of_memory, row]:
             poison = Quarantined.read(rows).rows if rows else ()
-            return Failed(partition, batch, problem, attempt, disk_full, poison, all_rows, out_of_memory)
+            return Failed(partition, batch, problem, attempt, disk_full, poison, all_rows, out_of_memory, row)
         case ["stored", text, contents]:
             (stored,) = read_chain(text, contents, parts)
             return SnapshotStored(partition, stored)

@@ -206,6 +206,8 @@ class Failed:
     """Whether these are all rows of the batch: then the cause may well be another."""
     out_of_memory: bool = False
     """Whether its process was ended because it took more memory than it may."""
+    row: str = ""
+    """The first row that it cannot take, as a short text; empty where none was found. It is in no line of a log."""
 
     @property
     def operator(self) -> OperatorId:

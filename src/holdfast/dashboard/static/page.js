@@ -270,7 +270,8 @@ function showParked(parked) {
       return el("div", { class: "parked-one" },
         el("p", {}, el("b", {}, one.query), ` by ${one.partition} at batch ${one.batch}, after ${one.attempts} ${one.attempts === 1 ? "attempt" : "attempts"} `, says),
         button,
-        el("pre", {}, String(one.error ?? "")));
+        el("pre", {}, String(one.error ?? "")),
+        one.row ? el("p", { class: "quiet" }, "The first row that it cannot take: ", el("code", {}, one.row)) : null);
     }),
   );
 }

@@ -175,7 +175,7 @@ class Parking:
             if attempt.wait is None:
                 error = one_line(one.problem)
                 error = error if len(error) <= LONGEST_ERROR else f"{error[: LONGEST_ERROR - 1]}…"
-                why = ParkedQuery(one.partition, one.batch, error, self._now(), attempt.attempts)
+                why = ParkedQuery(one.partition, one.batch, error, self._now(), attempt.attempts, one.row)
                 # Of a sink that fails, others know nothing: what its partition sends them is as good as before.
                 needing = (one.partition,) if step in SINK_STEPS else self._state.graph.queries_of(one.partition)
                 for query in needing:

@@ -1,13 +1,15 @@
-"""A step that has failed: which of its rows are to blame, where its operator lets rows be left out. Runs on a node.
+"""A step that has failed: which of its rows are to blame. Runs on a node.
 
 Rows are tried in the operator process, with the state and the watermark of the step; what a try gives is dropped, so
 neither state nor output shows that there was one. A try that raises, and one in which the process dies, have failed.
-Nothing is left out here: the rows go to the coordinator, which logs what it decides.
+Nothing is left out here: the rows go to the coordinator, which logs what it decides. Where the operator lets no rows
+be left out, the first row that it cannot take is looked for all the same, for a short time: people want to see it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -17,12 +19,16 @@ from holdfast.recovery.quarantine import LONGEST_ERROR, PoisonRow
 from holdfast.runtime.messages import Failed
 from holdfast.runtime.program import OperatorProgram
 from holdfast.runtime.worker.dead_letters import without
-from holdfast.runtime.worker.row_search import TryFailed, find_poison
+from holdfast.runtime.worker.row_search import TryFailed, find_poison, first_poison
 from holdfast.runtime.worker.step import Batch, gather, process
 from holdfast.runtime.worker.step_guard import StepGuard
 
 QUARANTINE_ROWS = 100
 """Rows of a partition and batch that are left out at most."""
+SEARCH_SECONDS = 0.2
+"""The time for a row that people can look at: other partitions of the process wait meanwhile."""
+LONGEST_ROW = 300
+"""Characters of it that are kept."""
 
 
 def error_text(error: Exception) -> str:
@@ -67,6 +73,36 @@ def blame(operator: OperatorProgram, given: Batch, attempt: int, failed: Failed,
     return replace(failed, problem=problem, poison=poison, all_rows=len(poison) == rows.count)
 
 
+def show_row(
+    operator: OperatorProgram,
+    given: Batch,
+    attempt: int,
+    failed: Failed,
+    guard: StepGuard,
+    clock: Callable[[], float],
+) -> Failed:
+    """Return the answer to a step that raised, with the first row that it cannot take, where that is found in time."""
+    try:
+        rows = _Rows(operator, given, gather(operator, given.blocks))
+    except HoldfastError:
+        return failed
+    plain, until = replace(given, skipped=None), clock() + SEARCH_SECONDS
+
+    def fails(many: int) -> bool | None:
+        if clock() > until or guard.begin(given.partition, given.batch, attempt, f"{many} rows, to see") is not None:
+            return None
+        try:
+            process(operator, plain, set(), rows.first(many, ()))
+        except Exception:  # a user's function may raise anything
+            return True
+        finally:
+            guard.end()
+        return False
+
+    number = first_poison(rows.count, fails)
+    return failed if number is None else replace(failed, row=rows.text(number))
+
+
 class _Rows:
     """The rows of a step that are not left out already, numbered over all its inputs."""
 
@@ -91,6 +127,16 @@ class _Rows:
             found.append(without(part, [n - offset for n in left_out if offset <= n < offset + taken]))
             offset += count
         return found
+
+    def text(self, number: int) -> str:
+        """Return the row of a number as a short text, with the input that it came from."""
+        for feed, table, count in zip(self._feeds, self._tables, self._counts, strict=True):
+            if number < count and table is not None:
+                row = table.slice(number, 1).to_pylist()[0]
+                text = one_line(f"{feed}: {json.dumps(row, default=str, ensure_ascii=False)}")
+                return text if len(text) <= LONGEST_ROW else f"{text[: LONGEST_ROW - 1]}…"
+            number -= count
+        raise IndexError(number)
 
     def poison(self, number: int, error: str) -> PoisonRow:
         """Return the row of a number, with its error."""

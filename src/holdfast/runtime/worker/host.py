@@ -21,12 +21,12 @@ from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.recovery.quarantine import Decisions, Quarantined
 from holdfast.runtime.blocks import LATE, SINK, Block, Edge
 from holdfast.runtime.messages import Done, Failed, Measures, Missing, Ready, Refused
-from holdfast.runtime.program import Program
+from holdfast.runtime.program import OperatorProgram, Program
 from holdfast.runtime.state.snapshots import Snapshot, install, take_snapshot
 from holdfast.runtime.state.store import Addition, StaleEpoch, VersionStore
 from holdfast.runtime.state.versions import NO_BATCH, Commit, FileName, Pointer, VersionChain, VersionId, encode_record
 from holdfast.runtime.times import Watermark
-from holdfast.runtime.worker.blame import QUARANTINE_ROWS, blame, error_text
+from holdfast.runtime.worker.blame import QUARANTINE_ROWS, blame, error_text, show_row
 from holdfast.runtime.worker.hosted import Delivery, HostedPartition, Inbox
 from holdfast.runtime.worker.step import Batch, barrier, process
 from holdfast.runtime.worker.step_guard import NoGuard, StepGuard
@@ -61,6 +61,8 @@ class PartitionHost:
         self._program, self._store, self._clock = program, store, clock
         self.node, self.epoch = node, epoch
         self._versions, self._guard, self._quarantine_rows = versions, guard or NoGuard(), quarantine_rows
+        self._shown: dict[PartitionId, tuple[BatchId, str]] = {}
+        """The batch of each partition whose rows were searched last, and the first that its operator cannot take."""
         self._placed: dict[PartitionId, HostedPartition] = {}
         self._in_order: tuple[PartitionId, ...] | None = ()
         """Those of `_placed`, inputs before consumers; None: they have changed."""
@@ -339,7 +341,18 @@ class PartitionHost:
                 failed = Failed(given.partition, given.batch, error_text(error))
             finally:
                 self._guard.end()
+            if not operator.quarantines:
+                return self._with_row(operator, given, attempt, failed)
         return blame(operator, given, attempt, failed, self._guard, self._quarantine_rows)
+
+    def _with_row(self, operator: OperatorProgram, given: Batch, attempt: int, failed: Failed) -> Failed:
+        """Return the answer with the row that people can look at; it is looked for once for a batch."""
+        batch, row = self._shown.get(given.partition, (None, ""))
+        if batch != given.batch:
+            failed = show_row(operator, given, attempt, failed, self._guard, self._clock)
+            self._shown[given.partition] = (given.batch, failed.row)
+            return failed
+        return replace(failed, row=row)
 
     # -- what goes out ----------------------------------------------------------------------------------------------
 

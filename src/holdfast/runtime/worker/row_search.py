@@ -35,6 +35,23 @@ class SearchResult:
     """Why no rows can be blamed."""
 
 
+def first_poison(rows: int, fails: Callable[[int], bool | None]) -> int | None:
+    """Return the number of the last row of the shortest beginning that fails; None where that cannot be said.
+
+    `fails(n)` tries the first n rows; None: there is no time for it, or it ended otherwise.
+    """
+    if rows == 0 or fails(0) is not False:
+        return None
+    low, high = 0, rows
+    while high - low > 1:
+        middle = (low + high) // 2
+        failed = fails(middle)
+        if failed is None:
+            return None
+        low, high = (low, middle) if failed else (middle, high)
+    return high - 1
+
+
 def find_poison(
     rows: int, attempt: Callable[[int, Sequence[int]], TryFailed | None], *, most: int, most_deaths: int = MOST_DEATHS
 ) -> SearchResult:
