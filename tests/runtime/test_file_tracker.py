@@ -9,7 +9,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.application.readers import file_options
+from holdfast.ids import OperatorId
 from holdfast.runtime.io import file_tracker
+from holdfast.runtime.io.file_reader import FileReader
 from holdfast.runtime.io.file_tracker import (
     SMALL_RANGE,
     FilePosition,
@@ -18,7 +20,8 @@ from holdfast.runtime.io.file_tracker import (
     position_fields,
     position_of,
 )
-from holdfast.storage.source_files import SourceFile
+from holdfast.storage.memory import MemoryStorage
+from holdfast.storage.source_files import OpenFile, SourceFile
 
 NS = 1_000_000_000
 WALL = 1_000_000.0
@@ -80,6 +83,35 @@ def test_a_file_that_may_be_half_written_waits_until_it_stays_as_it_is() -> None
     one.look([file("a", 8, at=fresh + 1)], now=3.5, wall=WALL)
     assert paths(take(one)) == ["a"]
     assert not tracker(atomic=False, settle=0).unsettled
+
+
+def test_a_driver_that_is_frozen_in_a_listing_does_not_take_a_half_written_file() -> None:
+    """What it saw is as old as the listing, however late it goes on: the file has grown since."""
+
+    class Frozen:
+        url, atomic, clock = "x", False, 100.0
+
+        def list(self) -> list[SourceFile]:
+            found = [file("a", 5, at=WALL + self.clock - 1)]
+            self.clock += 500
+            return found
+
+        def open(self, path: str) -> OpenFile:
+            raise AssertionError(path)
+
+    files = Frozen()
+    reader = FileReader(
+        OperatorId("s"), hf.files("x", "csv", settle="2 seconds"), 1, files, MemoryStorage(), 1,
+        clock=lambda: files.clock, wall=lambda: WALL + files.clock,
+    )  # fmt: skip
+    reader.look()
+    assert not reader.pending, "it was modified a second before the listing"
+    one = tracker(atomic=False, settle="2 seconds")
+    one.look([file("a", 5, at=WALL)], now=0, complete=500, wall=WALL)
+    one.look([file("a", 5, at=WALL)], now=501, complete=501, wall=WALL)
+    assert not one.pending, "it has stayed as it is for one second that is known of"
+    one.look([file("a", 5, at=WALL)], now=502, complete=900, wall=WALL)
+    assert paths(take(one)) == ["a"]
 
 
 def test_what_is_seen_is_bounded_by_age_and_by_number(monkeypatch: pytest.MonkeyPatch) -> None:

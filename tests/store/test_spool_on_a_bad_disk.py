@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.erasure.fragment import StateId
+from holdfast.ids import BatchId
 from holdfast.store.agent.spool import Spool
 from holdfast.store.agent.spool_files import SpoolFiles
 from holdfast.store.agent.spool_orders import SpoolOrders, SpoolServiceSettings
+from holdfast.store.client.states import LoadedFile
 from holdfast.store.wire.failures import StaleEpoch
 
 NAME = "run/O3-0/c1.0-4.7"
@@ -111,3 +114,39 @@ def test_an_order_that_is_refused_stays_until_its_answer_can_be_written(spool: S
     assert answer is not None
     assert answer.final
     assert not list((spool.folder / "orders").iterdir())
+
+
+class DamagedOnce:
+    """A ring that has enough fragments: what is rebuilt from them is short by a byte the first time."""
+
+    def __init__(self, whole: bytes) -> None:
+        self._whole, self.looks = whole, 0
+
+    def load_into(self, state: StateId, path: Path, *rest: Any) -> LoadedFile:
+        self.looks += 1
+        data = self._whole[: -1 if self.looks == 1 else None]
+        path.write_bytes(data)
+        return LoadedFile(state, BatchId(0), path, (len(data),), 1)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_rebuilt_snapshot_that_is_damaged_is_rebuilt_again_and_not_given_up(tmp_path: Path, disk: BadDisk) -> None:
+    """Found by the simulator, seed 213247036511: the node that restored it gave it up after one look."""
+    saving = Spool(tmp_path / "saving", files=disk)
+    saving.save(NAME, b"state", epoch=1, durable=False)
+    (order,) = (tmp_path / "saving" / "orders").iterdir()
+    ring, now = DamagedOnce(order.read_bytes()), 0.0
+    spool = Spool(tmp_path / "restoring", files=disk)
+    orders = SpoolOrders(spool.folder, lambda: ring, None, SpoolServiceSettings(), lambda: now, disk)  # type: ignore[arg-type, return-value]
+    spool.fetch(NAME, quick=True)
+    for _ in range(3):
+        for one in orders.take():
+            orders.carry_out(one)
+        assert spool.lost(NAME) is None
+        now += 1.0
+    data = spool.fetched(NAME)
+    assert data is not None
+    assert data.to_pybytes() == b"state"
+    assert ring.looks == 2

@@ -115,14 +115,15 @@ class FileReader:
     def look(self) -> list[Notice]:
         """List the folder; return what people should know about files in it."""
         tracker = self._tracker
-        found, now, wall = self.files.list(), self._clock(), self._wall()
+        now, wall = self._clock(), self._wall()
+        found, complete = self.files.list(), self._clock()
         if self._only is not None:
             found = [one for one in found if one.path in self._only]
         with self._guard:
             if tracker is not self._tracker:
                 return []  # reading has begun anew meanwhile, and looks itself
             self.listed += 1
-            return tracker.look(found, now=now, wall=wall)
+            return tracker.look(found, now=now, wall=wall, complete=complete)
 
     @property
     def pending(self) -> bool:

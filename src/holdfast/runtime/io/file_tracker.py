@@ -103,8 +103,15 @@ class FileTracker:
     """The files of the last listing."""
     _reported: dict[tuple[str, str], None] = field(default_factory=dict)
 
-    def look(self, listing: Iterable[SourceFile], *, now: float, wall: float) -> list[Notice]:
-        """Take in a listing. `now` is by a clock that nobody sets, `wall` the time that files are compared with."""
+    def look(
+        self, listing: Iterable[SourceFile], *, now: float, wall: float, complete: float | None = None
+    ) -> list[Notice]:
+        """Take in a listing that began at `now`, by a clock that nobody sets, and was complete at `complete`.
+
+        `wall` is the time of its beginning that files are compared with. A driver may be frozen in a listing: a file
+        was seen as it is at the end of one at the latest, and at the beginning of the next at the earliest.
+        """
+        complete = now if complete is None else complete
         there = {one.path: one for one in listing}
         notices = [found for one in there.values() if (found := self._notice(one)) is not None]
         self._listed = frozenset(there)
@@ -119,7 +126,7 @@ class FileTracker:
                 continue
             known = before.get(path)
             same = known is not None and known[0].is_same(one)
-            self._waiting[path] = (one, known[1] if known is not None and same else now)
+            self._waiting[path] = (one, known[1] if known is not None and same else complete)
         self._settle(now, wall)
         return notices
 

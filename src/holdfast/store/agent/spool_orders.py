@@ -291,6 +291,8 @@ class SpoolOrders:
                 why.append(missing.what)
             except Corrupt as corrupt:
                 why.append(str(corrupt))
+                # What was rebuilt is damaged: other fragments, or another try, may give it. Files stay as they are.
+                certain = certain and bring != self._bring_from_peers
             except (HoldfastError, OSError) as error:
                 why.append(str(error))
                 certain = False
