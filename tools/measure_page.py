@@ -27,11 +27,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +44,7 @@ from holdfast.recovery.events import NodesLost
 from holdfast.runtime.in_process import InProcess
 from holdfast.spark.event_file import EventFile
 from holdfast_lab.browser import chromium, missing_browser
+from holdfast_lab.repeating import repeating
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -145,23 +145,14 @@ def ended_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-@contextmanager
-def scraping(url: str) -> Iterator[None]:
+def scraping(url: str) -> AbstractContextManager[None]:
     """Ask for metrics as Prometheus does, until the end."""
-    over = threading.Event()
 
     def scrape() -> None:
-        while not over.wait(SCRAPE_SECONDS):
-            with urllib.request.urlopen(f"{url}metrics", timeout=60) as answer:
-                answer.read()
+        with urllib.request.urlopen(f"{url}metrics", timeout=60) as answer:
+            answer.read()
 
-    thread = threading.Thread(target=scrape, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return repeating(SCRAPE_SECONDS, scrape)
 
 
 def _seconds_of(events: Path) -> float:

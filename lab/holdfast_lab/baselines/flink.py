@@ -59,7 +59,7 @@ class FlinkCluster:
     """A JobManager and TaskManagers; they end with the block."""
 
     def __init__(self, task_managers: int, slots: int, *, memory_mb: int = 1728) -> None:
-        """Start them, each TaskManager with so many slots and so much memory."""
+        """Start them, with the given slots and memory for each TaskManager."""
         self._home = flink_home()
         self.parallelism = task_managers * slots
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-flink-"))

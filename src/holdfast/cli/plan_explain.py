@@ -33,7 +33,7 @@ A_PLAN = "a plan"
     "--recovery",
     multiple=True,
     metavar="PRIORITY:SECONDS",
-    help="Explain the plan that this target leads to: queries of this priority and above back within so many seconds.",
+    help="Explain the plan that this target leads to: queries of this priority and above are back within SECONDS.",
 )
 @click.option(
     "--overhead",

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 import click
 
 from holdfast.cli.output import print_json
-
-WAIT_SECONDS = 10.0
-"""How long a driver that runs may take to say that it has read a request."""
 
 
 @click.command()
@@ -29,26 +23,15 @@ def resume(directory: str, query: str, as_json: bool) -> None:
     Example:
       holdfast resume /data/my-app 'jams[0]'
     """
-    from holdfast.errors import BadInput
+    from holdfast.cli.requests import RunRecord
     from holdfast.ids import PartitionId
     from holdfast.runtime.coordinator.parking import parked_named
-    from holdfast.runtime.coordinator.progress import last_driver
     from holdfast.runtime.coordinator.requests import ResumeRequests
-    from holdfast.storage.storage import open_storage
 
-    storage = open_storage(f"{directory.rstrip('/')}/run")
-    last = last_driver(storage)
-    if last is None:
-        raise BadInput("no run began here", where=directory, remedy="give the directory that the run was started with")
-    machine: dict[str, Any] = last["machine"] or {}
-    named = parked_named([PartitionId.parse(one) for one in machine.get("parked", {})], query)
-    number = ResumeRequests(storage).add(query)
-    taken = False
-    until = time.monotonic() + (0.0 if last["ended"] else WAIT_SECONDS)
-    while not taken and time.monotonic() < until:
-        time.sleep(0.2)
-        now = last_driver(storage)
-        taken = now is not None and ((now["machine"] or {}).get("requests", -1)) >= number
+    run = RunRecord(directory)
+    named = parked_named([PartitionId.parse(one) for one in run.machine.get("parked", {})], query)
+    number = ResumeRequests(run.storage).add(query)
+    taken = run.wait_until(lambda machine: machine.get("requests", -1) >= number)
     queries = [str(one) for one in named]
     if as_json:
         print_json({"directory": directory, "queries": queries, "request": number, "taken": taken})

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 import click
 
 from holdfast.cli.output import print_json
-
-WAIT_SECONDS = 10.0
-"""How long a driver that runs may take to say that it has read a request."""
 
 
 @click.command()
@@ -31,31 +25,21 @@ def tentative(directory: str, query: str, off: bool, as_json: bool) -> None:
       holdfast tentative /data/my-app jams
       holdfast tentative /data/my-app jams --off
     """
+    from holdfast.cli.requests import RunRecord
     from holdfast.errors import BadInput
     from holdfast.ids import PartitionId
-    from holdfast.runtime.coordinator.progress import last_driver
     from holdfast.runtime.coordinator.requests import TentativeRequests, queries_named
-    from holdfast.storage.storage import open_storage
 
-    storage = open_storage(f"{directory.rstrip('/')}/run")
-    last = last_driver(storage)
-    if last is None:
-        raise BadInput("no run began here", where=directory, remedy="give the directory that the run was started with")
-    known = [PartitionId.parse(one) for one in (last["machine"] or {}).get("published", {})]
+    run = RunRecord(directory)
+    known = [PartitionId.parse(one) for one in run.machine.get("published", {})]
     queries = [str(one) for one in queries_named(known, query)]
     if not queries:
         raise BadInput(
             f"the run has no query {query!r}", where=directory, remedy=f"its queries are {', '.join(map(str, known))}"
         )
-    number = TentativeRequests(storage).add(query, on=not off)
-    machine: dict[str, Any] = {}
-    until = time.monotonic() + (0.0 if last["ended"] else WAIT_SECONDS)
-    taken = False
-    while not taken and time.monotonic() < until:
-        time.sleep(0.2)
-        machine = (last_driver(storage) or {}).get("machine") or {}
-        taken = machine.get("tentative_choices", {}).get("requests", -1) >= number
-    chosen = machine.get("tentative_choices", {}).get("queries", {})
+    number = TentativeRequests(run.storage).add(query, on=not off)
+    taken = run.wait_until(lambda machine: machine.get("tentative_choices", {}).get("requests", -1) >= number)
+    chosen = run.machine.get("tentative_choices", {}).get("queries", {})
     refused = [one for one in queries if taken and chosen.get(one) is not (not off)]
     if as_json:
         print_json({"directory": directory, "queries": queries, "request": number, "taken": taken, "refused": refused})

@@ -79,7 +79,7 @@ class LivePage:
         self._driver: str | None = None
         self._streams = threading.BoundedSemaphore(MOST_STREAMS)
         self.cpu_seconds: Callable[[], float | None] = lambda: None
-        """What the page's threads have cost so far; None: nobody serves it."""
+        """What the page's threads have cost so far; None: no server runs."""
 
     # -- the view ------------------------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class LivePage:
 
 
 def pause_after(cpu_seconds: float) -> float:
-    """Return how long a view is good for that took so much CPU time to make."""
+    """Return for how many seconds a view is kept, by the CPU seconds that it took to make."""
     return min(MOST_TICK_SECONDS, max(TICK_SECONDS, cpu_seconds / CORE_SHARE))
 
 

@@ -60,7 +60,7 @@ class BranchLifecycle:
             for query in queries:
                 branches.failed.pop(query, None)
                 if any(state.partitions[p].state in LIVE_STATES for p in state.graph.members(query)):
-                    branches.whole.add(query)  # whoever asks in an outage does not wait until it was whole once
+                    branches.whole.add(query)  # a choice in an outage holds at once
 
     def _is_back(self, partition: PartitionId) -> bool:
         """Whether a partition is live, and about where its senders are, or the log."""

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from holdfast.spark.run import SparkRun
+from holdfast_lab.repeating import repeating
 
 ARRIVAL_SECONDS = 0.005
 
 
-@contextmanager
-def arrivals(run: SparkRun, seconds: float = ARRIVAL_SECONDS) -> Iterator[None]:
-    """Wake the run every so many seconds while the block runs."""
-    over = threading.Event()
-
-    def wake() -> None:
-        while not over.wait(seconds):
-            run.wake()
-
-    thread = threading.Thread(target=wake, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+def arrivals(run: SparkRun, seconds: float = ARRIVAL_SECONDS) -> AbstractContextManager[None]:
+    """Wake the run every `seconds` seconds while the block runs."""
+    return repeating(seconds, run.wake)

@@ -115,7 +115,7 @@ def _write(folder: Path, rows: int, batch_rows: int, seed: int, files: int) -> p
                 writers = [pyarrow.csv.CSVWriter(path, table.schema, write_options=options) for path in paths]
             in_order = table.sort_by("at")
             for part, writer in enumerate(writers):
-                # Each file gets every so many-th row: all go on through time together.
+                # Rows go to the files in turn, so that the event times of all files advance together.
                 writer.write_table(in_order.take(pa.array(range(part, table.num_rows, files))))
             second = pc.floor_temporal(table["at"], unit="second")
             parts.append(

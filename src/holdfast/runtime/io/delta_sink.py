@@ -124,7 +124,7 @@ class DeltaSink(Sink):
         columns = [] if table is None else [one.name for one in table.schema().fields]
         if table is not None and self.corrects and not set(VERSION_COLUMNS) <= set(columns):
             raise BadInput(
-                f"has no columns {', '.join(VERSION_COLUMNS)}: nobody could tell tentative rows from final ones",
+                f"has no columns {', '.join(VERSION_COLUMNS)}: readers could not tell tentative rows from final ones",
                 where=self._place,
                 remedy="give the output a table of its own, or leave out hf.delta(…, tentative=True)",
             )

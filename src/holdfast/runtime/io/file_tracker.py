@@ -106,7 +106,7 @@ class FileTracker:
     def look(
         self, listing: Iterable[SourceFile], *, now: float, wall: float, complete: float | None = None
     ) -> list[Notice]:
-        """Take in a listing that began at `now`, by a clock that nobody sets, and was complete at `complete`.
+        """Take in a listing that began at `now`, by a monotonic clock, and was complete at `complete`.
 
         `wall` is the time of its beginning that files are compared with. A driver may be frozen in a listing: a file
         was seen as it is at the end of one at the latest, and at the beginning of the next at the earliest.
