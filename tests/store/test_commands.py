@@ -19,6 +19,9 @@ from holdfast_lab.testing.ring_of_peers import RingOfPeers
 @pytest.fixture(scope="module")
 def ring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RingOfPeers]:
     with RingOfPeers(4, tmp_path_factory.mktemp("ring")) as running:
+        saved = tmp_path_factory.mktemp("saved") / "state"
+        saved.write_bytes(b"a state that every test finds")
+        assert run(["store", "put", "saved", str(saved), "--peer", running.address(0)]) == 0
         yield running
 
 
@@ -95,7 +98,7 @@ def test_an_empty_file_is_a_state(ring: RingOfPeers, tmp_path: Path) -> None:
         (["put", "x", "FILE", "PEER", "--tls-cert", "FILE", "--tls-key", "FILE", "--tls-authority", "FILE"], 2, "TLS"),
         (["get", "never-saved", "OUT", "PEER"], 1, "no version is stored"),
         (["get", "never-saved", "FOLDER", "PEER"], 2, "is a folder"),
-        (["get", "x", "NOWHERE/deep/file", "PEER"], 2, "cannot create the file"),
+        (["get", "saved", "NOWHERE/deep/file", "PEER"], 2, "cannot create the file"),
         (["status", "--peer", "127.0.0.1:1"], 1, "cannot connect"),
         (["serve", "--data", "FILE", "--port", "0"], 2, "folder"),
         (["serve", "--data", "OUT", "--port", "99999"], 2, "--port"),
