@@ -11,7 +11,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint lock docs wheel clean
+.PHONY: setup demo test classes lint lock docs wheel clean
 
 setup:
 	@$(PYTHON) tools/setup.py
@@ -19,8 +19,12 @@ setup:
 demo: setup
 	@$(BIN)/holdfast demo
 
-test: setup lint
+test: setup lint classes
 	@$(BIN)/python -m pytest -n 2 --dist loadscope
+
+# Spark's classes in a file that JVMs map: the tests start some hundred JVMs, each at half the CPU.
+classes: setup
+	@$(BIN)/python -m holdfast.spark.class_archive --if-missing
 
 lint: setup
 	@$(BIN)/ruff check .

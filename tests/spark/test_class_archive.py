@@ -76,3 +76,24 @@ def test_a_dump_that_fails_leaves_no_archive(java: Path, home: Path) -> None:
         dumped(java, home)
     assert find_archive(java, home) is None
     assert not list(archive_file(java, home).parent.iterdir())
+
+
+def test_the_command_makes_one_where_there_is_none(
+    java: Path, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = []
+    monkeypatch.setattr(class_archive, "find_java_home", lambda: java)
+    monkeypatch.setattr(class_archive, "spark_home", lambda: home)
+    monkeypatch.setattr(class_archive, "make_archive", lambda: made.append(dumped(java, home)))
+    assert class_archive.main(["--if-missing"]) == 0
+    assert class_archive.main(["--if-missing"]) == 0
+    assert len(made) == 1, "the second time there is one"
+    assert class_archive.main([]) == 0
+    assert len(made) == 2, "asked for without a condition it is made anew"
+    assert class_archive.main(["--anything"]) == 2
+    assert "usage" in capsys.readouterr().err
+    (java / "bin" / "java.fails").touch()
+    assert class_archive.main([]) == 1
+    archive_file(java, home).unlink()
+    assert class_archive.main(["--if-missing"]) == 0, "tests are slower without it, and that is all"
+    assert "no memory" in capsys.readouterr().err

@@ -15,12 +15,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from holdfast.errors import CheckFailed
+from holdfast.errors import CheckFailed, HoldfastError
 from holdfast.spark.java import find_java_home
 
 DUMP_SECONDS = 600.0
@@ -159,5 +159,20 @@ def _record(folder: Path) -> str:
             stop_session(spark)
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Make the archive; with `--if-missing` only where there is none, and nothing is wrong if it cannot be made."""
+    wanted = list(arguments) == ["--if-missing"]
+    if arguments and not wanted:
+        print("usage: python -m holdfast.spark.class_archive [--if-missing]", file=sys.stderr)  # noqa: T201
+        return 2
+    try:
+        if not wanted or find_archive(find_java_home(), spark_home()) is None:
+            make_archive()
+    except HoldfastError as error:
+        print(f"holdfast: {error}", file=sys.stderr)  # noqa: T201
+        return 0 if wanted else error.status
+    return 0
+
+
 if __name__ == "__main__":
-    make_archive()
+    sys.exit(main(sys.argv[1:]))
