@@ -75,7 +75,8 @@ class ClusterDrill:
         self._faults.mkdir()
         reads = asked.feed is DrillFeed.SOURCES and asked.strategy is not DrillStrategy.STRUCTURED_STREAMING
         self._input = ArrivingFiles(work / "in", given) if reads else None
-        self._over = threading.Event()
+        self._played = threading.Event()  # the stream has ended, or was given up
+        self._over = threading.Event()  # the drill has
         self._threads: list[threading.Thread] = []
 
     def run(self, cluster: EmbeddedCluster) -> tuple[list[Event], bool]:
@@ -83,6 +84,7 @@ class ClusterDrill:
         try:
             return self._on(cluster)
         finally:
+            self._played.set()
             self._over.set()
             if self._input is not None:
                 self._input.stop()
@@ -124,6 +126,7 @@ class ClusterDrill:
         self._log("the stream has begun")
         ended = self._play(self._injector(cluster, standby), history)
         history.add(time.time(), "end", {"finished": ended})
+        self._played.set()
         if self._driver is not None:
             self._driver.end()
             self._driver = None
@@ -292,13 +295,13 @@ class ClusterDrill:
         storage = open_storage(f"{self._place}/run")
         assert self._history is not None
         until, resumed = time.monotonic() + PARK_SECONDS, False
-        while not self._over.wait(0.5):
+        while not self._played.wait(0.5):
             if not resumed and not parked_queries(storage) and time.monotonic() < until:
                 continue
             (self._faults / POISON).unlink(missing_ok=True)
             if names := resume_queries(storage):
                 self._history.add(time.time(), "resume-requested", {"queries": list(names)})
-                self._over.wait(3.0)  # a driver reads requests once a second
+                self._played.wait(3.0)  # a driver reads requests once a second
             resumed = True
 
     def _in_background(self, work: Callable[..., None], *given: object) -> None:
