@@ -62,8 +62,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file = _ROOT / nodeid.partition("::")[0]
             if _starts_a_cluster(file):
                 return "cluster"
-            # One process has the tests with a broker: each that had some would start one.
-            return "broker" if file.is_relative_to(_TESTS / "kafka") else nodeid
+            if file.is_relative_to(_TESTS / "kafka"):
+                return "broker"  # one process has these: each that had some would start one
+            alone = any(file.is_relative_to(_TESTS / one) for one in ("simulation", "runtime"))
+            return nodeid if alone else str(file)  # long ones are shared; a file's fixtures are made once
 
     return OneWithClusters(config, log)
 
