@@ -11,7 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from holdfast.errors import BadInput
-from holdfast.runtime.coordinator.feeding import Feeding, log_batches
+from holdfast.runtime.coordinator.feeding import Feeding, ahead, log_batches
 from holdfast.spark.ingest import Ingestion
 from holdfast.spark.run import SparkRun
 
@@ -82,9 +82,10 @@ class SourceFeed:
 
     def log_batches(self) -> bool:
         """See Feed."""
-        coordinator = self._running.coordinator
+        coordinator, ingestion = self._running.coordinator, self._ingestion
         pace = coordinator.pace
-        return log_batches(coordinator.status, pace.most_ahead, self._ingestion.make_batch, pace.batches_behind)
+        most = ahead(pace.most_ahead, took_all=ingestion.took_all)
+        return log_batches(coordinator.status, most, ingestion.make_batch, pace.batches_behind)
 
     def available(self) -> Callable[[], bool]:
         """See Feed."""

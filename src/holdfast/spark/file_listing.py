@@ -14,11 +14,6 @@ from contextlib import suppress
 from holdfast.errors import CheckFailed, HoldfastError, one_line
 from holdfast.runtime.io.in_place_readers import InPlaceReader
 
-LOOK_SECONDS = 0.1
-"""How often a folder is listed at most."""
-LOCAL_SHARE = 5
-"""Of the time, one part in so many at most goes into looking."""
-
 
 class FolderWatch:
     """Looks at one source's folder, or topic."""
@@ -70,7 +65,7 @@ class FolderWatch:
             self._thread.join(10.0)
 
     def _main(self) -> None:
-        pause = LOOK_SECONDS
+        pause = self._reader.look_seconds
         while not self._stop.wait(pause):
             began = time.monotonic()
             try:
@@ -85,7 +80,8 @@ class FolderWatch:
                     self._log(f"{what} cannot be listed, and is tried again: {line}")
                 self._failing = True
             # What cannot be looked at may take long to say so: that is no reason to come back late.
-            pause = 1.0 if self._failing else max(LOOK_SECONDS, LOCAL_SHARE * (time.monotonic() - began))
+            took = time.monotonic() - began
+            pause = 1.0 if self._failing else max(self._reader.look_seconds, self._reader.rest * took)
             if not self.reading:
                 with suppress(RuntimeError):
                     self._woke()

@@ -102,6 +102,8 @@ class Ingestion:
                 )
             names.append(name)
         self._size = BatchSize(settings.batch_seconds, settings.batch_bytes)
+        self.took_all = False
+        """Whether the last batch took everything that sources read in place had; False where there are none."""
         self.intake = Intake(
             run.batch_log,
             [*names, *self._readers],
@@ -219,6 +221,7 @@ class Ingestion:
             self._size.completed(self._run.live_frontier, now)
         batch = self.intake.make_batch()
         if batch is not None:
+            self.took_all = bool(self._readers) and not any(one.pending for one in self._readers.values())
             record = self._run.batch_log.record(batch) if self._readers else None
             if record is not None:
                 size = sum(part.bytes for one in record.sources.values() for part in one.ranges)

@@ -11,6 +11,9 @@ from typing import Protocol
 from holdfast.ids import BatchId
 from holdfast.runtime.coordinator.status import RunStatus, has_room
 
+FEW_AHEAD = 3
+"""Batches that are logged ahead of the live partitions where the last one took everything that was there."""
+
 
 class Feeding(Protocol):
     """What brings batches into a run."""
@@ -28,6 +31,15 @@ class Feeding(Protocol):
     def log_batches(self) -> bool:
         """Log batches of what has come, not too many at once; say whether there was one."""
         ...
+
+
+def ahead(most_ahead: int, *, took_all: bool) -> int:
+    """Return how many batches may be logged ahead of the live partitions.
+
+    Where the last one took everything that was there, few: rows that come meanwhile go into one larger batch, instead
+    of waiting in a row of small ones. Where rows are left, as many as may be: the batches are as large as they get.
+    """
+    return min(most_ahead, FEW_AHEAD) if took_all else most_ahead
 
 
 def log_batches(

@@ -34,6 +34,10 @@ class InPlaceReader(Protocol):
     source: OperatorId
     what: str
     """What it looks at, in a sentence: its folder, its topic."""
+    look_seconds: float
+    """The time between two looks at least."""
+    rest: float
+    """And at least so many times as long as a look takes."""
 
     def begin(self, position: Mapping[str, Any]) -> None:
         """Begin, or begin anew, after the batch whose record has this position; empty: at the beginning."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any
 
 from holdfast.application.kafka_topics import KafkaTopic, Settings, StartAt
@@ -195,8 +196,8 @@ class Topic:
         found, deadline = {}, time.monotonic() + self._patience + 1.0
         for asked, future in futures.items():
             try:
-                while not future.done() and time.monotonic() < deadline:
-                    self._admin.poll(0.02)
+                while not wait([future], timeout=0.02).done and time.monotonic() < deadline:
+                    self._admin.poll(0)  # errors of connections are told here; answers come by a thread of the client
                     if self._last_error.refused:
                         break
                 found[asked] = future.result(timeout=0 if self._last_error.refused else 1.0)

@@ -53,6 +53,7 @@ class KafkaReader:
     """Reads one source's topic."""
 
     what = "its topic"
+    look_seconds, rest = 0.02, 1.0  # one request, for which it mostly waits
     unsettled = False
 
     def __init__(

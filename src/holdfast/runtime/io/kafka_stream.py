@@ -24,8 +24,11 @@ MOST_STREAMS = 32
 """Topic partitions that a process keeps a connection for at most."""
 TAKEN_AT_ONCE = 10_000
 """Messages that are asked of the client at once."""
-_WAIT = 0.05
-"""Seconds that one call for messages waits at most for as many as were asked for."""
+_WAIT = 0.01
+"""Seconds that one call for messages waits at most for as many as were asked for.
+
+Of a topic written in transactions fewer come than there are offsets: every read waits once for what does not come.
+"""
 _QUEUED_KILOBYTES = 16 << 10
 """Of each topic partition that is read ahead at most."""
 
