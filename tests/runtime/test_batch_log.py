@@ -489,6 +489,27 @@ class Breaking(MemoryStorage):
         return done
 
 
+@pytest.mark.parametrize("how", ["broken", "silent"])
+def test_a_batch_that_was_tried_is_tried_again_as_it_was(how: str) -> None:
+    """What had come meanwhile was taken too: where the first try had worked, the driver ended itself."""
+    storage = Breaking()
+    one = log(storage)
+    intake = Intake(one, [S, T])
+    arrive(intake, one, 0, 1.0)
+    setattr(storage, how, "batches/000000000000")
+    with pytest.raises(OSError, match=r"broken|no answer"):
+        intake.make_batch()
+    setattr(storage, how, "")
+    arrive(intake, one, 1, 2.0)
+    arrive(intake, one, 0, 5.0, source=T)
+    assert intake.make_batch() == 0
+    assert intake.pending, "what came after the first try is in the next batch"
+    assert intake.make_batch() == 1
+    assert [numbers(one, batch) for batch in (0, 1)] == [[[], [0]], [[], [0]]]
+    assert [numbers(one, batch, T) for batch in (0, 1)] == [[[]], [[0]]]
+    assert not intake.pending
+
+
 def only(*names: str) -> Program:
     app = Application("x")
     for name in names:

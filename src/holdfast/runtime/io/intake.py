@@ -102,6 +102,11 @@ class Intake:
         self._in_place, self._most_bytes, self._marks_ahead = dict(in_place), most_bytes, marks_ahead
         self._taken: dict[OperatorId, TakenRanges | None] = {}
         """What the next batch has of sources that are read in place, where logging it was tried and failed."""
+        self._tried: dict[OperatorId, int] | None = None
+        """How many micro-batches of each source it has then; None: it was not tried.
+
+        A failure leaves open whether the batch is logged: only the same batch, tried again, tells.
+        """
         self._in_work: dict[BatchId, Mapping[OperatorId, int]] = {}
         """How many micro-batches of each source are in batches that may not be processed yet."""
         self._take_positions()
@@ -183,12 +188,12 @@ class Intake:
     def make_batch(self) -> BatchId | None:
         """Make the next batch of what has arrived, and log it; None where nothing has."""
         with self._guard:
-            taken = {
-                name: _first(one.arrived[: self._most], self._arrived_bytes) for name, one in self._sources.items()
+            counts = self._tried or {
+                name: len(_first(one.arrived[: self._most], self._arrived_bytes)) for name, one in self._sources.items()
             }
-        for name, reader in self._in_place.items():
-            if self._taken.get(name) is None:
-                self._taken[name] = reader.take(self._most_bytes())
+            taken = {name: self._sources[name].arrived[:count] for name, count in counts.items()}
+        if self._tried is None:
+            self._taken = {name: reader.take(self._most_bytes()) for name, reader in self._in_place.items()}
         files = {name: some for name, some in self._taken.items() if some is not None}
         if not any(taken.values()) and not files and not self._marks_ahead():
             return None
@@ -206,11 +211,12 @@ class Intake:
             lateness = microseconds(source.lateness) if source.lateness else 0
             how, at_least = reader.how(lateness), arrived[name].at_least
             arrived[name] = Arrived((), reader.fields(ranges), at_least, ranges.ranges, how)
+        self._tried = counts
         record = self._log.commit(batch, arrived)
         if not self._log.is_own(record):
             self._go_on_after_another()
             return batch
-        self._taken = {}
+        self._taken, self._tried = {}, None
         for name, ranges in files.items():
             self._in_place[name].logged(ranges)
         with self._guard:
@@ -231,7 +237,7 @@ class Intake:
     def _take_positions(self) -> None:
         positions = last_positions(self._log, self._sources)
         with self._guard:
-            self._taken = {}
+            self._taken, self._tried = {}, None
             for name, at in positions.items():
                 turn = self._sources[name].turn + 1
                 self._sources[name] = _Source(
