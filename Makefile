@@ -2,6 +2,7 @@
 # make demo    set up, then kill half of an embedded Spark cluster while a stream runs on it
 # make test    set up, then lint, check types and run all tests
 # make lint    only ruff and mypy
+# make classes keep Spark's classes in a file that JVMs map: they start with half the CPU
 # make lock    write the lock files anew from pyproject.toml
 # make docs    build the site into out/site/, strictly
 # make wheel   build the wheel into dist/
@@ -22,7 +23,7 @@ demo: setup
 test: setup lint classes
 	@$(BIN)/python -m pytest -n 2 --dist loadscope
 
-# Spark's classes in a file that JVMs map: the tests start some hundred JVMs, each at half the CPU.
+# The tests start about a hundred JVMs.
 classes: setup
 	@$(BIN)/python -m holdfast.spark.class_archive --if-missing
 

@@ -510,6 +510,22 @@ def test_a_batch_that_was_tried_is_tried_again_as_it_was(how: str) -> None:
     assert not intake.pending
 
 
+def test_a_batch_without_rows_that_was_tried_does_not_hold_back_later_ones() -> None:
+    storage = Breaking()
+    one = log(storage)
+    ahead = [True]
+    intake = Intake(one, [S, T], marks_ahead=lambda: ahead[0])
+    storage.broken = "batches/000000000000"
+    with pytest.raises(OSError, match="broken"):
+        intake.make_batch()
+    storage.broken, ahead[0] = "", False
+    arrive(intake, one, 0, 1.0)
+    assert intake.make_batch() == 0
+    assert numbers(one, 0) == [[], []], "the batch as it was tried"
+    assert intake.make_batch() == 1
+    assert numbers(one, 1) == [[], [0]]
+
+
 def only(*names: str) -> Program:
     app = Application("x")
     for name in names:

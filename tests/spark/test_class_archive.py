@@ -97,3 +97,12 @@ def test_the_command_makes_one_where_there_is_none(
     archive_file(java, home).unlink()
     assert class_archive.main(["--if-missing"]) == 0, "tests are slower without it, and that is all"
     assert "no memory" in capsys.readouterr().err
+
+    def full() -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(class_archive, "make_archive", full)
+    assert class_archive.main(["--if-missing"]) == 0, "whatever the reason is"
+    assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(OSError, match="No space"):
+        class_archive.main([])

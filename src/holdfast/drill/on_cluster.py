@@ -75,8 +75,8 @@ class ClusterDrill:
         self._faults.mkdir()
         reads = asked.feed is DrillFeed.SOURCES and asked.strategy is not DrillStrategy.STRUCTURED_STREAMING
         self._input = ArrivingFiles(work / "in", given) if reads else None
-        self._played = threading.Event()  # the stream has ended, or was given up
-        self._over = threading.Event()  # the drill has
+        self._played = threading.Event()  # set when the stream has ended or was given up
+        self._over = threading.Event()  # set when the drill is over
         self._threads: list[threading.Thread] = []
 
     def run(self, cluster: EmbeddedCluster) -> tuple[list[Event], bool]:

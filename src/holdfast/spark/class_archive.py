@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from holdfast.errors import CheckFailed, HoldfastError
+from holdfast.errors import CheckFailed, HoldfastError, one_line
 from holdfast.spark.java import find_java_home
 
 DUMP_SECONDS = 600.0
@@ -160,17 +160,22 @@ def _record(folder: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make the archive; with `--if-missing` only where there is none, and nothing is wrong if it cannot be made."""
-    wanted = list(arguments) == ["--if-missing"]
-    if arguments and not wanted:
+    """Make the archive. `--if-missing`: only where there is none; a failure is one line, and the status is 0."""
+    if_missing = list(arguments) == ["--if-missing"]
+    if arguments and not if_missing:
         print("usage: python -m holdfast.spark.class_archive [--if-missing]", file=sys.stderr)  # noqa: T201
         return 2
     try:
-        if not wanted or find_archive(find_java_home(), spark_home()) is None:
+        if not if_missing or find_archive(find_java_home(), spark_home()) is None:
             make_archive()
     except HoldfastError as error:
         print(f"holdfast: {error}", file=sys.stderr)  # noqa: T201
-        return 0 if wanted else error.status
+        return 0 if if_missing else error.status
+    except Exception as error:
+        if not if_missing:
+            raise
+        line = one_line(f"{type(error).__name__}: {error}", 200)
+        print(f"holdfast: no class archive, JVMs start slower: {line}", file=sys.stderr)  # noqa: T201
     return 0
 
 

@@ -81,7 +81,7 @@ class FolderWatch:
                 self._failing = True
             # What cannot be looked at may take long to say so: that is no reason to come back late.
             took = time.monotonic() - began
-            pause = 1.0 if self._failing else max(self._reader.look_seconds, self._reader.rest * took)
+            pause = 1.0 if self._failing else max(self._reader.look_seconds, self._reader.pause_factor * took)
             if not self.reading:
                 with suppress(RuntimeError):
                     self._woke()

@@ -44,7 +44,7 @@ class FileReader:
     """Reads one source's folder."""
 
     what = "its folder"
-    look_seconds, rest = 0.1, 5.0  # a listing is work for this machine or for somebody's object storage
+    look_seconds, pause_factor = 0.1, 5.0  # a listing costs the file system, or object storage, a lot
 
     def __init__(
         self,

@@ -35,9 +35,9 @@ class InPlaceReader(Protocol):
     what: str
     """What it looks at, in a sentence: its folder, its topic."""
     look_seconds: float
-    """The time between two looks at least."""
-    rest: float
-    """And at least so many times as long as a look takes."""
+    """The shortest pause between two looks."""
+    pause_factor: float
+    """The pause after a look is at least the time that the look took, times this factor."""
 
     def begin(self, position: Mapping[str, Any]) -> None:
         """Begin, or begin anew, after the batch whose record has this position; empty: at the beginning."""

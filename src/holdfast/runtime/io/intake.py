@@ -105,7 +105,7 @@ class Intake:
         self._tried: dict[OperatorId, int] | None = None
         """How many micro-batches of each source it has then; None: it was not tried.
 
-        A failure leaves open whether the batch is logged: only the same batch, tried again, tells.
+        After a failed write the batch may be in the log or not. Writing the same batch again is right in both cases.
         """
         self._in_work: dict[BatchId, Mapping[OperatorId, int]] = {}
         """How many micro-batches of each source are in batches that may not be processed yet."""
@@ -188,14 +188,17 @@ class Intake:
     def make_batch(self) -> BatchId | None:
         """Make the next batch of what has arrived, and log it; None where nothing has."""
         with self._guard:
-            counts = self._tried or {
-                name: len(_first(one.arrived[: self._most], self._arrived_bytes)) for name, one in self._sources.items()
-            }
+            counts = self._tried
+            if counts is None:
+                counts = {
+                    name: len(_first(one.arrived[: self._most], self._arrived_bytes))
+                    for name, one in self._sources.items()
+                }
             taken = {name: self._sources[name].arrived[:count] for name, count in counts.items()}
         if self._tried is None:
             self._taken = {name: reader.take(self._most_bytes()) for name, reader in self._in_place.items()}
         files = {name: some for name, some in self._taken.items() if some is not None}
-        if not any(taken.values()) and not files and not self._marks_ahead():
+        if self._tried is None and not any(taken.values()) and not files and not self._marks_ahead():
             return None
         batch = BatchId(self._log.frontier + 1)
         arrived = {

@@ -197,7 +197,7 @@ class Topic:
         for asked, future in futures.items():
             try:
                 while not wait([future], timeout=0.02).done and time.monotonic() < deadline:
-                    self._admin.poll(0)  # errors of connections are told here; answers come by a thread of the client
+                    self._admin.poll(0)  # delivers connection errors; a thread of the client delivers answers
                     if self._last_error.refused:
                         break
                 found[asked] = future.result(timeout=0 if self._last_error.refused else 1.0)

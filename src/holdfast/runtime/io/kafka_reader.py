@@ -53,7 +53,7 @@ class KafkaReader:
     """Reads one source's topic."""
 
     what = "its topic"
-    look_seconds, rest = 0.02, 1.0  # one request, for which it mostly waits
+    look_seconds, pause_factor = 0.02, 1.0  # a look is one request for offsets
     unsettled = False
 
     def __init__(
