@@ -445,7 +445,8 @@ class Settings:
         "ingest.maxBatchesAhead",
         _whole(1),
         None,
-        "Batches that are logged ahead of the slowest live partition at most. None: twice cycle.batches.",
+        "Batches that are logged ahead of the slowest live partition at most. None: twice cycle.batches. "
+        "Where sources are read in place and the last batch took all they had, at most three.",
     )
     max_batches_behind: int = _setting(
         "ingest.maxBatchesBehind",
