@@ -218,7 +218,8 @@ def test_the_old_layout_is_run_until_it_is_settled(tmp_path: Path) -> None:
         run.feed(batch)
     asked: list[int] = []
 
-    def run_old() -> None:
+    def run_old(*, anew: bool) -> None:
+        assert not anew
         asked.append(1)
         start(tmp_path, app(4)).checkpoint()
 
@@ -230,6 +231,38 @@ def test_the_old_layout_is_run_until_it_is_settled(tmp_path: Path) -> None:
         run.feed(batch)
     run.close()
     assert rows(run, "threes") == never_changed(given, "threes")
+
+
+def test_a_checkpoint_that_cannot_be_read_is_taken_anew_by_the_old_layout(tmp_path: Path) -> None:
+    """A damaged file must not keep a run from changing: the old layout still has the state, or recovers it."""
+    given = batches(9, 6)
+    run = start(tmp_path, app(4))
+    for batch in given[:3]:
+        run.feed(batch)
+    run.checkpoint()
+    storage = FileStorage(tmp_path)
+    durable = storage.within("checkpoints")
+    damaged = [name for name in durable.list("") if "totals" in name]
+    assert damaged  # states of other operators are small, and in the log
+    durable.delete(damaged)
+    asked: list[bool] = []
+
+    def run_old(*, anew: bool) -> None:
+        asked.append(anew)
+        old = start(tmp_path, app(4))
+        old.feed({})
+        old.checkpoint()
+
+    with pytest.raises(BadInput, match="its last checkpoint cannot be read"):
+        start(tmp_path, app(2))
+    change_layout(storage, durable, Program(app(2)), run_old=run_old)
+    assert asked == [True]
+    run = start(tmp_path, app(2))
+    for batch in given[3:]:
+        run.feed(batch)
+    run.close()
+    for output in ("threes", "totals"):
+        assert rows(run, output) == never_changed(given, output)
 
 
 def two_sources(*, both: bool = True) -> hf.Application:

@@ -400,11 +400,12 @@ class InProcess:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _refuse_to_run_old(self) -> None:
+    def _refuse_to_run_old(self, *, anew: bool) -> None:
+        why = "its last checkpoint cannot be read" if anew else "there are batches after its last checkpoint"
         raise BadInput(
-            "changed its layout, and there are batches after its last checkpoint",
+            f"changed its layout, and {why}",
             where=f"application {self.program.name}",
-            remedy="run the application as it was, call checkpoint(), then change it",
+            remedy=f"run the application as it was, {'feed a batch, ' * anew}call checkpoint(), then change it",
         )
 
     def _store(self, node: NodeId) -> VersionStore:

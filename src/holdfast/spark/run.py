@@ -183,7 +183,7 @@ class SparkRun:
         functions = _portable_sinks(called)  # what cannot be sent is refused before the claim
         pickled(self._stagers(start, called))
 
-        def run_old() -> None:
+        def run_old(*, anew: bool) -> None:
             old = with_settings_of(_old_application(self.storage), app)
             _log_old(log)
             inner = SparkRun(
@@ -202,6 +202,8 @@ class SparkRun:
                 old_layout=True,
             )
             try:
+                if anew:
+                    inner.batch_log.append({})
                 inner.run()
                 inner.checkpoint()
             finally:

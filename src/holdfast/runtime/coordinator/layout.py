@@ -12,8 +12,8 @@ replayed for another. The generation is part of every output's key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
@@ -29,6 +29,17 @@ from holdfast.runtime.state.versions import Commit, VersionId
 from holdfast.runtime.times import Watermark, lowest
 from holdfast.runtime.worker.worker import SMALL_SNAPSHOT
 from holdfast.storage.storage import Storage
+
+
+class SnapshotLost(CheckFailed):
+    """A snapshot of the old layout's durable checkpoint is gone or damaged."""
+
+
+class RunOld(Protocol):
+    """Runs the old layout until everything is processed and out, and takes a durable checkpoint."""
+
+    def __call__(self, *, anew: bool) -> object:
+        """Run it. `anew`: its checkpoint cannot be read; log an empty batch first, so that another is taken."""
 
 
 def changes_of(storage: Storage, program: Program) -> Changes | None:
@@ -64,14 +75,15 @@ def change_layout(
     durable: Storage,
     program: Program,
     *,
-    run_old: Callable[[], object],
+    run_old: RunOld,
     driver: Mapping[str, Any] | None = None,
     application: bytes | None = None,
 ) -> None:
     """Let a run go on with another program, which `compare` has found to be compatible.
 
-    `run_old` runs the old layout until everything is processed and out and takes a durable checkpoint. `application` is
-    what the next change would run for that: it is kept before the run has this layout, for this driver may die then.
+    `application` is what the next change would run as the old layout: it is kept before the run has this layout, for
+    this driver may die then. Where a snapshot of the checkpoint is gone or damaged, the old layout recovers it, from
+    peers or from the checkpoint before, and takes another checkpoint.
     """
     tries = 3
     while True:
@@ -87,7 +99,7 @@ def change_layout(
                     where=storage.url,
                     remedy="start the application as it was before, stop it, then change it",
                 )
-            run_old()
+            run_old(anew=False)
             continue
         progress = Progress(storage, program.name, driver=driver)
         log = BatchLog(program.sources, program.name, storage, claim=progress.claim, generation=progress.generation)
@@ -96,12 +108,20 @@ def change_layout(
         check_changes(compare(progress.identity, describe(program)), where=storage.url)
         sources = [OperatorId(n) for n, one in progress.identity["operators"].items() if one["kind"] == "source"]
         if _settled(progress.machine, log.frontier) and log.fence(sources):
-            break
+            try:
+                machine = moved_state(progress, progress.identity, program, log, DurableSnapshotStore(durable))
+                break
+            except SnapshotLost:
+                tries -= 1
+                if tries < 0:
+                    raise
+                progress.end()
+                run_old(anew=True)
+                continue
         progress.end()
     kept = (
         None if application is None else keep_application(storage, application, progress.generation + 1, progress.claim)
     )
-    machine = moved_state(progress, progress.identity, program, log, DurableSnapshotStore(durable))
     progress.change(progress.generation + 1, describe(program), machine, kept)
     progress.end()
 
@@ -211,7 +231,7 @@ class _Moving:
         name = snapshot_name(self._run, partition, snapshot)
         data = snapshot.contents if snapshot.contents is not None else self._store.fetched(name)
         if data is None:
-            raise CheckFailed(
+            raise SnapshotLost(
                 "is not there any more", where=name, remedy="start the application as it was: it recovers it"
             )
         return decode_snapshot(data)

@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.errors import HoldfastError
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.runtime.coordinator.layout import (
+    RunOld,
     change_layout,
     changes_of,
     check_layout,
@@ -32,7 +33,7 @@ def open_run(
     program: Program,
     application: bytes,
     *,
-    run_old: Callable[[], object],
+    run_old: RunOld,
     driver: Mapping[str, Any],
     sign_seconds: float,
     take_over: bool = False,

@@ -74,7 +74,7 @@ class Starter:
             world.durable,
             program,
             str(recipe).encode(),
-            run_old=lambda: self._run_old(number, stores, generation),
+            run_old=lambda *, anew: self._run_old(number, stores, generation, anew=anew),
             driver={"host": f"host-{number}"},
             sign_seconds=SIGN_SECONDS,
             take_over=take_over,
@@ -87,7 +87,7 @@ class Starter:
             number, program, progress, stores if progress.generation == generation else dict.fromkeys(stores)
         )
 
-    def _run_old(self, number: int, stores: Mapping[NodeId, NodeFiles], generation: int) -> None:
+    def _run_old(self, number: int, stores: Mapping[NodeId, NodeFiles], generation: int, *, anew: bool) -> None:
         """Run the layout as it is to a durable checkpoint of everything that is logged."""
         world, last = self._world, last_driver(self._world.storage)
         if last is None:  # a slow listing, in which all records were replaced
@@ -120,6 +120,8 @@ class Starter:
         for folder in world.folders.values():
             folder.mend()
         inner.coordinator.resume_all()
+        if anew:
+            inner.coordinator.batch_log.append({})
         inner.coordinator.run()
         inner.coordinator.checkpoint()
         progress.end()
@@ -275,7 +277,7 @@ class Starter:
             cluster.join(there, capacity)
 
 
-def _never() -> None:
+def _never(*, anew: bool) -> None:
     raise CheckFailed("the old layout is not brought to its end by running it")
 
 
