@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId
-from holdfast.recovery.copies import copy_problems, keep_from
+from holdfast.recovery.copies import RETIRE_BATCHES, copy_problems, keep_from, wanted
 from holdfast.recovery.effects import (
     CopyDropped,
     CopyLeftOut,
@@ -16,10 +16,11 @@ from holdfast.recovery.effects import (
     Fence,
     NodesEvacuated,
     Promoted,
+    ReplicasChanged,
     RequestNodes,
     RollBack,
 )
-from holdfast.recovery.events import NodesLeaving, PartitionsReported
+from holdfast.recovery.events import NodesLeaving, PartitionsReported, ReplicasPlanned
 from holdfast.recovery.states import LIVE_STATES, PLACED_STATES, PartitionState
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.topology import Input, Operator, Partitioning, Topology
@@ -141,6 +142,70 @@ class TestByHand:
         assert copy_nodes(driven)["b"] != driven.node("b")
         assert driven.machine.state.epoch == epoch
         assert not driven.of(Fence)
+
+    def test_another_plan_starts_its_copies_before_it_stops_others(self) -> None:
+        driven = self.started(replicated("b"))
+        epoch = driven.machine.state.epoch
+        effects = driven.tell(ReplicasPlanned(tuple(parts("c")), "c is busier"))
+        assert [(one.start, one.stop) for one in effects if isinstance(one, ReplicasChanged)] == [
+            (tuple(parts("c")), tuple(parts("b")))
+        ]
+        assert set(copy_nodes(driven)) == {"b", "c"}, "the copy of b stays until that of c is level"
+        follow(driven, 3)
+        follow(driven, 4)
+        assert set(copy_nodes(driven)) == {"c"}
+        assert driven.machine.state.epoch == epoch, "without an epoch nothing pauses"
+
+    def test_what_a_plan_no_longer_has_goes_at_once_where_it_must(self) -> None:
+        driven = self.started(replicated("b"))
+        driven.tell(ReplicasPlanned(tuple(parts("c")), "less room", at_once=True))
+        assert set(copy_nodes(driven)) == {"c"}
+        driven.tell(ReplicasPlanned((), "no budget"))
+        assert copy_nodes(driven) == {}
+        assert driven.machine.state.copies.retiring == {}
+
+    def test_copies_that_retire_make_room_for_those_of_the_plan(self) -> None:
+        driven = Driven(chain("abc"), replicated(""), nodes={"n0": 2.5, "n1": 2.5})
+        full = max({"n0", "n1"}, key=[driven.node(p) for p in "abc"].count)
+        first, second = [p for p in "abc" if driven.node(p) == full]  # the other node has room for one more
+        driven.tell(ReplicasPlanned(tuple(parts(first)), "it is busier"))
+        for batch in range(3):
+            follow(driven, batch)
+        driven.checkpoint(2)
+        follow(driven, 3)
+        assert set(copy_nodes(driven)) == {first}
+        driven.tell(ReplicasPlanned(tuple(parts(second)), "it is busier"))
+        for batch in range(4, 8):
+            follow(driven, batch)
+        assert set(copy_nodes(driven)) == {second}
+
+    def test_copies_retire_after_a_while_where_those_of_the_plan_never_come_level(self) -> None:
+        driven = self.started(replicated("b"))
+        driven.tell(ReplicasPlanned(tuple(parts("c")), "c is busier"))
+        for batch in range(3, 3 + RETIRE_BATCHES + 2):
+            driven.cycle(batch)  # copies report nothing
+        assert part("b") not in driven.machine.state.copies.at
+        assert driven.machine.state.copies.retiring == {}
+
+    def test_a_copy_that_retires_still_takes_over(self) -> None:
+        driven = self.started(replicated("b"))
+        driven.tell(ReplicasPlanned(tuple(parts("c")), "c is busier"))
+        effects = driven.lose(str(driven.node("b")))
+        assert part("b") in [one.partition for one in effects if isinstance(one, Promoted)]
+        assert part("b") not in wanted(driven.machine.state)
+
+    def test_a_plan_of_what_is_not_deterministic_or_not_there_starts_nothing(self) -> None:
+        driven = self.started(replicated("a"), unsure="b")
+        effects = driven.tell(ReplicasPlanned((*parts("a b"), PartitionId(OperatorId("z"), 0)), "drawn"))
+        assert not [one for one in effects if isinstance(one, ReplicasChanged)]
+        assert set(copy_nodes(driven)) == {"a"}
+
+    def test_a_replica_is_never_on_its_primarys_node_and_a_line_says_so(self) -> None:
+        driven = Driven(chain("abc"), replicated("b"))
+        seen = {}
+        for effects in (driven.arrive({"n0": 10.0}), driven.cycle(0), driven.cycle(1)):
+            seen |= {one.partition: one.why for one in effects if isinstance(one, CopyLeftOut)}
+        assert seen == {part("b"): "the only node is n0, where its primary runs"}
 
     def test_a_level_copy_takes_over_and_nothing_rolls_back(self) -> None:
         driven = self.started(replicated("a b c"))

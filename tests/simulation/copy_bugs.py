@@ -96,7 +96,7 @@ def copy_of_what_is_not_deterministic(patch: Patch) -> None:
     """Partitions whose rows may differ have copies, too."""
 
     def wanted(state: Any) -> list[PartitionId]:
-        return list(state.graph.order) if state.settings.promotes and state.settings.replicas else []
+        return list(state.graph.order) if state.settings.promotes and state.copies.replicas else []
 
     patch.setattr(copies, "wanted", wanted)
 
@@ -125,6 +125,39 @@ def moved_without_an_epoch(patch: Patch) -> None:
     patch.setattr(CopyLifecycle, "_move_for_load", move)
 
 
+def replica_stays_that_the_plan_no_longer_has(patch: Patch) -> None:
+    """Copies that a new plan no longer has stay, though all of the plan are level."""
+    patch.setattr(copying, "retired", lambda state, without: [])
+    patch.setattr(copies, "RETIRE_BATCHES", 10**6)
+
+
+def started_again_in_the_same_epoch(patch: Patch) -> None:
+    """A copy that a plan stops and starts again is the one before, to all who go by node and epoch."""
+    patch.setattr(copies.Copies, "is_fresh", lambda self, partition, node, epoch: True)
+
+
+def started_replica_counts_as_level(patch: Patch) -> None:
+    """A copy that a new plan starts is taken to be where its primary is, before its state is there."""
+    right = RecoveryMachine._replicas_planned
+
+    def planned(self: RecoveryMachine, event: Any) -> None:
+        right(self, event)
+        for p, copy in self.state.copies.at.items():
+            if copy.state is copies.CopyState.BUILDING:
+                copy.state, copy.frontier = copies.CopyState.RUNNING, self.state.partitions[p].frontier
+
+    patch.setattr(RecoveryMachine, "_replicas_planned", planned)
+
+
+REPLAN_BUGS = tuple(
+    Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)
+    for one in (
+        replica_stays_that_the_plan_no_longer_has,
+        started_again_in_the_same_epoch,
+        started_replica_counts_as_level,
+    )
+)
+"""Of plans that change while a run goes on."""
 COPY_BUGS = tuple(
     Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)
     for one in (

@@ -15,12 +15,19 @@ from holdfast.simulation.recovery.late_sinks import has_late_sinks
 from holdfast.simulation.recovery.poison import is_poisoned
 from holdfast.simulation.recovery.poison_rows import has_poison_rows
 from holdfast.simulation.recovery.run import Outcome
-from holdfast.simulation.recovery.scene import freezes_at_fences, has_branches, has_copies, is_resident, moves_for_load
+from holdfast.simulation.recovery.scene import (
+    freezes_at_fences,
+    has_branches,
+    has_copies,
+    is_resident,
+    moves_for_load,
+    replans,
+)
 from holdfast.simulation.recovery.segment_scene import has_segments
 from holdfast.simulation.recovery.world import has_agents, reads_in_place
 from simulation.branch_bugs import BRANCH_BUGS
 from simulation.bugs import AGENT_BUGS, BUGS, Bug
-from simulation.copy_bugs import COPY_BUGS, MOVE_BUGS
+from simulation.copy_bugs import COPY_BUGS, MOVE_BUGS, REPLAN_BUGS
 from simulation.detection_bugs import DETECTION_BUGS
 from simulation.fence_bugs import FENCE_BUGS
 from simulation.file_bugs import FILE_BUGS
@@ -65,6 +72,7 @@ PLANTED = (
     *(Planted(bug, has_agents) for bug in (*AGENT_BUGS, *FRAGMENT_BUGS)),
     *(Planted(bug, has_copies) for bug in COPY_BUGS),
     *(Planted(bug, moves_for_load) for bug in MOVE_BUGS),
+    *(Planted(bug, replans) for bug in REPLAN_BUGS),
     *(Planted(bug, has_late_sinks) for bug in PUBLISHING_BUGS),
     *(Planted(bug, has_segments) for bug in SEGMENT_BUGS),
     *(Planted(bug, has_branches) for bug in BRANCH_BUGS),

@@ -14,16 +14,17 @@ import pytest
 import holdfast as hf
 from holdfast.errors import BadInput
 from holdfast.examples import EXAMPLES
-from holdfast.ids import NodeId
+from holdfast.ids import NodeId, PartitionId
 from holdfast.planning.replicas.budget import ReplicaBudget
 from holdfast.recovery.copies import level
 from holdfast.recovery.strategy import RecoveryStrategy
 from holdfast.runtime import run_in_process
 from holdfast.runtime.program import Program
 from holdfast.spark.pinned_jobs import executors_of
-from holdfast.spark.replicas import replicas_of
+from holdfast.spark.replicas import ChosenReplicas, PlannedReplicas, choose_replicas
 from holdfast.spark.run import SparkRun
 from holdfast.spark.settings import Settings
+from holdfast.topology import Topology, smallest_mc_tree_size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -177,7 +178,7 @@ class TestWhatIsAsked:
     program = Program(EXAMPLES["hashtags"].application())
 
     def test_nothing_by_default(self) -> None:
-        assert replicas_of(Settings(), self.program, INCREMENTAL) == ((), [])
+        assert choose_replicas(Settings(), self.program, INCREMENTAL) == ChosenReplicas()
 
     @pytest.mark.parametrize(
         ("text", "budget"),
@@ -192,21 +193,22 @@ class TestWhatIsAsked:
             Settings.of({"spark.holdfast.replicas.budget": text})
 
     def test_all_partitions_and_a_line_about_it(self) -> None:
-        found, lines = replicas_of(of(replicas_budget="1.0"), self.program, INCREMENTAL)
+        chosen = choose_replicas(of(replicas_budget="1.0"), self.program, INCREMENTAL)
+        found, lines = chosen.replicas, chosen.lines
         assert set(found) == set(self.program.partitions)
         assert "fidelity of 1.00" in lines[-1]
 
     def test_cores_bound_the_costs(self) -> None:
         topology = self.program.topology
         cores = float(topology.cost.sum()) * 0.6
-        found, _ = replicas_of(of(replicas_budget=f"{cores} cores"), self.program, INCREMENTAL)
+        found = choose_replicas(of(replicas_budget=f"{cores} cores"), self.program, INCREMENTAL).replicas
         assert 0 < topology.cost[topology.indices(found)].sum() <= cores
 
     def test_names_come_one_by_one_or_by_operator(self) -> None:
         first = self.program.partitions[0]
-        found, _ = replicas_of(of(replicas_partitions=(str(first.operator),)), self.program, INCREMENTAL)
+        found = choose_replicas(of(replicas_partitions=(str(first.operator),)), self.program, INCREMENTAL).replicas
         assert set(found) == {p for p in self.program.partitions if p.operator == first.operator}
-        found, _ = replicas_of(of(replicas_partitions=(str(first),)), self.program, INCREMENTAL)
+        found = choose_replicas(of(replicas_partitions=(str(first),)), self.program, INCREMENTAL).replicas
         assert found == (first,)
 
     @pytest.mark.parametrize(
@@ -219,18 +221,63 @@ class TestWhatIsAsked:
     )
     def test_bad_use_gets_one_line(self, given: dict[str, Any], words: str) -> None:
         with pytest.raises(BadInput, match=words) as refused:
-            replicas_of(of(**given), self.program, INCREMENTAL)
+            choose_replicas(of(**given), self.program, INCREMENTAL)
         assert "\n" not in str(refused.value)
 
     def test_source_replay_has_no_use_for_them(self) -> None:
         with pytest.raises(BadInput, match="of no use"):
-            replicas_of(of(replicas_budget="1.0"), self.program, RecoveryStrategy.SOURCE_REPLAY)
+            choose_replicas(of(replicas_budget="1.0"), self.program, RecoveryStrategy.SOURCE_REPLAY)
 
     def test_what_is_not_deterministic_is_refused_by_name_and_left_out_of_plans(self) -> None:
         program = nondeterministic()
         with pytest.raises(BadInput, match=r"drawn\[0\] is not deterministic"):
-            replicas_of(of(replicas_partitions=("drawn",)), program, INCREMENTAL)
-        found, lines = replicas_of(of(replicas_budget="1.0"), program, INCREMENTAL)
-        assert [str(p) for p in found] == ["words[0]"]
+            choose_replicas(of(replicas_partitions=("drawn",)), program, INCREMENTAL)
+        chosen = choose_replicas(of(replicas_budget="1.0"), program, INCREMENTAL)
+        lines = chosen.lines
+        assert [str(p) for p in chosen.replicas] == ["words[0]"]
         assert "no replica of" in lines[0]
         assert "after[0]" in lines[0]
+
+    def test_a_plan_with_a_margin_that_would_flap_is_refused(self) -> None:
+        with pytest.raises(BadInput, match=r"replicas\.margin.*leave no room between them"):
+            choose_replicas(of(replicas_budget="1.0", replicas_margin=0.2), self.program, INCREMENTAL)
+
+    def test_a_budget_follows_rates_and_names_do_not(self) -> None:
+        budget = choose_replicas(of(replicas_budget="0.5"), self.program, INCREMENTAL)
+        assert budget.rules is not None
+        assert budget.rules.budget == ReplicaBudget(share=0.5)
+        still = choose_replicas(of(replicas_budget="0.5", replicas_adapt_seconds=0.0), self.program, INCREMENTAL)
+        assert still.replicas == budget.replicas
+        assert still.following(Settings(), log=print) is None
+        first = self.program.partitions[0]
+        assert choose_replicas(of(replicas_partitions=(str(first),)), self.program, INCREMENTAL).rules is None
+
+    def test_the_replicas_of_a_joint_plan_run_and_those_of_a_budget_go_before_them(self) -> None:
+        every = tuple(self.program.partitions)
+        plan = PlannedReplicas(every, every[:1])
+        found = choose_replicas(Settings(), self.program, INCREMENTAL, plan=plan)
+        assert set(found.replicas) == set(every)
+        assert found.rules is not None
+        assert found.rules.fixed == every[:1]
+        assert found.rules.budget == ReplicaBudget(count=len(every) - 1)
+        by_hand = choose_replicas(of(replicas_budget="0.5"), self.program, INCREMENTAL, plan=plan)
+        assert len(by_hand.replicas) < len(every)
+        with pytest.raises(BadInput, match=r"plan.*replicas need tasks that stay"):
+            choose_replicas(of(exchange="shuffle"), self.program, INCREMENTAL, plan=plan)
+
+    def test_a_start_plans_by_the_rates_that_were_measured_before(self) -> None:
+        app = hf.Application("visits")
+        visits = app.source("visits", schema="ts double, page string", event_time="ts", parallelism=4)
+        visits.filter("page = 'a'").output("pages")
+        program = Program(app)
+        topology = program.topology
+        (source,) = [one for one in topology.operators if one.is_source]
+        for busy in range(source.parallelism):
+            weights = tuple(100.0 if n == busy else 1.0 for n in range(source.parallelism))
+            measured = Topology(
+                topology.name, [replace(one, weights=weights) if one is source else one for one in topology.operators]
+            )
+            tree = smallest_mc_tree_size(topology)
+            found = choose_replicas(of(replicas_budget=f"{tree}"), program, INCREMENTAL, measured=measured)
+            assert PartitionId(source.id, busy) in found.replicas
+            assert "by the rates measured before" in found.lines[-1]

@@ -62,7 +62,7 @@ def clock() -> float:
 
 
 def test_targets_become_settings_and_promises_of_what_is_executed() -> None:
-    plan = plan_for_run(targets(recovery={5: 30}, survive=1, replicas=1), chain(), None, nodes=4, clock=clock)
+    plan = plan_for_run(targets(recovery={5: 30}, survive=1, replicas=3), chain(), None, nodes=4, clock=clock)
     assert plan is not None
     changed, remarks = plan.applied(Settings(), {})
     assert (changed.checkpoint_seconds, changed.checkpoint_batches) == (plan.interval, NEVER)
@@ -70,7 +70,12 @@ def test_targets_become_settings_and_promises_of_what_is_executed() -> None:
     assert int(4 * changed.store_tolerate_node_loss) == plan.document["fragments"]["parity"]
     assert remarks == []
     assert all(one["predicted"] <= 30 for one in plan.predicted if one["what"] == "recovery")
-    assert any("replicas are not executed yet: a budget of 1 is unused" in line for line in plan.lines)
+    assert plan.replicas is not None
+    assert len(plan.replicas.partitions) == 3
+    assert [one["target"] for one in plan.predicted if one["what"] == "fidelity"] == [None]
+    less = plan_for_run(targets(replicas=1), chain(), None, nodes=4, clock=clock)
+    assert less is not None
+    assert "a budget of 1 replica keeps no output alive" in less.lines[-1]
     event = plan.event()
     assert event["predicted"] == [dict(one) for one in plan.predicted]
     assert json.loads(json.dumps(event)) == event

@@ -35,7 +35,7 @@ _MOST_QUERIES = 20
     type=click.FloatRange(0),
     help="Partitions that may run twice: a share below 1, or a number.",
 )
-@click.option("--executable", is_flag=True, help="One segment and no replicas: a run executes all of it.")
+@click.option("--executable", is_flag=True, help="One segment, as `run --plan auto` plans.")
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),
@@ -92,7 +92,7 @@ def auto(
         cores=cores,
     )
     begin = time.perf_counter()
-    kind = {"one_segment": executable, "replicas": not executable}
+    kind = {"one_segment": executable}
     with solver_messages_on_stderr():
         require_room(topology, targets, assumed)
         model = JointModel(topology, targets, assumed)

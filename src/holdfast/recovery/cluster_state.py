@@ -177,7 +177,7 @@ class ClusterState:
         """Rows that operators cannot take and that are left out, of batches that may be processed again."""
         self.wanted: dict[PartitionId, NodeId] = {}
         """Where people want lost partitions to go; it holds where the plan's bounds allow it."""
-        self.copies = Copies(lag=self.settings.replica_lag)
+        self.copies = Copies(lag=self.settings.replica_lag, replicas=self.settings.replicas)
         """Second live copies of partitions; a driver that starts again builds them anew."""
         self.branches = Branches(dict(tentative or {}), away=set(graph.order))
         """Tentative outputs, and what they come from."""
@@ -242,7 +242,8 @@ class ClusterState:
         # A copy starts from the checkpoint, and where it takes over nobody rolls back. A branch begins where live
         # partitions stand: these do not roll back either.
         settings = self.settings
-        copied = bool(settings.replicas or self.copies.leaving or self.copies.moving)
+        copies = self.copies
+        copied = bool(copies.replicas or copies.retiring or copies.leaving or copies.moving)
         has_copies = settings.promotes and (copied or bool(settings.tentative))
         for p in self.in_state(LIVE_STATES):
             mine = self.partitions[p]

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 FIRST_PAUSE = 2
 """Batches that are logged before a copy that was dropped is built again; twice as many each time."""
 LONGEST_PAUSE = 64
+RETIRE_BATCHES = 64
+"""Batches for which copies that a new plan no longer has stay at most while those of the plan are built."""
 FIRST_STAY = 64
 """Batches for which a partition that has moved for load stays where it is; twice as many each time."""
 
@@ -77,6 +79,11 @@ class Copies:
     """Those of them with nothing left on them."""
     moving: dict[PartitionId, NodeId] = field(default_factory=dict)
     """Partitions that move for load, and where to: together, once the copies of all of them are level."""
+    replicas: tuple[PartitionId, ...] = ()
+    """Partitions that the plan in place gives a copy, the most valuable first."""
+    retiring: dict[PartitionId, BatchId] = field(default_factory=dict)
+    """Partitions that the plan no longer has: their copies stay until those of the plan are level, at the latest until
+    this batch is logged."""
     domain_of: Callable[[NodeId], str | None] = lambda node: None
     """The failure domain of a node, where it is known."""
     _had: dict[tuple[PartitionId, NodeId], Epoch] = field(default_factory=dict)
@@ -143,8 +150,23 @@ def wanted(state: ClusterState) -> list[PartitionId]:
     """Return the partitions that are to have a copy, the most pressing first: moves, then the plan's replicas."""
     if not state.settings.promotes:
         return []
-    found = dict.fromkeys([*to_move(state), *state.copies.moving, *state.settings.replicas])
+    copies = state.copies
+    stays = [p for p in copies.retiring if p in copies.at]  # none that is gone is built again
+    found = dict.fromkeys([*to_move(state), *copies.moving, *copies.replicas, *stays])
     return [p for p in found if state.graph.deterministic(p)]
+
+
+def retired(state: ClusterState, without: Collection[PartitionId]) -> list[PartitionId]:
+    """Return the partitions whose copies, which the plan no longer has, may go now.
+
+    That is when all copies of the plan are level, one of them finds no place (`without`), or it has taken too long: a
+    change of plan leaves no time with less than the plan before, and what it costs meanwhile has an end.
+    """
+    copies = state.copies
+    ready = level(state)
+    planned = [p for p in copies.replicas if state.graph.deterministic(p)]
+    done = all(p in ready for p in planned) or any(p in without for p in planned)
+    return [p for p, until in copies.retiring.items() if done or p not in copies.at or state.logged >= until]
 
 
 def to_build(

@@ -7,24 +7,35 @@ are nodes that have too much to do (`recovery.rebalancing` says by which partiti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.ids import BatchId, NodeId, PartitionId
 from holdfast.recovery.cluster_state import ClusterState, Start, batch_of
 from holdfast.recovery.copies import (
+    RETIRE_BATCHES,
     Copy,
     CopyState,
     inputs_kept,
     level,
     needs,
     promotable,
+    retired,
     to_build,
     to_move,
     to_yield,
     useless,
 )
-from holdfast.recovery.effects import CopyDropped, CopyLeftOut, CopyLevel, CopyPlaced, Effect, NodesEvacuated, Promoted
+from holdfast.recovery.effects import (
+    CopyDropped,
+    CopyLeftOut,
+    CopyLevel,
+    CopyPlaced,
+    Effect,
+    NodesEvacuated,
+    Promoted,
+    ReplicasChanged,
+)
 from holdfast.recovery.rebalancing import moves_for_load
 from holdfast.recovery.states import Cause, PartitionState
 
@@ -79,12 +90,35 @@ class CopyLifecycle:
     def tend(self) -> None:
         """Drop what is of no use, finish moves that can be finished, build what is wanted and fits."""
         self.restart()
+        for p in retired(self._state, self._without):
+            del self._state.copies.retiring[p]
         self.drop_useless()
         for p in to_yield(self._state):
             self.drop(p, f"{self._state.copies.at[p].node} has no room for it")
         self._finish_moves()
         self._consider_load()
         self._build()
+
+    def replan(self, replicas: Sequence[PartitionId], why: str, *, at_once: bool) -> bool:
+        """Let other partitions have copies from now on; say whether that is a change.
+
+        Copies that are no longer planned go when the new ones are level, or `at_once`.
+        """
+        state, copies = self._state, self._state.copies
+        planned = tuple(p for p in dict.fromkeys(replicas) if p in state.partitions and state.graph.deterministic(p))
+        before, copies.replicas = copies.replicas, planned
+        start = tuple(p for p in planned if p not in before)
+        stop = tuple(p for p in before if p not in planned)
+        if at_once or not planned:
+            copies.retiring.clear()
+        elif start:
+            until = BatchId(state.logged + RETIRE_BATCHES)
+            copies.retiring.update({p: until for p in stop if p in copies.at})
+        for p in planned:
+            copies.retiring.pop(p, None)
+        if start or stop:
+            self._emit(ReplicasChanged(start, stop, why))
+        return bool(start or stop)
 
     # -- building ------------------------------------------------------------------------------------------------------
 

@@ -154,6 +154,15 @@ class CopyLeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicasChanged:
+    """The plan of replicas has changed: who gets a copy, who has one no longer, and why."""
+
+    start: tuple[PartitionId, ...]
+    stop: tuple[PartitionId, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Promoted:
     """A copy has taken its primary's place, with everything up to a batch."""
 
@@ -242,6 +251,7 @@ Effect: TypeAlias = (
     | CopyLevel
     | CopyDropped
     | CopyLeftOut
+    | ReplicasChanged
     | Promoted
     | NodesEvacuated
     | WentTentative

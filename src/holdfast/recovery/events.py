@@ -145,6 +145,17 @@ class TentativeChosen:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicasPlanned:
+    """Other partitions than before are to have a second copy: rates have changed, or the budget has."""
+
+    replicas: tuple[PartitionId, ...]
+    """The most valuable first."""
+    why: str
+    at_once: bool = False
+    """Whether copies that are no longer planned go at once, and not when the others are level."""
+
+
+@dataclass(frozen=True, slots=True)
 class RowsQuarantined:
     """Rows of a batch are to be left out from now on, by every execution: an operator cannot take them."""
 
@@ -174,6 +185,7 @@ Event: TypeAlias = (
     | CostsMeasured
     | QueriesParked
     | QueriesResumed
+    | ReplicasPlanned
     | RowsQuarantined
     | TentativeChosen
     | Timer

@@ -62,6 +62,7 @@ from holdfast.recovery.events import (
     PartitionsReported,
     QueriesParked,
     QueriesResumed,
+    ReplicasPlanned,
     RestoreFailed,
     RowsQuarantined,
     StateMissing,
@@ -110,6 +111,7 @@ class RecoveryMachine:
             CostsMeasured: self._costs_measured,
             QueriesParked: self._queries_parked,
             QueriesResumed: self._queries_resumed,
+            ReplicasPlanned: self._replicas_planned,
             RowsQuarantined: self._rows_quarantined,
             TentativeChosen: self._tentative_chosen,
             Timer: self._timer,
@@ -155,6 +157,10 @@ class RecoveryMachine:
         if fresh:
             self.state.awaited += len(fresh)
             self._effects.append(RequestNodes(len(fresh)))
+            self._copies.tend()
+
+    def _replicas_planned(self, event: ReplicasPlanned) -> None:
+        if self._copies.replan(event.replicas, event.why, at_once=event.at_once):
             self._copies.tend()
 
     def _state_missing(self, event: StateMissing) -> None:

@@ -40,7 +40,7 @@ def moves_for_load(state: ClusterState) -> dict[PartitionId, NodeId]:
     for p, node in [*at.items(), *copies.placement.items()]:
         if node in load:
             load[node] += cost[p]
-    stays = {p for p in at if p in copies.at or p in settings.replicas or not _may_move(state, p)}
+    stays = {p for p in at if p in copies.at or p in copies.replicas or not _may_move(state, p)}
 
     def share(node: NodeId, more: float = 0.0) -> float:
         return (load[node] + more) / room[node]

@@ -44,7 +44,8 @@ class RecoverySettings:
     buffer_bytes: float = math.inf
     """What all outboxes may hold during a recovery before the least valuable live queries pause."""
     replicas: tuple[PartitionId, ...] = ()
-    """Partitions that have a second live copy, the most valuable first; every outbox is kept to the checkpoint then."""
+    """Partitions that have a second live copy, the most valuable first, until a later plan says otherwise; every outbox
+    is kept to the checkpoint then."""
     replica_lag: int = 16
     """A copy may hold outboxes back by so many batches behind the checkpoint; beyond, it is dropped and built again."""
     move_above: float = math.inf

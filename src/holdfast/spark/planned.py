@@ -1,9 +1,10 @@
 """The plan that a run executes: from targets, from a plan's file, or from `auto`. Runs on the driver, before a start.
 
-What a run executes of a joint plan today: segments with their checkpoint intervals, the backups, and the code, as the
-share of nodes whose loss a checkpoint survives, so that the ring may grow and shrink. What it does not execute
-(replicas) is a line at the start. Settings that somebody has set go before the plan, and a line says so. A plan of
-segments only, or of backups only, is executed too: the rest is as the settings say, and nothing is promised.
+What a run executes of a joint plan: segments with their checkpoint intervals, the backups, the replicas, and the code,
+as the share of nodes whose loss a checkpoint survives, so that the ring may grow and shrink. Replicas follow measured
+rates from then on, but for those that recovery times rest on. Settings that somebody has set go before the plan, and a
+line says so. A plan of segments only, or of backups only, is executed too: the rest is as the settings say, and nothing
+is promised.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from typing import Any
 from holdfast.errors import BadInput
 from holdfast.ids import PartitionId
 from holdfast.planning.joint.conflicts import refuse, require_room
-from holdfast.planning.joint.explaining import as_executed, not_executed, plan_document, promises_of, read_plan
+from holdfast.planning.joint.explaining import as_executed, plan_document, promises_of, read_plan
 from holdfast.planning.joint.model import JointModel, JointPlan
-from holdfast.planning.joint.search import plan_jointly
+from holdfast.planning.joint.search import plan_jointly, replica_mask
 from holdfast.planning.joint.targets import Targets, assumptions_of
 from holdfast.runtime.coordinator.profile_records import last_profile
 from holdfast.spark.planned_segments import NEVER, PlannedSegments, planned_segments, read_segments
+from holdfast.spark.replicas import PlannedReplicas
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.storage.storage import Storage
-from holdfast.topology import Topology, fingerprint, from_document, require_made_for
+from holdfast.topology import Topology, fingerprint, from_document, require_made_for, smallest_mc_tree_size
 from holdfast.wording import counted
 
 AUTO = "auto"
@@ -52,6 +54,7 @@ class RunPlan:
     lines: tuple[str, ...]
     """For people: what is planned, and what is not executed."""
     segments: PlannedSegments = field(default_factory=PlannedSegments)
+    replicas: PlannedReplicas | None = None
 
     def applied(self, settings: Settings, given: Mapping[str, str]) -> tuple[Settings, list[str]]:
         """Return the settings with the plan's; what somebody has set stays, with a line about it."""
@@ -71,6 +74,8 @@ class RunPlan:
         kept += sorted(fixed)
         if f"{PREFIX}retention" in given:
             kept.append(f"{PREFIX}retention")
+        if self.replicas is not None and self.replicas.partitions and f"{PREFIX}replicas.budget" in given:
+            kept.append(f"{PREFIX}replicas.budget")
         line = f"set by hand, so not as planned, and promises may not hold: {', '.join(kept)}"
         return replace(settings, **changed), [line] if kept else []
 
@@ -88,6 +93,7 @@ class RunPlan:
             "interval_seconds": self.interval,
             "segments": self.segments.described(),
             "backups": sorted(str(p) for p in self.backups or ()),
+            "replicas": [str(p) for p in (self.replicas.partitions if self.replicas else ())],
             "fragments": document["fragments"],
             "not_executed": document["executed"]["not_executed"],
             "predicted": [dict(one) for one in self.predicted],
@@ -143,15 +149,15 @@ def _made(
         assumed = assumed.given(nodes=nodes)
     require_room(topology, wanted, assumed)
     model = JointModel(topology, wanted, assumed)
-    # What is not executed must not be what keeps a target.
-    found = plan_jointly(model, clock=clock, seconds=PLAN_SECONDS, one_segment=True, replicas=False)
+    found = plan_jointly(model, clock=clock, seconds=PLAN_SECONDS, one_segment=True)
     if not found.keeps_targets:
-        raise refuse(topology, wanted, assumed, clock, finished=found.finished, one_segment=True, replicas=False)
+        raise refuse(topology, wanted, assumed, clock, finished=found.finished, one_segment=True)
     made = _run_plan(model, found.plan, measured)
-    if wanted.replicas:
-        made = replace(
-            made, lines=(*made.lines, f"replicas are not executed yet: a budget of {wanted.replicas:g} is unused")
-        )
+    budget = wanted.replica_budget(len(topology))
+    if budget and made.replicas is not None and not made.replicas.partitions:
+        least = smallest_mc_tree_size(topology)
+        line = f"a budget of {counted(budget, 'replica')} keeps no output alive, so none is started: the smallest tree "
+        made = replace(made, lines=(*made.lines, f"{line}from sources to an output has {least} partitions"))
     return made
 
 
@@ -215,6 +221,7 @@ def _run_plan(model: JointModel, plan: JointPlan, measured: Mapping[str, Any] | 
         [name for name, anchor in zip(operators, executed.anchors.tolist(), strict=True) if anchor],
         dict(zip(operators, executed.interval.tolist(), strict=True)),
     )
+    replicas = _replicas(model, plan)
     many = len(segments.segments.names)
     how_often = f"a checkpoint every {executed.interval.min():.3g} s"
     if many > 1:
@@ -222,9 +229,8 @@ def _run_plan(model: JointModel, plan: JointPlan, measured: Mapping[str, Any] | 
             f"{many} segments, a checkpoint every {executed.interval.min():.3g} to {executed.interval.max():.3g} s"
         )
     lines = [
-        f"plan: {how_often}, {len(backups)} backups, fragments {code}; "
+        f"plan: {how_often}, {len(backups)} backups, {len(replicas.partitions)} replicas, fragments {code}; "
         f"predicted: all queries back within {slowest:.3g} s, overhead {evaluated.overhead:.2%}",
-        *not_executed(plan, model),
     ]
     return RunPlan(
         document=plan_document(model, plan, measured),
@@ -235,4 +241,13 @@ def _run_plan(model: JointModel, plan: JointPlan, measured: Mapping[str, Any] | 
         predicted=promises,
         lines=tuple(lines),
         segments=segments,
+        replicas=replicas,
     )
+
+
+def _replicas(model: JointModel, plan: JointPlan) -> PlannedReplicas:
+    """Return a plan's replicas; those that are not for fidelity are there for recovery times, and stay."""
+    for_fidelity = replica_mask(model.topology, int(plan.replicas.sum()))
+    fixed = model.topology.partitions([int(p) for p in (plan.replicas & ~for_fidelity).nonzero()[0]])
+    every = model.topology.partitions([int(p) for p in plan.replicas.nonzero()[0]])
+    return PlannedReplicas(tuple(every), tuple(fixed))

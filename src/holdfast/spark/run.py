@@ -34,7 +34,7 @@ from holdfast.runtime.coordinator.opening import open_run, sweep_after_start
 from holdfast.runtime.coordinator.outputs import aside_folder, name_sinks, on_nodes, stagers_of
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.parking import ErrorSettings
-from holdfast.runtime.coordinator.profile_records import ProfileRecords
+from holdfast.runtime.coordinator.profile_records import ProfileRecords, measured_topology
 from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.runtime.coordinator.publishing import PublishSettings
 from holdfast.runtime.coordinator.requests import ResumeRequests, TentativeRequests
@@ -52,7 +52,7 @@ from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.pinned_jobs import task_cpus
 from holdfast.spark.planned_segments import PlannedSegments, segment_lines
 from holdfast.spark.process_memory import megabytes_of
-from holdfast.spark.replicas import replicas_of
+from holdfast.spark.replicas import ChosenReplicas, PlannedReplicas, choose_replicas
 from holdfast.spark.requirements import check_requirements
 from holdfast.spark.resident_backend import ResidentBackend
 from holdfast.spark.run_context import RunContext
@@ -120,6 +120,7 @@ class SparkRun:
         ready: Callable[[int, int | None], object] = lambda count, wanted: None,
         backups: frozenset[PartitionId] | None = None,
         segments: PlannedSegments | None = None,
+        replicas: PlannedReplicas | None = None,
     ) -> None:
         """Begin, or go on where an earlier driver left off: `directory` is on storage that every node reaches.
 
@@ -134,7 +135,7 @@ class SparkRun:
         asks for replacements of lost ones. The nodes' agents are pinged with the secret in `secret_file`. Executors on
         hosts that `admits` says no to stand by until it says yes. `log` gets a line for people, `emit` every event, as
         values; `ready` how many nodes can work, of how many. `backups` are those of a plan, in the place of the
-        setting's, and `segments` a plan's.
+        setting's, `segments` and `replicas` a plan's.
         """
         for hint in check_requirements(spark):
             log(hint)
@@ -167,9 +168,17 @@ class SparkRun:
             _portable(app),
             recovery or _recovery(chosen, self.program, old_layout=old_layout, backups=backups),
         )
+        twice = ChosenReplicas()
         if not old_layout:
-            replicas, lines = replicas_of(chosen, self.program, planned.strategy)
-            planned = replace(planned, replicas=replicas, replica_lag=chosen.replicas_lag)
+            twice = choose_replicas(
+                chosen,
+                self.program,
+                planned.strategy,
+                measured=measured_topology(self.storage, self.program.topology),
+                plan=replicas,
+            )
+            lines = list(twice.lines)
+            planned = replace(planned, replicas=twice.replicas, replica_lag=chosen.replicas_lag)
             if backups is not None:
                 planned = replace(planned, backup_partitions=backups)
             if segments is not None:
@@ -291,6 +300,7 @@ class SparkRun:
             requests=ResumeRequests(self.storage),
             choices=TentativeRequests(self.storage),
             profiles=ProfileRecords(self.storage, progress.claim),
+            replica_plans=twice.following(chosen, log=log),
             expiry=expiry_of(
                 self.storage,
                 self._sinks.values(),
@@ -304,7 +314,7 @@ class SparkRun:
             emit=emit,
             log=log,
         )
-        self._held.callback(self.coordinator.outputs.publishing.close)
+        self._held.callback(self.coordinator.close)
         sweep_after_start(self.storage, durable, progress, self.coordinator.state)
         for name in stagers:
             self._sinks[name].sweep_staged()
@@ -427,7 +437,7 @@ class SparkRun:
                 f"the sink of {key.query} has not returned from batch {key.batch}: it is left to itself, and the next "
                 "start publishes the batch"
             )
-        publishing.close()
+        self.coordinator.close()
         self.backend.stop()
         if self._keep_alive is not None:
             self._keep_alive.close()

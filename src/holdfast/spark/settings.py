@@ -340,6 +340,31 @@ class Settings:
         16,
         "Batches that a slow replica may hold outboxes back behind the checkpoint; beyond, it is built again.",
     )
+    replicas_adapt_seconds: float = _setting(
+        "replicas.adaptSeconds",
+        _seconds,
+        60.0,
+        "How often the plan of replicas is compared with the rates as measured, while nothing is lost; 0: it stays as "
+        "it was at the start.",
+    )
+    replicas_tolerance: float = _setting(
+        "replicas.tolerance",
+        _share,
+        0.10,
+        "The plan of replicas stays while it lacks no more than this share of the fidelity that a new one would have.",
+    )
+    replicas_margin: float = _setting(
+        "replicas.margin",
+        _share,
+        0.03,
+        "A change of the plan of replicas is the cheapest one to within this share of a new plan; below the tolerance.",
+    )
+    replicas_patience: int = _setting(
+        "replicas.patience",
+        _whole(1),
+        3,
+        "So many comparisons in a row must find the plan of replicas lacking before it is changed.",
+    )
     tentative_outputs: tuple[str, ...] = _setting(
         "tentative.outputs",
         _some_names,

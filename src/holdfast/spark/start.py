@@ -228,6 +228,7 @@ def launch(
             ready=progress.nodes_ready,
             backups=None if planned is None or f"{PREFIX}retention" in by_hand else planned.backups,
             segments=None if planned is None else planned.executed_segments(by_hand),
+            replicas=None if planned is None else planned.replicas,
         )
         held.callback(running.close)
         events = EventFile(_events_folder(place, relay.log) / "events.jsonl")

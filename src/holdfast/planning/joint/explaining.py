@@ -1,7 +1,7 @@
 """A joint plan in words and numbers: what it costs, what it promises, what it cannot promise. Pure; runs anywhere.
 
 `plan_document` is what `holdfast plan auto --json` prints and what a run reads; `read_plan` makes a plan of it again.
-Whatever a run does not execute yet (replicas) is evaluated, and `as_executed` is the plan with what it does.
+`as_executed` is the plan as a run executes it: inputs of anchors are stored with their senders' checkpoints.
 """
 
 from __future__ import annotations
@@ -27,19 +27,8 @@ _AT_ONCE = 512
 
 
 def as_executed(plan: JointPlan, model: JointModel) -> JointPlan:
-    """Return what a run executes of a plan today: segments, backups, fragments.
-
-    Inputs of anchors are stored with their senders' checkpoints.
-    """
-    return replace(plan, replicas=np.zeros(len(plan.replicas), bool), stored_with_checkpoints=True)
-
-
-def not_executed(plan: JointPlan, model: JointModel) -> list[str]:
-    """Return what of a plan no run executes yet, a line each."""
-    found = []
-    if count := int(plan.replicas.sum()):
-        found.append(f"replicas are not executed yet: {count} planned, none is started")
-    return found
+    """Return what a run executes of a plan: all of it, inputs of anchors stored with their senders' checkpoints."""
+    return replace(plan, stored_with_checkpoints=True)
 
 
 def query_seconds(model: JointModel, seconds: Floats) -> Floats:
@@ -128,7 +117,7 @@ def plan_document(
         "downtime": _short(evaluated.downtime),
         "executed": {
             "interval_seconds": _short(executed.interval.min()),
-            "not_executed": not_executed(plan, model),
+            "not_executed": [],
             "promises": promises_of(model, executed, model.evaluate(executed)),
         },
         "cannot_promise": cannot_promise(model, plan),
@@ -188,7 +177,7 @@ def explanation(model: JointModel, plan: JointPlan, evaluated: Evaluation) -> li
         value = LossModel(topology).value_of(np.flatnonzero(plan.replicas).tolist())
         twice = [str(p) for p in topology.partitions(np.flatnonzero(plan.replicas).tolist())]
         lines.append(f"replicas: {_some(twice)}; fidelity {value:.3g} when everything else is lost")
-    return [*lines, *not_executed(plan, model)]
+    return lines
 
 
 def cannot_promise(model: JointModel, plan: JointPlan) -> list[str]:
@@ -301,7 +290,6 @@ __all__ = [
     "as_executed",
     "cannot_promise",
     "explanation",
-    "not_executed",
     "plan_document",
     "promises_of",
     "query_seconds",

@@ -75,17 +75,15 @@ class Search:
         seconds: float = DEFAULT_SECONDS,
         *,
         one_segment: bool = False,
-        replicas: bool = True,
     ) -> None:
-        """`one_segment`: only sources are anchors, and `replicas` none: what a run executes today."""
+        """`one_segment`: only sources are anchors."""
         self.model, self._clock, self._until = model, clock, clock() + seconds
         self.looked_at, self.finished = 0, True
         self.notes: list[str] = []
         size = len(model.topology.operators)
         self.anchorable = np.zeros(0, np.int64) if one_segment else np.flatnonzero(~model.sources)
         self.keepable = np.array([n for n in range(size) if not model.sinks[model.own(n)].all()], np.int64)
-        budget = model.targets.replica_budget(len(model.topology)) if replicas else 0
-        self.replicas = replica_mask(model.topology, budget)
+        self.replicas = replica_mask(model.topology, model.targets.replica_budget(len(model.topology)))
         self._best: tuple[JointPlan, Evaluation] | None = None
 
     @property
@@ -271,10 +269,9 @@ def plan_jointly(
     clock: Callable[[], float],
     seconds: float = DEFAULT_SECONDS,
     one_segment: bool = False,
-    replicas: bool = True,
 ) -> Planned:
     """Return the best joint plan found within so many seconds; it may miss targets (`keeps_targets`)."""
-    return Search(model, clock, seconds, one_segment=one_segment, replicas=replicas).run()
+    return Search(model, clock, seconds, one_segment=one_segment).run()
 
 
 def one_after_the_other(

@@ -5,10 +5,11 @@ A budget is written as people say it: `12` (replicas), `0.5` (of all partitions)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import BadInput
+from holdfast.ids import PartitionId
 from holdfast.planning.replicas.algorithms import ReplicaAlgorithm, plan_replicas
 from holdfast.planning.replicas.plan import ReplicaPlan
 from holdfast.topology import Topology, smallest_mc_tree_size
@@ -49,6 +50,12 @@ class ReplicaBudget:
             return f"{self.cores:g} cores"
         return f"{self.count}" if self.share is None else f"{self.share:g} of all partitions"
 
+    def count_for(self, topology: Topology) -> int | None:
+        """Return how many replicas that is; None: it is a matter of what they cost."""
+        if self.cores is not None:
+            return None
+        return self.count if self.count is not None else int((self.share or 0.0) * len(topology) + 1e-9)
+
 
 def plan_within(
     topology: Topology, budget: ReplicaBudget, algorithm: ReplicaAlgorithm, *, clock: Callable[[], float]
@@ -58,10 +65,8 @@ def plan_within(
     def plan(count: int) -> ReplicaPlan:
         return plan_replicas(topology, count, clock=clock, algorithm=algorithm, with_bound=False)
 
-    if budget.cores is None:
-        found = plan(budget.count if budget.count is not None else int((budget.share or 0.0) * len(topology) + 1e-9))
-    else:
-        found = _within_cores(topology, plan, budget.cores)
+    count = budget.count_for(topology)
+    found = _within_cores(topology, plan, budget.cores or 0.0) if count is None else plan(count)
     if not found.replicas and any((budget.count, budget.share, budget.cores)):
         raise BadInput(
             f"a budget of {budget} keeps no output alive",
@@ -71,18 +76,19 @@ def plan_within(
     return found
 
 
+def cost_of(topology: Topology, replicas: Sequence[PartitionId]) -> float:
+    """Return what replicas cost together: as much as their partitions."""
+    return float(topology.cost[topology.indices(replicas)].sum()) if replicas else 0.0
+
+
 def _within_cores(topology: Topology, plan: Callable[[int], ReplicaPlan], cores: float) -> ReplicaPlan:
     """Return the plan with the most replicas whose costs fit."""
-
-    def cost(found: ReplicaPlan) -> float:
-        return float(topology.cost[topology.indices(found.replicas)].sum()) if found.replicas else 0.0
-
     low, high = 0, len(topology)
     best = plan(0)
     while low < high:
         middle = (low + high + 1) // 2
         found = plan(middle)
-        if cost(found) <= cores + 1e-9:
+        if cost_of(topology, found.replicas) <= cores + 1e-9:
             low, best = middle, found
         else:
             high = middle - 1

@@ -59,6 +59,7 @@ from holdfast.recovery.quarantine import read_decisions
 from holdfast.recovery.states import PLACED_STATES, PartitionState
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime.backend import Backend
+from holdfast.runtime.coordinator.adapting import RateFollower, ReplicaPlans
 from holdfast.runtime.coordinator.copies import assign_copies, copies_have_more
 from holdfast.runtime.coordinator.event_log import (
     Observation,
@@ -113,7 +114,7 @@ from holdfast.runtime.messages import (
 )
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.store import StaleEpoch
-from holdfast.topology import to_document
+from holdfast.topology import Topology, to_document
 
 COST_SECONDS = 1.0
 """How often measured costs are passed to the recovery machine."""
@@ -172,6 +173,7 @@ class Coordinator:
         requests: ResumeRequests | None = None,
         choices: TentativeRequests | None = None,
         profiles: ProfileRecords | None = None,
+        replica_plans: ReplicaPlans | None = None,
         expiry: Expiry | None = None,
         settings: Mapping[str, Any] | None = None,
         host_of: Callable[[NodeId], str] = str,
@@ -186,6 +188,7 @@ class Coordinator:
         `errors` says how often what fails is tried again, `publishing` how long sinks may take, `runner` makes their
         calls (by default at once), `requests` is where people let parked queries go on, `choices` where they choose
         which queries give tentative outputs;
+        `replica_plans` lets the plan of replicas follow what is measured;
         `profiles` is where what was measured is kept, with the run's `settings`; `expiry` deletes what is kept no
         longer; `host_of` gives a node's host: one whose disk is full gets no more work; `domain_of` gives its failure
         domain, where it is known. `emit` gets every event, as values; `log` gets a line for people.
@@ -277,6 +280,7 @@ class Coordinator:
             program.partitions, self._began, costs=known, before=None if profiles is None else profiles.before
         )
         """What planners need, measured over a sliding period."""
+        self._rates = RateFollower(self.state, replica_plans, self.profiler.is_measured)
         if self.pace.measure_costs:
             # What was never measured costs nothing yet: a start must not wait for room that nobody needs.
             self.machine.handle(CostsMeasured(known))
@@ -797,8 +801,11 @@ class Coordinator:
 
     def handle(self, event: Event) -> None:
         """Give an event to the recovery machine, write down what it decided, then do it."""
-        if isinstance(event, PartitionsReported | Timer) and self.pace.measure_costs:
-            self._pass_costs()
+        if isinstance(event, PartitionsReported | Timer):
+            if self.pace.measure_costs:
+                self._pass_costs()
+            if (change := self._rates.look(self._clock(), self._measured_topology)) is not None:
+                self.handle(change)
         try:
             effects = self.machine.handle(event)
         except CheckFailed:
@@ -840,6 +847,14 @@ class Coordinator:
             self.handle(CostsMeasured(dict.fromkeys(costs, LEAST_COST), replan=True))
             return
         self.machine.handle(CostsMeasured(costs))
+
+    def _measured_topology(self) -> Topology:
+        return profiled(self.program.topology, self.profile())[0]
+
+    def close(self) -> None:
+        """End what runs beside the loop: publishers, and plans that follow rates."""
+        self._rates.close()
+        self.outputs.publishing.close()
 
     def profile(self) -> RunProfile:
         """Return what was measured of this run, over a sliding period."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.ids import NodeId
+from holdfast.ids import NodeId, PartitionId
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import (
     BranchEnded,
@@ -27,6 +27,7 @@ from holdfast.recovery.effects import (
     PlanRejected,
     Promoted,
     RecoveryEnded,
+    ReplicasChanged,
     RequestNodes,
     Resumed,
     RollBack,
@@ -139,6 +140,8 @@ def effect_line(effect: Effect) -> str | None:
             return f"the replica of {partition} on {node} is dropped: {why}"
         case CopyLeftOut(partition, why):
             return f"{partition} has no replica yet: {why}"
+        case ReplicasChanged(start, stop, why):
+            return f"replicas follow the rates: {_replicas(start)} started, {_replicas(stop)} stopped; {why}"
         case Promoted(partition, before, node, batch, _):
             return f"{partition} continues on {node} by its replica, after batch {batch}; it was on {before}"
         case NodesEvacuated(nodes):
@@ -195,6 +198,9 @@ def effect_fields(
             return [("replica-dropped", {"partition": str(partition), "node": node, "why": why})]
         case CopyLeftOut(partition, why):
             return [("replica-left-out", {"partition": str(partition), "why": why})]
+        case ReplicasChanged(start, stop, why):
+            fields = {"start": [str(p) for p in start], "stop": [str(p) for p in stop], "why": why}
+            return [("replicas-changed", fields)]
         case Promoted(partition, before, node, batch, why):
             fields = {"partition": str(partition), "before": before, "node": node, "batch": batch, "why": why}
             return [("promoted", fields)]
@@ -210,6 +216,10 @@ def effect_fields(
         case RecoveryEnded(batch):
             return [("recovery-ended", {"batch": batch})]
     return []
+
+
+def _replicas(partitions: Sequence[PartitionId]) -> str:
+    return ", ".join(map(str, partitions)) if partitions else "none"
 
 
 def _planned_fields(effect: Place) -> dict[str, Any]:

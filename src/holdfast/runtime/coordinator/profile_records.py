@@ -15,7 +15,7 @@ from holdfast.errors import BadInput, HoldfastError
 from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.storage.records import Records, Written
 from holdfast.storage.storage import Storage, open_storage
-from holdfast.topology import Topology, from_document
+from holdfast.topology import Topology, fingerprint, from_document
 
 FORMAT = 1
 KEPT = 2
@@ -45,6 +45,16 @@ class ProfileRecords:
         number = numbers[-1] + 1 if numbers else 0
         if self._records.create(number, {"claim": self._claim, "at": now, "profile": document}) is Written.CREATED:
             self._records.drop([one for one in numbers if one <= number - KEPT])
+
+
+def measured_topology(storage: Storage, topology: Topology) -> Topology | None:
+    """Return a topology as an earlier driver measured it; None: it left no profile of this one."""
+    with suppress(OSError, HoldfastError):
+        if (document := last_profile(storage)) is not None:
+            known = from_document(document)
+            if fingerprint(known) == fingerprint(topology):
+                return known
+    return None
 
 
 def last_profile(storage: Storage) -> dict[str, Any] | None:

@@ -184,6 +184,10 @@ class Profiler:
                     one.cores *= room / load[node]
         return {p: self.cost(p) for p in self._partitions}
 
+    def is_measured(self) -> bool:
+        """Whether every partition was measured at the pace of its sources for long enough to know its rate."""
+        return all(one.steady.total.seconds >= ENOUGH_SECONDS for one in self._partitions.values())
+
     def cost(self, partition: PartitionId) -> float:
         """Return what a partition needs, in cores, as it was last measured."""
         one = self._partitions[partition]

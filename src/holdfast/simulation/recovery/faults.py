@@ -89,6 +89,7 @@ class Fault(StrEnum):
     SINK_CALLED_AFTER_THE_END = "sink called for a driver that was over"
     RESUME_ASKED = "parked query resumed, its cause gone or not"
     TENTATIVE_CHOSEN = "tentative outputs chosen, or taken back, by a request"
+    REPLICAS_PLANNED = "other partitions planned to have a replica"
     POISON_ROW = "operator failed on a row"
     NODE_LEAVES = "node announced that it would leave, and left"
     REPAIRED = "driver started with repaired operators"

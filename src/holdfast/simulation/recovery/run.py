@@ -402,6 +402,8 @@ class _Run:
             self._do(self.driver, self._feed)
         self.world.poison.strike(self.driver.program, self.coordinator.state)
         self.world.chooser.strike(self.driver.program)
+        if self.world.replanner.wanted:
+            self._do(self.driver, lambda driver: self.world.replanner.strike(driver.coordinator))
         self._step()
 
     def _feed(self, driver: Driver) -> None:
@@ -506,11 +508,13 @@ class _Run:
         elif self.coordinator.state.parked and self.seed % 2:
             self._restart(old_goes_on=False)  # what was asked for holds for the next driver
         self._come_to_rest("after the storm")
+        self.world.replanner.change(self.coordinator)
         driver, feed = self.driver, _Feed(self.driver, self.world)
         feed_until_end(feed, driver.coordinator.advance, stopped=self._goes_on_too_long(), turned=_nothing)
         self._look(ran=False)
         driver.batch_log.append({}, last=True)
         self._come_to_rest("after the last batch")
+        self.world.replanner.change(self.coordinator)
         self.coordinator.checkpoint()
         self._look(ran=False)
         self._come_to_rest("after the last checkpoint")
@@ -520,13 +524,18 @@ class _Run:
 
     def _copies_come_level(self) -> None:
         """Where nothing goes wrong any more, copies get as far as their primaries."""
+        wrong: Violation | None = None
         for _ in range(MOST_STEPS):
             state = self.coordinator.state
             behind = [p for p, copy in state.copies.at.items() if copy.frontier < state.partitions[p].frontier]
-            if not behind:
+            if not behind and (wrong := self.world.replanner.problem(self.coordinator)) is None:
                 return
             self._step()
-        self._found(Violation(f"nothing goes wrong any more, and the copy of {behind[0]} stays behind", tuple(behind)))
+        if behind:
+            what = f"nothing goes wrong any more, and the copy of {behind[0]} stays behind"
+            wrong = Violation(what, tuple(behind))
+        assert wrong is not None
+        self._found(wrong)
 
     def _repair(self) -> None:
         """Start a driver whose operators take all rows, unless they do."""

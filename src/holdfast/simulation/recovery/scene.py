@@ -174,6 +174,11 @@ def has_copies(seed: int) -> bool:
     return is_resident(seed) and seed // 108 % 3 == 2
 
 
+def replans(seed: int) -> bool:
+    """Whether the plan of copies changes while a run goes on: in every second of the ranges in which none moves."""
+    return has_copies(seed) and not moves_for_load(seed) and seed // 648 % 2 == 1
+
+
 def moves_for_load(seed: int) -> bool:
     """Whether partitions move for load in a run: in every second range of those with copies."""
     return has_copies(seed) and seed // 324 % 2 == 1

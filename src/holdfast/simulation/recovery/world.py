@@ -37,6 +37,7 @@ from holdfast.simulation.recovery.late_sinks import LateSinks, called_on_nodes
 from holdfast.simulation.recovery.network import Network
 from holdfast.simulation.recovery.poison import Poison
 from holdfast.simulation.recovery.poison_rows import PoisonRows
+from holdfast.simulation.recovery.replanning import Replanner
 from holdfast.simulation.recovery.scene import (
     Scene,
     chooses,
@@ -45,6 +46,7 @@ from holdfast.simulation.recovery.scene import (
     has_branches,
     has_copies,
     is_resident,
+    replans,
 )
 from holdfast.simulation.recovery.segment_scene import draw_segments, has_segments
 from holdfast.simulation.recovery.storage import DriverStorage, LogWatch, Outage, SimulatedReader
@@ -126,6 +128,7 @@ class World:
         if has_branches(seed):
             self.scene.use_branches(draw_branches(seed))
             self.mischief.rates.update(calmer_for_branches(self.mischief.rates))
+        self.replanner = Replanner(seed, self.mischief, wanted=replans(seed))
         self.clock = FakeClock()
         self.journal: list[str] | None = [] if record else None
         self.network = Network(self.mischief, self.clock, self.note)
