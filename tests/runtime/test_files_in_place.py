@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.application.steps import Source
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchId, OperatorId, PartitionId
 from holdfast.runtime.in_process import InProcess, run_in_process
+from holdfast.runtime.io import file_retention
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.file_columns import with_file_columns
+from holdfast.runtime.io.file_copies import CopiedFile, encode_copy
+from holdfast.runtime.io.file_ranges import FileRange
+from holdfast.runtime.io.in_place_readers import in_place_readers
+from holdfast.runtime.io.intake import Intake
 from holdfast.runtime.program import Program
 from holdfast.runtime.times import NOT_YET
+from holdfast.storage.memory import MemoryStorage
+from holdfast.storage.source_files import SourceFile
 
 SCHEMA = "id long, word string, at timestamp"
 
@@ -112,6 +123,52 @@ def test_a_run_goes_on_after_the_files_that_it_has_read(tmp_path: Path) -> None:
     again.close()
     assert found_ids(again) == ids(range(4))
     assert again.frontier == BatchId(4)
+
+
+def test_files_out_of_order_twice_and_half_written_are_read_once(tmp_path: Path) -> None:
+    folder, place = tmp_path / "in", tmp_path / "run"
+    app = application(folder, parallelism=2, settle=3600)
+    running, step = _stepped(app, place)
+    write(folder, 5)
+    step()
+    write(folder, 3)  # older than what was read
+    (folder / "007.csv.tmp").write_text("700,a,2026-01-01T00:00:07\n")
+    half = folder / "009.csv"
+    half.write_text("900,a,2026-01-01T00:00:09\n901,b,2026-01-")
+    step()
+    assert found_ids(running) == ids([3, 5]), "whoever writes the others is still at it"
+    write(folder, 5)  # the same once more, and then with other rows
+    step()
+    write(folder, 5, rows=9)
+    step()
+    assert found_ids(running) == ids([3, 5])
+    running, step = _stepped(app, place)  # a driver that knows what it finds in the log
+    write(folder, 9, rows=2)
+    (folder / "007.csv.tmp").unlink()
+    write(folder, 7)
+    write(folder, 1)
+    step()
+    step()
+    running.fail("words[0]", "words[1]", "all[0]")
+    write(folder, 5)  # as it was when it was logged
+    running.recover()
+    running.close()
+    assert found_ids(running) == sorted([*ids([1, 3, 5, 7]), *ids([9], rows=2)])
+
+
+def _stepped(app: hf.Application, place: Path) -> tuple[InProcess, Callable[[], None]]:
+    """Start a run, and return what looks at its folder once and processes what can be taken."""
+    running = started(app, place)
+    readers = in_place_readers(running.program.sources, running._storage, running.batch_log)
+    intake = Intake(running.batch_log, running.program.sources, in_place=readers)
+
+    def step() -> None:
+        for reader in readers.values():
+            reader.look()
+        while intake.make_batch() is not None:
+            running.run()
+
+    return running, step
 
 
 def test_lost_partitions_read_the_same_ranges_again(tmp_path: Path) -> None:
@@ -274,3 +331,120 @@ def test_a_source_whose_partitions_must_get_their_keys_is_not_read_in_place(tmp_
     app.steps[OperatorId("words")] = replace(step, reader=hf.files(str(tmp_path)))
     assert Program(app).sources[OperatorId("words")].reader is None
     assert not replace(hf.files(str(tmp_path)), by_spark=True).in_place
+
+
+# -- files that are deleted --------------------------------------------------------------------------------------------
+
+
+def aged(path: Path, seconds: float) -> Path:
+    """Let a file be so old."""
+    at = time.time() - seconds
+    os.utime(path, (at, at))
+    return path
+
+
+@pytest.mark.parametrize("format_", ["csv", "json", "parquet"])
+def test_ranges_of_files_that_will_be_deleted_are_copied_and_read_from_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
+) -> None:
+    monkeypatch.setattr(file_retention, "LOOK_SECONDS", 0.0)
+    folder = tmp_path / "in"
+    old = aged(write(folder, 1, rows=40, format_=format_), 3000)
+    young = aged(write(folder, 2, rows=40, format_=format_), 100)
+    app = application(folder, parallelism=2, format_=format_, retention="1 hour", maxBytesPerTrigger=400)
+    running = InProcess(app, nodes=2, checkpoint_every=1000)
+    running.read()
+    running.read()  # the next look finds what was logged
+    copied = running._storage.list("copies/")
+    assert copied, "three quarters of the hour are over"
+    ranges = [
+        (number, one.file.path)
+        for number in range(running.frontier + 1)
+        if (record := running.batch_log.record(BatchId(number))) is not None
+        for one in record.sources[OperatorId("words")].ranges
+        if isinstance(one, FileRange)
+    ]
+    assert len(copied) == sum(path == str(old) for _, path in ranges), "each range of the old file, none of the other"
+    old.unlink()
+    running.fail("words[0]", "words[1]", "counts[0]", "all[0]", "all[1]")
+    running.recover()
+    assert found_ids(running) == ids([1, 2], rows=40)
+    young.unlink()
+    running.fail("words[0]", "words[1]", "counts[0]", "all[0]", "all[1]")
+    with pytest.raises(HoldfastError, match=r"002\.\w+.*is not there any more.*are lost to its batch"):
+        running.recover()
+
+
+def test_copies_go_when_no_recovery_needs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_retention, "LOOK_SECONDS", 0.0)
+    folder = tmp_path / "in"
+    running = InProcess(application(folder, retention=0, settle=0), checkpoint_every=1000)
+    for number in range(6):
+        write(folder, number)
+        running.read()
+    assert len(running._storage.list("copies/")) == 5, "of the last file with the next look"
+    running.checkpoint()
+    write(folder, 6)
+    running.read()
+    running.checkpoint()
+    assert len(running._storage.list("copies/")) <= 1, "two checkpoints cover the others"
+
+
+def test_a_needed_file_that_is_gone_is_reported_before_a_recovery_meets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_retention, "LOOK_SECONDS", 0.0)
+    path, other = write(tmp_path / "in", 1), write(tmp_path / "in", 2)
+    app = application(tmp_path / "in")
+    program = Program(app)
+    source, log = program.sources[OperatorId("words")], BatchLog(program.sources, "words", MemoryStorage())
+    reader = in_place_readers({source.id: source}, MemoryStorage(), log)[source.id]
+    intake = Intake(log, [source.id], in_place={source.id: reader})
+    lines: list[str] = []
+
+    def look() -> list[str]:
+        lines[:] = [one.line for one in reader.look()]
+        return lines
+
+    reader.begin({})
+    look()
+    assert intake.make_batch() is not None
+    assert look() == [], "both are there"
+    path.unlink()
+    assert len(look()) == 1
+    assert lines[0].startswith(f"{path} is gone, and batch 0 may be read again: a recovery that reads it fails.")
+    assert look() == [], "once"
+    write(tmp_path / "in", 1)
+    assert look() == []
+    path.unlink()
+    assert len(look()) == 1, "it came back, and went again"
+    other.write_text("other bytes")
+    assert not any("002" in line and "gone" in line for line in look())
+
+
+def test_a_file_that_has_changed_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_retention, "LOOK_SECONDS", 0.0)
+    path = write(tmp_path / "in", 1)
+    running = InProcess(application(tmp_path / "in", retention="1 hour"), checkpoint_every=1000)
+    monkeypatch.setattr(file_retention, "goes_soon", lambda *about: False)
+    running.read()
+    write(tmp_path / "in", 2)
+    running.read()  # the checksum of the first file's range is in the log now
+    path.write_text("7" + path.read_text()[1:])
+    monkeypatch.setattr(file_retention, "goes_soon", lambda *about: True)
+    running.read()
+    assert running._storage.list("copies/") == ["copies/words/0000000001-00000-00000"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20)), min_size=1, max_size=8), st.integers(0, 60))
+def test_a_copy_gives_every_byte_that_was_read(reads: list[tuple[int, int]], size: int) -> None:
+    whole = bytes(random.Random(size).randrange(256) for _ in range(size))
+    parts = [(start, pa.py_buffer(whole[start : start + count])) for start, count in reads]
+    copied = CopiedFile(encode_copy(parts), SourceFile("p", size, 1))
+    for start, count in reads:
+        assert copied.read(start, count).to_pybytes() == whole[start : start + count]
+    data = bytearray(encode_copy([(0, pa.py_buffer(b"abc"))]).to_pybytes())
+    data[-1] ^= 1
+    with pytest.raises(HoldfastError, match="the copy of it in the run's log is damaged"):
+        CopiedFile(pa.py_buffer(bytes(data)), SourceFile("p", 3, 1))

@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from holdfast.ids import BatchId
 from holdfast.runtime.coordinator.reading import SourceReads
 from holdfast.runtime.io import batch_log as logs
+from holdfast.runtime.io import file_retention as retention
 from holdfast.runtime.io import in_place as reading
 from holdfast.runtime.io.event_bound import LatestEvents
+from holdfast.runtime.io.file_copies import CopiedFile, encode_copy
 from holdfast.runtime.io.file_ranges import FileRange, HowRead
 from holdfast.runtime.io.file_reader import FileReader
 from holdfast.runtime.io.file_tracker import FileTracker, Taken
+from holdfast.runtime.io.range_copies import CopyStore
 from holdfast.runtime.program import SourceProgram
 from holdfast.storage.source_files import OpenFile
 from simulation.bugs import Bug, Patch
@@ -34,12 +38,12 @@ def half_written_file_taken(patch: Patch) -> None:
 
 def other_bytes_accepted(patch: Patch) -> None:
     """A range is read again, and nobody compares it with what was read first."""
-    right = reading._checked
+    right = reading.read_checked
 
     def checked(source: SourceProgram, one: FileRange, how: HowRead, expected: int | None, file: OpenFile) -> Any:
         return right(source, replace(one, file=file.look()), how, None, file)
 
-    patch.setattr(reading, "_checked", checked)
+    patch.setattr(reading, "read_checked", checked)
 
 
 def files_taken_by_two_drivers(patch: Patch) -> None:
@@ -84,6 +88,61 @@ def ranges_overlap(patch: Patch) -> None:
 
     patch.setattr(FileTracker, "_spread", spread)
 
+
+def copies_dropped_early(patch: Patch) -> None:
+    """Copies of ranges go with the batches before theirs, while a recovery may read them."""
+    right = CopyStore.drop
+    patch.setattr(CopyStore, "drop", lambda self, through: right(self, BatchId(through + 4)))
+
+
+def copies_of_whatever_is_there(patch: Patch) -> None:
+    """A range is copied without a look whether its file is still the one that was logged."""
+
+    def copied(source: Any, one: FileRange, how: Any, expected: int | None, files: Any) -> Any:
+        file = files(one.file.path).open(one.file.path)
+        return encode_copy([(0, file.read(0, one.file.size))])
+
+    patch.setattr(retention, "copy_range", copied)
+
+
+def copies_end_with_their_range(patch: Patch) -> None:
+    """A copy has the bytes of the range, and not the rest of its last line."""
+    right = retention.copy_range
+
+    def copied(source: Any, one: FileRange, how: Any, expected: int | None, files: Any) -> Any:
+        held = CopiedFile(right(source, one, how, expected, files), one.file)
+        begin = max(0, one.start - 1)
+        return encode_copy([(begin, held.read(begin, one.end - begin))])
+
+    patch.setattr(retention, "copy_range", copied)
+
+
+def copies_mistaken(patch: Patch) -> None:
+    """All ranges of a partition in a batch are copied under one number."""
+    right = CopyStore.add
+
+    def add(self: CopyStore, source: Any, batch: Any, partition: int, number: int, data: Any) -> None:
+        right(self, source, batch, partition, 0, data)
+        right(self, source, batch, partition, number, data)
+
+    patch.setattr(CopyStore, "add", add)
+
+
+def copies_not_read(patch: Patch) -> None:
+    """A node whose file is gone does not look for a copy."""
+    patch.setattr(logs.BatchLog, "_copied_file", lambda self, *place: None)
+
+
+RETENTION_BUGS = tuple(
+    Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)
+    for one in (
+        copies_dropped_early,
+        copies_of_whatever_is_there,
+        copies_end_with_their_range,
+        copies_mistaken,
+        copies_not_read,
+    )
+)
 
 FILE_BUGS = tuple(
     Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)

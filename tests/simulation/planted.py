@@ -24,13 +24,13 @@ from holdfast.simulation.recovery.scene import (
     replans,
 )
 from holdfast.simulation.recovery.segment_scene import has_segments
-from holdfast.simulation.recovery.world import has_agents, reads_in_place
+from holdfast.simulation.recovery.world import has_agents, loses_files, reads_in_place
 from simulation.branch_bugs import BRANCH_BUGS
 from simulation.bugs import AGENT_BUGS, BUGS, Bug
 from simulation.copy_bugs import COPY_BUGS, MOVE_BUGS, REPLAN_BUGS
 from simulation.detection_bugs import DETECTION_BUGS
 from simulation.fence_bugs import FENCE_BUGS
-from simulation.file_bugs import FILE_BUGS
+from simulation.file_bugs import FILE_BUGS, RETENTION_BUGS
 from simulation.fragment_bugs import FRAGMENT_BUGS
 from simulation.mark_bugs import MARK_BUGS
 from simulation.parking_bugs import PARKING_BUGS
@@ -69,6 +69,7 @@ PLANTED = (
     *(Planted(bug, is_poisoned) for bug in PARKING_BUGS),
     *(Planted(bug, has_poison_rows) for bug in QUARANTINE_BUGS),
     *(Planted(bug, reads_in_place) for bug in FILE_BUGS),
+    *(Planted(bug, loses_files) for bug in RETENTION_BUGS),
     *(Planted(bug, has_agents) for bug in (*AGENT_BUGS, *FRAGMENT_BUGS)),
     *(Planted(bug, has_copies) for bug in COPY_BUGS),
     *(Planted(bug, moves_for_load) for bug in MOVE_BUGS),

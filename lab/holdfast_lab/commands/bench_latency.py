@@ -175,6 +175,9 @@ def _from_kafka(nodes: int, rates: Sequence[int], seconds: float, machine: Machi
                     "rate": one.rate,
                     "rows": len(one.nanoseconds),
                     **{f"p{share}_ms": one.quantile(share / 100) for share in (50, 95, 99)},
+                    "batches": one.phases.batches,
+                    "transactions": len(one.phases.transactions),
+                    "phases_ms": one.phases.medians(),
                 }
                 for one in found
             ]
@@ -196,6 +199,21 @@ def _print_kafka(written: dict[str, Any], machine: Machine) -> None:
             for one in written["rows"]
         ],
         right=(2, 3, 4, 5),
+    )
+    phases = list(written["rows"][0]["phases_ms"])
+    print_table(
+        "Milliseconds until a row is …, after the phase before, median",
+        ["side", "batches", "transactions", *phases],
+        [
+            (
+                one["side"],
+                f"{one['batches']:,}",
+                f"{one['transactions']:,}",
+                *(f"{one['phases_ms'][phase]:,.0f}" for phase in phases),
+            )
+            for one in written["rows"]
+        ],
+        right=tuple(range(1, 3 + len(phases))),
     )
 
 

@@ -61,6 +61,8 @@ class FileOptions:
     max_bytes: int | None = None
     max_age: float = 7 * 86400.0
     """Seconds that a file may be older than the newest one that was taken."""
+    retention: float | None = None
+    """Seconds that files stay after their last modification; None: until no recovery can need them."""
     glob: str = "*"
     recursive: bool = False
     corrupt_aside: bool = False
@@ -174,6 +176,7 @@ _TABLE: tuple[tuple[str, str, str | None, Callable[[str], Any]], ...] = (
     ("maxFilesPerTrigger", "max_files", None, _count),
     ("maxBytesPerTrigger", "max_bytes", None, _bytes),
     ("maxFileAge", "max_age", None, _length),
+    ("retention", "retention", None, _length),
     ("pathGlobFilter", "glob", None, _plain),
     ("recursiveFileLookup", "recursive", None, _truth),
     ("ignoreCorruptFiles", "corrupt_aside", None, _truth),

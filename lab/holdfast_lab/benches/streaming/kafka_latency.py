@@ -21,6 +21,7 @@ import numpy as np
 
 import holdfast as hf
 from holdfast.errors import CheckFailed
+from holdfast_lab.benches.streaming.kafka_phases import KafkaPhases, recorded
 from holdfast_lab.kafka_broker import KafkaBroker
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class KafkaLatency:
     rate: float
     checkpoints: bool
     nanoseconds: NDArray[np.int64]
+    phases: KafkaPhases
 
     def quantile(self, share: float) -> float:
         """Return the milliseconds within which this share of the rows came out."""
@@ -92,14 +94,15 @@ def measure_kafka(
                 for turn in range(2):
                     what = "warm-up" if turn == 0 else "rows that count"
                     progress(f"{rate:g} rows a second, {'with' if checkpoints else 'without'} checkpoints: {what}")
-                    taken = _turn(broker.servers, given, out, rate, max(1, int(rate * seconds)), 2 * turn)
+                    with recorded() as phases:
+                        taken = _turn(broker.servers, given, out, rate, max(1, int(rate * seconds)))
             finally:
                 run.stop()
-            found.append(KafkaLatency(rate, checkpoints, taken))
+            found.append(KafkaLatency(rate, checkpoints, taken, phases))
     return found
 
 
-def _turn(servers: str, given: str, out: str, rate: float, rows: int, turn: int) -> NDArray[np.int64]:
+def _turn(servers: str, given: str, out: str, rate: float, rows: int) -> NDArray[np.int64]:
     """Write rows and read what comes of them."""
     spawn = multiprocessing.get_context("spawn")
     ready, answers = spawn.Event(), spawn.Queue()

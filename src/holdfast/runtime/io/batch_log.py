@@ -39,10 +39,11 @@ from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.blocks import OUTSIDE, Block, Edge, Header
 from holdfast.runtime.io.event_bound import followed, latest_events, until
-from holdfast.runtime.io.file_ranges import HowRead, RangesRead, how_fields, how_of
+from holdfast.runtime.io.file_copies import CopiedFile
+from holdfast.runtime.io.file_ranges import FileRange, HowRead, RangesRead, how_fields, how_of
 from holdfast.runtime.io.in_place import OpenFiles, files_at, read_ranges, rejected_rows
 from holdfast.runtime.io.logged_marks import LoggedMarks, mark_fields, marks_of
-from holdfast.runtime.io.offset_ranges import OffsetRange, SourceRange, source_range_fields, source_range_of
+from holdfast.runtime.io.offset_ranges import SourceRange, source_range_fields, source_range_of
 from holdfast.runtime.io.range_copies import CopyStore
 from holdfast.runtime.io.source_pieces import Piece, piece_fields, piece_of, read_pieces, write_piece
 from holdfast.runtime.program import SourceProgram
@@ -52,6 +53,7 @@ from holdfast.runtime.state.versions import NO_BATCH
 from holdfast.runtime.times import END_OF_TIME, NOT_YET, Watermark, highest, microseconds
 from holdfast.storage.memory import MemoryStorage
 from holdfast.storage.records import Records, Written
+from holdfast.storage.source_files import OpenFile
 from holdfast.storage.storage import Storage
 
 FORMAT = 1
@@ -428,7 +430,7 @@ class BatchLog:
         for number in range(self._trimmed + 1, through + 1):
             record = self.record(BatchId(number))
             if record is not None:
-                copied = copied or _has_offsets(record)
+                copied = copied or _has_ranges(record)
                 self._storage.delete(piece.file for one in record.sources.values() for piece in one.pieces)
         old = [number for number in range(self._trimmed + 1, through + 1) if number < self._frontier]
         self._records.drop([number - self._kept for number in old if number >= self._kept])
@@ -476,8 +478,15 @@ class BatchLog:
         sender, receiver = PartitionId(OUTSIDE, index), PartitionId(source, index)
         mine, watermark, rejected = logged.ranges_of(index), logged.watermark, None
         if mine and logged.how is not None:
-            copy_of = partial(self.copies.read, source, batch, index)
-            found = read_ranges(self.sources[source], mine, logged.how, expected, files=self._files, records_of=copy_of)
+            found = read_ranges(
+                self.sources[source],
+                mine,
+                logged.how,
+                expected,
+                files=self._files,
+                copy_of=partial(self._copied_file, source, batch, index, mine),
+                records_of=partial(self.copies.read, source, batch, index),
+            )
             events = latest_events(self.sources[source], found.rows, logged.how.until)
             latest = events.within
             self._reads.setdefault(receiver, {})[batch] = replace(found.read, ahead=events.ahead)
@@ -488,6 +497,13 @@ class BatchLog:
                 rejected = rejected_rows(receiver, batch, record.logged_at or 0.0, found.rejected)
         header = Header(Edge(OUTSIDE, source), sender, receiver, batch, epoch, watermark)
         return Block(header, rows if rows is not None and rows.num_rows else None, rejected)
+
+    def _copied_file(
+        self, source: OperatorId, batch: BatchId, index: int, ranges: Sequence[SourceRange], number: int
+    ) -> OpenFile | None:
+        """Return the copy of a range of a file, where the run has made one."""
+        one, held = ranges[number], self.copies.data(source, batch, index, number)
+        return None if held is None or not isinstance(one, FileRange) else CopiedFile(held, one.file)
 
     def reads_of(self, partition: PartitionId, after: BatchId, through: BatchId) -> dict[BatchId, RangesRead]:
         """Return what a partition found in its ranges of these batches, as far as they were read here."""
@@ -637,8 +653,8 @@ class BatchLog:
         )
 
 
-def _has_offsets(record: BatchRecord) -> bool:
-    return any(isinstance(part, OffsetRange) for one in record.sources.values() for part in one.ranges)
+def _has_ranges(record: BatchRecord) -> bool:
+    return any(one.ranges for one in record.sources.values())
 
 
 def _is_again(record: BatchRecord, tried: BatchRecord) -> bool:

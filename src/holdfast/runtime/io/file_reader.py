@@ -20,6 +20,7 @@ from holdfast.application.readers import Files, file_options
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import OperatorId
 from holdfast.runtime.io.file_ranges import HowRead
+from holdfast.runtime.io.file_retention import FileRetention
 from holdfast.runtime.io.file_tracker import (
     SMALL_RANGE,
     FilePosition,
@@ -59,15 +60,17 @@ class FileReader:
         wall: Callable[[], float] = time.time,
         inline: int = INLINE,
         small_range: int = SMALL_RANGE,
+        watch: FileRetention | None = None,
     ) -> None:
         """`storage` is the run's: bundles go there, under names with the driver's claim.
 
-        `inline`: files seen that the record of a batch has in it at most. For `small_range` see `FileTracker`.
+        `watch` copies ranges of files that are about to be deleted. `inline`: files seen that the record of a batch has
+        in it at most. For `small_range` see `FileTracker`.
         """
         self.source, self.reader, self.files = source, reader, files
         self._options, self._partitions = file_options(reader), partitions
         self._storage, self._claim, self._clock, self._wall = storage, claim, clock, wall
-        self._inline, self._small_range = inline, small_range
+        self._inline, self._small_range, self._watch = inline, small_range, watch
         self._guard = Lock()
         self._tracker = self._new_tracker(FilePosition(), {}, begun=False)
         self._replaced: tuple[str, ...] = ()
@@ -118,13 +121,14 @@ class FileReader:
         tracker = self._tracker
         now, wall = self._clock(), self._wall()
         found, complete = self.files.list(), self._clock()
+        kept = [] if self._watch is None else [Notice("kept", None, line) for line in self._watch.look(found)]
         if self._only is not None:
             found = [one for one in found if one.path in self._only]
         with self._guard:
             if tracker is not self._tracker:
-                return []  # reading has begun anew meanwhile, and looks itself
+                return kept  # reading has begun anew meanwhile, and looks itself
             self.listed += 1
-            return tracker.look(found, now=now, wall=wall, complete=complete)
+            return kept + tracker.look(found, now=now, wall=wall, complete=complete)
 
     @property
     def pending(self) -> bool:

@@ -76,7 +76,7 @@ class Notice:
     """Something about a file, or a topic, that people should know."""
 
     kind: str
-    """`too-old` or `changed`, or `topic`: about a topic."""
+    """`too-old` or `changed`; `kept`: about copies of ranges; `topic`: about a topic."""
     file: SourceFile | None
     line: str
 

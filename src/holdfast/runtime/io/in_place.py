@@ -104,20 +104,22 @@ def _read(
         ) from None
     try:
         try:
-            found = _checked(source, one, how, expected, file)
+            found = read_checked(source, one, how, expected, file)
         except CheckFailed:
             held = copy()
             if held is None:
                 raise
             file.close()
             file = held
-            found = _checked(source, one, how, expected, file)
+            found = read_checked(source, one, how, expected, file)
     finally:
         file.close()
     return found
 
 
-def _checked(source: SourceProgram, one: FileRange, how: HowRead, expected: int | None, file: OpenFile) -> RangeRows:
+def read_checked(
+    source: SourceProgram, one: FileRange, how: HowRead, expected: int | None, file: OpenFile
+) -> RangeRows:
     """Read a range; refuse it where it is not the one that the batch has."""
     if expected is None and not file.seen.is_same(one.file):
         raise _changed(one, file.seen)

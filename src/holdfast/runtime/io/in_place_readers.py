@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.application.kafka_topics import KafkaTopic
-from holdfast.application.readers import Files
+from holdfast.application.readers import Files, file_options
 from holdfast.ids import OperatorId
 from holdfast.runtime.io.batch_log import BatchLog
-from holdfast.runtime.io.file_ranges import HowRead
+from holdfast.runtime.io.file_ranges import FileRange, HowRead
 from holdfast.runtime.io.file_reader import FileReader, folder_of
+from holdfast.runtime.io.file_retention import FileRetention
 from holdfast.runtime.io.file_tracker import Notice
+from holdfast.runtime.io.in_place import files_at
 from holdfast.runtime.io.kafka_reader import FRESH_SECONDS, kafka_reader
+from holdfast.runtime.io.needed_ranges import NeededRanges
 from holdfast.runtime.io.offset_ranges import SourceRange
 from holdfast.runtime.program import SourceProgram
 from holdfast.storage.storage import Storage
@@ -99,8 +102,24 @@ def in_place_readers(
     found: dict[OperatorId, InPlaceReader] = {}
     for name, source in sources.items():
         if isinstance(source.reader, Files):
-            files = folder_of(source)
-            found[name] = FileReader(name, source.reader, source.parallelism, files, storage, log.claim, clock=clock)
+            kept = FileRetention(
+                source,
+                file_options(source.reader).retention,
+                NeededRanges(log, name, FileRange),
+                log.copies,
+                files_at,
+                clock=clock,
+            )
+            found[name] = FileReader(
+                name,
+                source.reader,
+                source.parallelism,
+                folder_of(source),
+                storage,
+                log.claim,
+                clock=clock,
+                watch=kept,
+            )
         elif isinstance(source.reader, KafkaTopic):
             found[name] = kafka_reader(name, source.reader, source.parallelism, log, fresh_seconds=fresh_seconds)
     return found

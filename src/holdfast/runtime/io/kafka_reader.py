@@ -7,13 +7,13 @@ look, ranges that are still needed and may go soon are copied into the run's log
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any, Protocol
 
 from holdfast.application.kafka_topics import KafkaTopic
 from holdfast.errors import BadInput, HoldfastError
-from holdfast.ids import BatchId, OperatorId
+from holdfast.ids import OperatorId
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.file_ranges import HowRead
 from holdfast.runtime.io.file_tracker import Notice
@@ -21,6 +21,7 @@ from holdfast.runtime.io.kafka_client import Topic
 from holdfast.runtime.io.kafka_reading import wants_headers
 from holdfast.runtime.io.kafka_records import Records, check_avro
 from holdfast.runtime.io.kafka_stream import OffsetsGone, OffsetStream
+from holdfast.runtime.io.needed_ranges import NeededRanges
 from holdfast.runtime.io.offset_ranges import OffsetRange
 from holdfast.runtime.io.offset_tracker import (
     OffsetPosition,
@@ -30,7 +31,7 @@ from holdfast.runtime.io.offset_tracker import (
     offset_fields,
     offsets_of,
 )
-from holdfast.runtime.io.range_copies import Needed, RetentionWatch
+from holdfast.runtime.io.range_copies import RetentionWatch
 
 SAMPLE_SECONDS = 60.0
 """How often it is looked how large records are."""
@@ -224,18 +225,5 @@ def kafka_reader(
         finally:
             stream.close()
 
-    watch = RetentionWatch(source, topic, lambda: _needed(log, source), log.copies, fetch)
+    watch = RetentionWatch(source, topic, NeededRanges(log, source, OffsetRange), log.copies, fetch)
     return KafkaReader(source, reader, partitions, topic, watch=watch, sample=sample)
-
-
-def _needed(log: BatchLog, source: OperatorId) -> Iterator[Needed]:
-    """Return the ranges of a source that recoveries may need."""
-    for number in range(log.first_needed, log.frontier + 1):
-        record = log.record(BatchId(number))
-        one = None if record is None else record.sources.get(source)
-        if one is None or one.how is None:
-            continue
-        for index in sorted({part.partition for part in one.ranges}):
-            for at, part in enumerate(one.ranges_of(index)):
-                if isinstance(part, OffsetRange):
-                    yield BatchId(number), index, at, part, one.how

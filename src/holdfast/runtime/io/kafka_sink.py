@@ -45,6 +45,9 @@ TRANSACTION_SECONDS = 60
 """After so long the brokers abort a transaction whose producer says nothing: readers wait no longer."""
 MOST_METADATA = 4096
 """Bytes that brokers take as metadata of an offset, unless they are set otherwise."""
+RETRY_MILLISECONDS = 10
+"""Between two attempts of a producer. Brokers refuse to begin a transaction while they still write the markers of the
+one before (CONCURRENT_TRANSACTIONS), for some milliseconds: with librdkafka's 100 each transaction waits that long."""
 COMMIT_TRIES = 3
 ATTEMPT_TIMEOUTS = 4
 """An attempt to write a batch has failed after so many times the sink's timeout."""
@@ -268,7 +271,9 @@ class _Writer:
                 "transactional.id": name,
                 "transaction.timeout.ms": TRANSACTION_SECONDS * 1000,
                 "partitioner": dict(settings).get("partitioner", "murmur2_random"),
-                "linger.ms": dict(settings).get("linger.ms", "5"),
+                # All records of a transaction are there before it is committed: nothing is gained by waiting for more.
+                "linger.ms": dict(settings).get("linger.ms", "0"),
+                "retry.backoff.ms": dict(settings).get("retry.backoff.ms", str(RETRY_MILLISECONDS)),
             },
             settings,
         )

@@ -2,13 +2,13 @@
 
 Brokers delete records by age and size, and compaction removes them. While a batch may still be needed by a recovery
 (a parked query, a checkpoint that is not durable), its ranges must stay readable. So the driver copies those that are
-about to go. A node reads a copy only where the brokers no longer give what was logged.
+about to go. A node reads a copy only where the brokers no longer give what was logged. For files see `file_retention`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from threading import Lock
 from typing import Protocol
 
@@ -52,9 +52,13 @@ class CopyStore:
             self._names.add(name)
 
     def read(self, source: OperatorId, batch: BatchId, partition: int, number: int) -> Records | None:
-        """Return a copy; None: there is none."""
-        held = self._storage.read(copy_name(source, batch, partition, number))
+        """Return a copy of records; None: there is none."""
+        held = self.data(source, batch, partition, number)
         return None if held is None else decode_records(held)
+
+    def data(self, source: OperatorId, batch: BatchId, partition: int, number: int) -> pa.Buffer | None:
+        """Return the bytes of a copy; None: there is none."""
+        return self._storage.read(copy_name(source, batch, partition, number))
 
     def drop(self, through: BatchId) -> None:
         """Delete the copies of batches that no recovery can need."""
@@ -104,7 +108,7 @@ class RetentionWatch:
         self,
         source: OperatorId,
         topic: KeptTopic,
-        needed: Callable[[], Iterator[Needed]],
+        needed: Callable[[], Iterable[Needed]],
         copies: CopyStore,
         read: Callable[[OffsetRange, HowRead], Records],
         *,

@@ -85,6 +85,7 @@ class Fault(StrEnum):
     FILE_CHANGED = "file of a source changed for a while"
     FILE_CHANGED_SILENTLY = "file of a source with other bytes, same size and time, for a while"
     FILE_TWICE = "file of a source written a second time"
+    FILE_DELETED = "file of a source deleted, its needed ranges copied"
     SINK_LATE = "sink returned late, or it was known late"
     SINK_CALLED_AFTER_THE_END = "sink called for a driver that was over"
     RESUME_ASKED = "parked query resumed, its cause gone or not"

@@ -2,8 +2,9 @@
 
 Runs anywhere. Each source's rows are in CSV files, which appear one after the other as time passes. One that is being
 written grows with every moment that somebody looks; when it is whole its modification time may be set back. A whole
-file may be written again, vanish or hold other bytes for a while; in the end everybody brings back what was there. What
-was ever whole is kept apart, so that the rows of a range are known whatever has become of its file.
+file may be written again, vanish or hold other bytes for a while; in the end everybody brings back what was there. In
+some seeds files have a retention, and one whose needed ranges have all been copied may be deleted for good. What was
+ever whole is kept apart, so that the rows of a range are known whatever has become of its file.
 """
 
 from __future__ import annotations
@@ -28,12 +29,20 @@ SETTLE = 20.0
 TICK = 5.0
 """A file that is being written changes at least this often."""
 READER = Files("simulated", "csv", (("settle", str(SETTLE)),))
+RETENTION = 60.0
+"""Seconds that files stay, where they are deleted."""
+DELETED_READER = Files("simulated", "csv", (("retention", str(RETENTION)), ("settle", str(SETTLE))))
 _NS = 1_000_000_000
 
 
 def is_in_place(seed: int) -> bool:
     """Whether sources are read in place in a run, where its applications allow it; not in the first seeds."""
     return seed >= 2000 and seed % 3 == 1
+
+
+def deletes_files(seed: int) -> bool:
+    """Whether files are deleted for good in a run whose sources are read in place."""
+    return is_in_place(seed) and seed % 2 == 0
 
 
 def allows_in_place(program: Program) -> bool:
@@ -58,10 +67,12 @@ class _File:
     """By how much its modification time differs from what it was."""
     until: float = 0.0
     """When the damage ends."""
+    deleted: bool = False
+    """Whether it is gone for good."""
 
     def seen(self, now: float) -> tuple[bytes, float] | None:
         """Return the contents and the modification time at a moment; None: it is not there."""
-        if now < self.begins:
+        if now < self.begins or self.deleted:
             return None
         if now < self.ends:
             ticks, all_ticks = int((now - self.begins) / TICK), max(1, int((self.ends - self.begins) / TICK))
@@ -93,6 +104,9 @@ class SimulatedFolder:
         self.checked: set[str] = set()
         """Files of which the log has the checksums of all ranges."""
         self._checked_bytes: Counter[str] = Counter()
+        self.reader = DELETED_READER if deletes_files(seed) else READER
+        self.has_copies: Callable[[str], bool] = lambda path: False
+        """Whether the run has copies of all ranges of a file that a recovery may read."""
         draw, at, left = self._draw, 0.0, list(tables)
         while left:
             many = draw.choice((1, 1, 2, 3))
@@ -141,6 +155,7 @@ class SimulatedFolder:
         whole = [one for one in self.files.values() if now >= one.ends and one.damage is None and one.whole]
         if not whole or not self._mischief.active:
             return
+        self._delete(now)
         one = draw.choice(whole)
         kind = draw.random()
         if kind < 0.03:
@@ -155,6 +170,15 @@ class SimulatedFolder:
         elif kind < 0.15 and one.path in self.checked:
             one.moved = draw.choice((1.0, 50.0))
             self._mischief.injected[Fault.FILE_TWICE] += 1
+
+    def _delete(self, now: float) -> None:
+        """Delete files whose time is over and that the run can do without."""
+        if self.reader is not DELETED_READER:
+            return
+        for one in self.files.values():
+            if not one.deleted and one.whole and now >= max(one.ends, one.modified + RETENTION):
+                one.deleted = self.has_copies(one.path)
+                self._mischief.injected[Fault.FILE_DELETED] += one.deleted
 
     def _damage(self, one: _File, contents: bytes, fault: Fault) -> None:
         one.damage, one.until = contents, self._clock() + self._draw.uniform(5, 120)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 
+from holdfast.application.readers import file_options
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import NodeId, OperatorId
 from holdfast.runtime.coordinator.coordinator import Coordinator
@@ -21,14 +22,17 @@ from holdfast.runtime.coordinator.outputs import stagers_of
 from holdfast.runtime.coordinator.progress import Progress, last_driver
 from holdfast.runtime.coordinator.requests import ResumeRequests, TentativeRequests
 from holdfast.runtime.io.batch_log import BatchLog
+from holdfast.runtime.io.file_ranges import FileRange
 from holdfast.runtime.io.file_reader import FileReader
+from holdfast.runtime.io.file_retention import FileRetention
 from holdfast.runtime.io.intake import Intake
+from holdfast.runtime.io.needed_ranges import NeededRanges
 from holdfast.runtime.messages import DesiredState
 from holdfast.runtime.program import Program
 from holdfast.simulation.recovery.applications import Recipe, program_of
 from holdfast.simulation.recovery.checks import StepChecks
 from holdfast.simulation.recovery.cluster import SimulatedCluster
-from holdfast.simulation.recovery.folders import READER
+from holdfast.simulation.recovery.folders import deletes_files
 from holdfast.simulation.recovery.mark_checks import MarkChecks
 from holdfast.simulation.recovery.resident_cluster import ResidentCluster
 from holdfast.simulation.recovery.scene import layout_pace
@@ -162,7 +166,7 @@ class Starter:
         files = {
             name: FileReader(
                 name,
-                READER,
+                folder.reader,
                 sources[name].parallelism,
                 folder,
                 world.storage,
@@ -171,6 +175,17 @@ class Starter:
                 wall=world.clock,
                 inline=3,
                 small_range=8,
+                watch=FileRetention(
+                    sources[name],
+                    file_options(folder.reader).retention,
+                    NeededRanges(batch_log, name, FileRange),
+                    batch_log.copies,
+                    world.open_files,
+                    clock=world.clock,
+                    wall=world.clock,
+                )
+                if deletes_files(world.seed)
+                else None,
             )
             for name, folder in world.folders.items()
             if name in sources

@@ -17,6 +17,7 @@ import pyarrow as pa
 from holdfast.ids import BatchId, OperatorId, PartitionId, SegmentId
 from holdfast.runtime.io.file_ranges import FileRange, how_of, range_of
 from holdfast.runtime.io.in_place import latest_event
+from holdfast.runtime.io.range_copies import copy_name
 from holdfast.runtime.io.source_pieces import Piece, piece_of, read_pieces
 from holdfast.runtime.program import Program, SourceProgram
 from holdfast.runtime.times import Watermark, highest
@@ -220,6 +221,19 @@ class LogWatch:
         for earlier, index, _, _ in one.get("reads", ()):
             folder.was_checked(self.ranges.get((name, BatchId(earlier), index), ()))
         return tuple(tables), tuple(marks)
+
+    def has_copies(self, name: OperatorId, path: str) -> bool:
+        """Whether the log has all of a file, and the run a copy of every range of it that is still in the log."""
+        taken = 0
+        for (source, batch, index), ranges in self.ranges.items():
+            for number, one in enumerate(ranges):
+                if source != name or one.file.path != path:
+                    continue
+                taken += one.bytes
+                needed = self.world.read(f"batches/{batch:012d}") is not None
+                if needed and self.world.read(copy_name(source, batch, index, number)) is None:
+                    return False
+        return taken > 0 and taken >= len(self.folders[name].files[path].whole)
 
     def _contents(self, name: str) -> dict[str, Any]:
         """Return a record, which nobody changes."""

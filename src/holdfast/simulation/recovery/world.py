@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from holdfast.ids import Epoch, OperatorId
@@ -32,7 +33,7 @@ from holdfast.simulation.recovery.faults import (
     draw_leaving,
     draw_transport,
 )
-from holdfast.simulation.recovery.folders import READER, SimulatedFolder, allows_in_place, is_in_place
+from holdfast.simulation.recovery.folders import SimulatedFolder, allows_in_place, deletes_files, is_in_place
 from holdfast.simulation.recovery.late_sinks import LateSinks, called_on_nodes
 from holdfast.simulation.recovery.network import Network
 from holdfast.simulation.recovery.poison import Poison
@@ -161,6 +162,8 @@ class World:
             {_identity(program_of(one)): one for one in self.recipes},
             self.folders,
         )
+        for source, folder in self.folders.items():
+            folder.has_copies = partial(self.watch.has_copies, source)
         self.storage = DriverStorage(self.objects, touch, self.outage, self.watch.created)
         """The run's storage as drivers see it."""
         self.node_storage = DriverStorage(self.objects, _nothing, self.outage, _nothing)
@@ -191,7 +194,7 @@ class World:
     def sources_of(self, program: Program) -> dict[OperatorId, SourceProgram]:
         """Return a program's sources as this world has them: from files, or ingested."""
         return {
-            name: replace(source, reader=READER) if name in self.folders else source
+            name: replace(source, reader=self.folders[name].reader) if name in self.folders else source
             for name, source in program.sources.items()
         }
 
@@ -260,6 +263,11 @@ def reads_in_place(seed: int) -> bool:
         return False
     scene = Scene(random.Random(seed))
     return _allow_in_place([scene.recipe, *scene.layouts])
+
+
+def loses_files(seed: int) -> bool:
+    """Whether files that sources read in place are deleted for good in a run."""
+    return deletes_files(seed) and reads_in_place(seed)
 
 
 def _identity(program: Program) -> str:
