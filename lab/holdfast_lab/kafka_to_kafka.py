@@ -11,7 +11,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -118,11 +118,16 @@ def main(arguments: list[str] | None = None) -> int:
     except HoldfastError as error:
         sys.stderr.write(f"{error}\n")
         return error.status
+    return print_counts(rows, asked.visits)
+
+
+def print_counts(rows: Sequence[Mapping[str, Any]], visits: int) -> int:
+    """Print the counts; return the exit status: 0 where every visit was counted once."""
     for row in sorted(rows, key=lambda one: (one["window_start"], one["page"])):
         sys.stdout.write(f"{row['window_start']}  {row['page']:<8}{row['count']:>6}\n")
     counted = sum(row["count"] for row in rows)
-    sys.stdout.write(f"{counted} of {asked.visits} visits counted\n")
-    return 0 if counted == asked.visits else 1
+    sys.stdout.write(f"{counted} of {visits} visits counted\n")
+    return 0 if counted == visits else 1
 
 
 if __name__ == "__main__":

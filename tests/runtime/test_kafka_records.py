@@ -183,12 +183,13 @@ class Kept:
     """A topic whose records go after a hundred seconds; each offset is a second old."""
 
     def __init__(self, *, compacted: bool = False) -> None:
-        self.compacted = compacted
+        self.compacted, self.asked = compacted, 0
 
     def retention(self) -> tuple[float | None, bool]:
         return 100.0, self.compacted
 
     def offsets_at(self, numbers: list[int], milliseconds: int) -> dict[int, int | None]:
+        self.asked += 1
         return dict.fromkeys(numbers, milliseconds // 1000 if milliseconds < 50000 else None)
 
 
@@ -225,6 +226,25 @@ def test_ranges_are_copied_before_they_go_once_and_dropped_with_their_batches(mo
     assert [store.has(name, BatchId(at), 0, 0) for at in range(4)] == [False, False, False, True]
     compacted = RetentionWatch(name, Kept(compacted=True), lambda: iter(needed[:1]), store, fetch, wall=lambda: 0.0)
     assert len(compacted.look(seen)) == 1, "a replay could find fewer records"
+
+
+def test_brokers_are_asked_for_the_age_of_records_once_however_many_ranges_are_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread that asks also looks for new records: a question for each range stopped it for seconds."""
+    monkeypatch.setattr(range_copies, "LOOK_SECONDS", 0.0)
+    topic, now = Kept(), [75.0]
+    needed = [(BatchId(at), 0, 0, OffsetRange(0, "t", 0, 50 + at, 51 + at), how()) for at in range(100)]
+    watch = RetentionWatch(
+        OperatorId("s"), topic, lambda: needed, CopyStore(MemoryStorage()), lambda *about: FOUND, wall=lambda: now[0]
+    )
+    seen = TopicSeen("id", {0: PartitionSeen(0, 150, 0)})
+    watch.look(seen)
+    watch.look(seen)
+    assert topic.asked == 1, "the answer holds for a hundredth of the retention time"
+    now[0] += 1.0
+    watch.look(seen)
+    assert topic.asked == 2
 
 
 def test_a_missing_library_is_one_line_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,9 @@ LOOK_SECONDS = 2.0
 """How often it is looked for ranges that are about to go."""
 SAFE_SHARE = 0.75
 """Of the retention time: records that are older are copied where they are still needed."""
+AGED_SHARE = 0.01
+"""Of the retention time: so old may be what is known of the age of records. The brokers are asked by the thread that
+looks for new records, and each question holds it up."""
 MOST_AT_ONCE = 8
 """Ranges that one look copies."""
 RETENTION_SECONDS = 60.0
@@ -120,6 +123,9 @@ class RetentionWatch:
         self._clock, self._wall = clock, wall
         self._looked = self._asked = -1e9
         self._kept: tuple[float | None, bool] = (None, False)
+        self._aged_at: float | None = None
+        self._first_safe: dict[int, int | None] = {}
+        """Of each topic partition, the first record that was younger than that."""
         self._began: dict[int, int] = {}
         """Where topic partitions began at the look before."""
         self._lost: set[tuple[BatchId, int, int]] = set()
@@ -135,7 +141,8 @@ class RetentionWatch:
         ]
         lines: list[str] = []
         if there:
-            lines = self._copy([one for one in there if self._goes(one[3], seen, aged=self._aged(seen))][:MOST_AT_ONCE])
+            aged = self._aged(seen)
+            lines = self._copy([one for one in there if self._goes(one[3], seen, aged=aged)][:MOST_AT_ONCE])
         self._began = {number: one.earliest for number, one in seen.partitions.items()}
         return lines
 
@@ -146,9 +153,13 @@ class RetentionWatch:
         seconds, _ = self._kept
         if seconds is None:
             return {}
-        safe = self._topic.offsets_at(list(seen.partitions), round(1000 * (self._wall() - SAFE_SHARE * seconds)))
-        # Where no record is young enough, all are about to go.
-        return {number: seen.partitions[number].end if at is None else at for number, at in safe.items()}
+        at = self._wall() - SAFE_SHARE * seconds
+        if self._aged_at is None or not 0 <= at - self._aged_at < min(RETENTION_SECONDS, AGED_SHARE * seconds):
+            safe = self._topic.offsets_at(list(seen.partitions), round(1000 * at))
+            # Where no record is young enough, all are about to go.
+            self._first_safe = {n: seen.partitions[n].end if found is None else found for n, found in safe.items()}
+            self._aged_at = at
+        return self._first_safe
 
     def _goes(self, one: OffsetRange, seen: TopicSeen, *, aged: dict[int, int | None]) -> bool:
         number = one.topic_partition
