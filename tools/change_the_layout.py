@@ -37,7 +37,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=30, help="how many seeds")
     parser.add_argument("--first", type=int, default=1, help="the first one")
     parser.add_argument("--drivers", type=int, default=4, help="drivers of one run; all but the last are killed")
-    parser.add_argument("--files", type=int, default=4, help="files that are new for each driver; the log keeps 64 batches to compare with")
+    parser.add_argument(
+        "--files", type=int, default=4, help="files that are new for each driver; the log has 64 batches"
+    )
     parser.add_argument("--rows", type=int, default=15, help="rows of a file")
     parser.add_argument("--without-spark", action="store_true", help="drivers whose nodes are in their own process")
     parser.add_argument("--keep", type=Path, help="keep the runs' directories here")
