@@ -12,6 +12,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from holdfast.simulation.recovery.late_sinks import has_late_sinks
+from holdfast.simulation.recovery.plan_scene import changes_plans
 from holdfast.simulation.recovery.poison import is_poisoned
 from holdfast.simulation.recovery.poison_rows import has_poison_rows
 from holdfast.simulation.recovery.run import Outcome
@@ -34,6 +35,7 @@ from simulation.file_bugs import FILE_BUGS, RETENTION_BUGS
 from simulation.fragment_bugs import FRAGMENT_BUGS
 from simulation.mark_bugs import MARK_BUGS
 from simulation.parking_bugs import PARKING_BUGS
+from simulation.plan_bugs import PLAN_BUGS
 from simulation.process_bugs import PROCESS_BUGS
 from simulation.publishing_bugs import PUBLISHING_BUGS
 from simulation.quarantine_bugs import QUARANTINE_BUGS
@@ -76,6 +78,7 @@ PLANTED = (
     *(Planted(bug, replans) for bug in REPLAN_BUGS),
     *(Planted(bug, has_late_sinks) for bug in PUBLISHING_BUGS),
     *(Planted(bug, has_segments) for bug in SEGMENT_BUGS),
+    *(Planted(bug, changes_plans) for bug in PLAN_BUGS),
     *(Planted(bug, has_branches) for bug in BRANCH_BUGS),
     *(Planted(bug, freezes_at_fences) for bug in FENCE_BUGS),
 )

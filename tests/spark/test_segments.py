@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.examples import EXAMPLES
+from holdfast.recovery.executed_plan import SegmentInterval
 from holdfast.recovery.segments import segments_of
 from holdfast.runtime import run_in_process
-from holdfast.runtime.coordinator.pacing import SegmentInterval
 from holdfast.spark.pinned_jobs import executors_of
 from holdfast.spark.planned_segments import PlannedSegments
 from holdfast.spark.run import SparkRun

@@ -162,6 +162,11 @@ class Checkpoints:
         """Whether a mark is one of a partition's segment."""
         return mark not in self._marked or self.segments.of(partition) in self._marked[mark]
 
+    @property
+    def marks_of_all(self) -> list[BatchId]:
+        """The open marks that are those of every segment."""
+        return [mark for mark in self.marks if mark not in self._marked]
+
     def open_marks(self, segment: SegmentId) -> list[BatchId]:
         """Return the marks to which the checkpoint of a segment may still move."""
         mine = [p for p in self._partitions if self.segments.of(p) == segment]
@@ -181,6 +186,16 @@ class Checkpoints:
             self._marked.pop(batch, None)
             self.marks.remove(batch)
             self._durable_marks -= {batch} - set(self.durable_line.values())
+
+    def change_segments(self, segments: Segments) -> dict[PartitionId, list[SavedSnapshot]]:
+        """Let other sets move together from now on, all being at one batch; return the snapshots of no use now.
+
+        Marks of some of the old segments are given up: partitions that the new ones have as well may be past them.
+        """
+        for mark in [*self._marked]:
+            self.give_up(mark)
+        self.segments = segments
+        return self.sweep()
 
     def is_durable(self, mark: BatchId) -> bool:
         """Whether snapshots of a mark are whole, and kept on durable storage too."""

@@ -6,13 +6,14 @@ Only the machine changes it. The coordinator derives the desired state of the wo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId, SegmentId
 from holdfast.recovery.branches import Branches, TentativeQuery
 from holdfast.recovery.checkpoints import FIRST, NO_EPOCH, NOTHING, Checkpoints, SavedSnapshot
 from holdfast.recovery.copies import Copies, held_back_by
+from holdfast.recovery.executed_plan import ExecutedPlan, PlanChange
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.quarantine import Decisions, Quarantined, written_decisions
 from holdfast.recovery.segments import unstored_tail
@@ -130,22 +131,26 @@ class ClusterState:
         requests: int = -1,
         quarantined: Decisions | None = None,
         tentative: Mapping[PartitionId, TentativeQuery] | None = None,
+        plan: ExecutedPlan | None = None,
+        next_plan: ExecutedPlan | None = None,
     ) -> None:
         """Begin with every partition lost, at the last global checkpoint: a start is a recovery of everything.
 
         `parked`: queries that the driver before had parked; `requests`: the last one to let such go on that it took;
         `quarantined`: rows that are left out, as drivers before have logged; `tentative`: queries of which they may
-        have published tentative rows that no final rows have replaced.
+        have published tentative rows that no final rows have replaced; `plan`: what is executed, in the place of the
+        settings' segments and backups, and `next_plan` what was chosen to follow it.
         """
         self.graph = graph
         self.settings = settings or RecoverySettings()
+        plan = plan or ExecutedPlan(self.settings.segments, self.settings.backup_partitions)
         self.epoch = epoch
         self.checkpoints = checkpoints or Checkpoints(graph.order)
-        self.segments = self.checkpoints.segments = self.settings.segments
-        self.crossing = frozenset(
-            p for p in graph.order if any(self.segments.crosses(p, c) for c in graph.consumers(p))
-        )
+        self.plan = PlanChange(plan, next_plan, max(self.checkpoints.line.values(), default=NOTHING))
+        """What is executed, and what was chosen to follow it."""
+        self.crossing: frozenset[PartitionId] = frozenset()
         """Partitions that send to another segment: their snapshots hold what it will need."""
+        self.execute(plan)
         self.unsettled: set[SegmentId] = set()
         """Segments of which something was lost or held back since their checkpoint moved last."""
         line = self.checkpoints.line
@@ -183,6 +188,13 @@ class ClusterState:
         """Tentative outputs, and what they come from."""
         self.costs: dict[PartitionId, float] = {}
         """What partitions were measured to cost; none: as the topology says."""
+
+    def execute(self, plan: ExecutedPlan) -> None:
+        """Have a plan be the one that is executed."""
+        self.plan.now = plan
+        self.segments = self.checkpoints.segments = plan.segments
+        self.crossing = plan.senders_across(self.graph)
+        self.settings = replace(self.settings, segments=plan.segments, backup_partitions=plan.backups)
 
     # -- what a cycle needs to know ------------------------------------------------------------------------------------
 
@@ -253,8 +265,7 @@ class ClusterState:
                 needed.append(BatchId(self.published[p] + 1))
             for consumer in self.graph.consumers(p):
                 other = self.partitions[consumer]
-                kept = p in self.settings.backup_partitions or self.segments.keeps(p, consumer)
-                if self.buffering or has_copies or kept:
+                if self.buffering or has_copies or self.plan.keeps(p, consumer):
                     needed.append(BatchId(min(line[consumer], other.frontier) + 1))
                 elif other.state is not PartitionState.LOST:
                     needed.append(BatchId(other.frontier + 1))
@@ -317,4 +328,5 @@ class ClusterState:
             "quarantined": written_decisions(self.quarantined),
             "tentative": self.branches.written(),
             "tentative_choices": self.branches.written_choices(),
+            "plan": self.plan.written(),
         }

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId, SegmentId
 from holdfast.recovery.checkpoints import SavedSnapshot
 from holdfast.recovery.cluster_state import ParkedQuery
+from holdfast.recovery.executed_plan import ExecutedPlan
 from holdfast.recovery.quarantine import PoisonRow
 from holdfast.recovery.states import Cause, PartitionState
 
@@ -220,6 +221,21 @@ class Corrected:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanAwaited:
+    """A plan was chosen, and waits for a checkpoint that is complete under it and the one in force; log it."""
+
+    plan: ExecutedPlan
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTookEffect:
+    """A plan is executed from a batch on, at which every partition has its checkpoint; log it."""
+
+    plan: ExecutedPlan
+    batch: BatchId
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryEnded:
     """Everything is back, and a global checkpoint covers it."""
 
@@ -258,6 +274,8 @@ Effect: TypeAlias = (
     | BranchChanged
     | BranchEnded
     | Corrected
+    | PlanAwaited
+    | PlanTookEffect
     | RecoveryEnded
     | Waiting
 )

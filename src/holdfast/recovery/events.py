@@ -9,6 +9,7 @@ from typing import TypeAlias
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.recovery.checkpoints import SavedSnapshot
 from holdfast.recovery.cluster_state import ParkedQuery
+from holdfast.recovery.executed_plan import ExecutedPlan
 from holdfast.recovery.quarantine import PoisonRow
 from holdfast.recovery.segments import MarkedSegments
 
@@ -167,6 +168,13 @@ class RowsQuarantined:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanChosen:
+    """Another plan is to be executed from the next checkpoint on that is complete under both."""
+
+    plan: ExecutedPlan
+
+
+@dataclass(frozen=True, slots=True)
 class Timer:
     """Time has passed; nodes that were requested may not have arrived."""
 
@@ -188,5 +196,6 @@ Event: TypeAlias = (
     | ReplicasPlanned
     | RowsQuarantined
     | TentativeChosen
+    | PlanChosen
     | Timer
 )

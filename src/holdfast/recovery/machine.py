@@ -42,7 +42,9 @@ from holdfast.recovery.effects import (
     LeaveOut,
     Parked,
     Place,
+    PlanAwaited,
     PlanRejected,
+    PlanTookEffect,
     RecoveryEnded,
     RequestNodes,
     Resumed,
@@ -60,6 +62,7 @@ from holdfast.recovery.events import (
     NodesLost,
     NodesSilent,
     PartitionsReported,
+    PlanChosen,
     QueriesParked,
     QueriesResumed,
     ReplicasPlanned,
@@ -114,6 +117,7 @@ class RecoveryMachine:
             ReplicasPlanned: self._replicas_planned,
             RowsQuarantined: self._rows_quarantined,
             TentativeChosen: self._tentative_chosen,
+            PlanChosen: self._plan_chosen,
             Timer: self._timer,
         }
         handlers[type(event)](event)
@@ -310,6 +314,24 @@ class RecoveryMachine:
         branches.requests = max(branches.requests, event.request)
         self._branches.choose(event.queries, on=event.on)
 
+    def _plan_chosen(self, event: PlanChosen) -> None:
+        if self.state.plan.choose(event.plan, (one.frontier for one in self.state.partitions.values())):
+            self._effects.append(PlanAwaited(event.plan))
+            self._change_plan()  # where no batch comes, the checkpoint there is will do
+
+    def _change_plan(self) -> None:
+        """Let the plan that was chosen take effect where the checkpoint is complete under it and the one in force."""
+        state, plan = self.state, self.state.plan.next
+        if plan is None or state.recovering or not state.plan.may_take_effect(state.checkpoints.line):
+            return
+        gone = state.checkpoints.change_segments(plan.segments)
+        state.plan.next = None
+        state.execute(plan)
+        state.unsettled.clear()
+        self._effects.append(PlanTookEffect(plan, state.checkpoints.global_batch))
+        for p, snapshots in gone.items():
+            self._forget(p, snapshots)
+
     def _hold_parked(self) -> None:
         """Hold back what serves parked queries only; all others keep for them what they would keep for lost ones."""
         if not self.state.parked:
@@ -503,6 +525,7 @@ class RecoveryMachine:
         """Let the sets that can move their checkpoints to a mark do so: all partitions, a segment, those that go on."""
         while self._advance_set() and self.state.segments.many:
             pass
+        self._change_plan()
 
     def _advance_set(self) -> bool:
         """Let one set move its checkpoint; say whether one did."""

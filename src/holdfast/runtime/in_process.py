@@ -31,14 +31,16 @@ from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId, Segmen
 from holdfast.planning.profiles.run_profile import RunProfile
 from holdfast.recovery.cluster_state import ParkedQuery
 from holdfast.recovery.events import NodesArrived, NodesLost
+from holdfast.recovery.executed_plan import ExecutedPlan, SegmentInterval
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime.blocks import DEAD_LETTERS, Block
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.layout import change_layout, changes_of, check_layout
 from holdfast.runtime.coordinator.outputs import aside_folder, name_sinks
-from holdfast.runtime.coordinator.pacing import CycleSettings, SegmentInterval
+from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.parking import ErrorSettings
+from holdfast.runtime.coordinator.plan_keeping import PlanKeeping, Replanning
 from holdfast.runtime.coordinator.progress import Progress
 from holdfast.runtime.coordinator.publishing import PublishSettings
 from holdfast.runtime.coordinator.requests import ResumeRequests, TentativeRequests
@@ -180,6 +182,8 @@ class InProcess:
         checkpoint_every: int | None = None,
         recovery: RecoverySettings | None = None,
         intervals: Mapping[str, int] | None = None,
+        plan: ExecutedPlan | None = None,
+        replanning: Replanning | None = None,
         sinks: Mapping[str, object] | None = None,
         errors: ErrorSettings | None = None,
         publishing: PublishSettings | None = None,
@@ -191,8 +195,9 @@ class InProcess:
         With a directory, state, logs, checkpoints and late rows are files there, and an application that was stopped
         goes on where it stood; without, they are in memory. A checkpoint is taken every so many batches: not given,
         every ten with a directory, else only when `checkpoint` is called. `recovery` says how failures are dealt with,
-        and whose output is kept for it; `intervals` has the batches between checkpoints of its segments. `sinks` take
-        the place of those the application names.
+        and whose output is kept for it; `intervals` has the batches between checkpoints of its segments. `plan` has all
+        of it, and `replanning` says how it is made again when measurements drift. `sinks` take the place of those the
+        application names.
 
         An operator, a row or a sink that fails is raised as an error once all other queries have been run, and tried
         again by the next call. With `errors`, its queries are parked in its place after so many attempts (`parked`),
@@ -229,6 +234,10 @@ class InProcess:
             self._late_sink,
             progress,
             recovery=recovery,
+            plan=plan,
+            keeping=None
+            if replanning is None
+            else PlanKeeping(self.program.topology, self.program.partitions, replanning, clock()),
             pace=CycleSettings(
                 checkpoint_batches=checkpoint_every,
                 segment_intervals=tuple(

@@ -57,7 +57,7 @@ from holdfast.runtime.message_fields import (
 )
 from holdfast.runtime.messages import BranchAssignment, DesiredState, NodeReport, PartitionAssignment
 
-VERSION = 9
+VERSION = 10
 
 _MAGIC = b"HFM"
 _PREFIX = struct.Struct("<3sBc3sIIQ")

@@ -272,8 +272,8 @@ def answer_row(answer: Answer, contents: Contents) -> Row:
         case Failed(partition, batch, problem, attempt, disk_full, poison, all_rows, out_of_memory, row):
             rows = Quarantined(poison, 0.0).fields() if poison else []
             return ["failed", *partition, batch, problem, attempt, disk_full, rows, all_rows, out_of_memory, row]
-        case SnapshotStored(partition, snapshot):
-            return ["stored", *partition, *chain_fields((snapshot,), contents)]
+        case SnapshotStored(partition, snapshot, size, cpu_seconds):
+            return ["stored", *partition, *chain_fields((snapshot,), contents), size, cpu_seconds]
         case SnapshotNotStored(partition, batch, problem, gone):
             return ["not stored", *partition, batch, problem, gone]
         case SnapshotLost(partition, snapshot_id, problem):
@@ -291,7 +291,7 @@ _ANSWER_SHAPES: Mapping[str, Shapes] = {
     "missing": shapes(str, str, int, int),
     "refused": shapes(str, str, int, int, int),
     "failed": shapes(str, str, int, int, str, int, bool, list, bool, bool, str),
-    "stored": shapes(str, str, int, str, list),
+    "stored": shapes(str, str, int, str, list, int, NUMBER),
     "not stored": shapes(str, str, int, int, str, bool),
     "lost": shapes(str, str, int, list, str),
     "restored": shapes(str, str, int, int, int, int, int, NUMBER, (*NUMBER, type(None))),
@@ -315,9 +315,9 @@ def read_answer(row: Any, parts: Sequence[pa.Buffer]) -> Answer:
         case ["failed", batch, problem, attempt, disk_full, rows, all_rows, out_of_memory, row]:
             poison = Quarantined.read(rows).rows if rows else ()
             return Failed(partition, batch, problem, attempt, disk_full, poison, all_rows, out_of_memory, row)
-        case ["stored", text, contents]:
+        case ["stored", text, contents, size, cpu_seconds]:
             (stored,) = read_chain(text, contents, parts)
-            return SnapshotStored(partition, stored)
+            return SnapshotStored(partition, stored, size, cpu_seconds)
         case ["not stored", batch, problem, gone]:
             return SnapshotNotStored(partition, batch, problem, gone)
         case ["lost", snapshot, problem]:

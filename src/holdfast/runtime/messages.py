@@ -243,6 +243,10 @@ class SnapshotStored:
 
     partition: PartitionId
     snapshot: SavedSnapshot
+    size: int = field(default=0, compare=False)
+    """Bytes that were saved: state and sent blocks. 0: this process does not know it, another one began to save."""
+    cpu_seconds: float = field(default=0.0, compare=False)
+    """What writing it down took of this process; coding and sending are the agent's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,12 @@ is promised.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,11 @@ from holdfast.ids import PartitionId
 from holdfast.planning.joint.conflicts import refuse, require_room
 from holdfast.planning.joint.explaining import as_executed, plan_document, promises_of, read_plan
 from holdfast.planning.joint.model import JointModel, JointPlan
-from holdfast.planning.joint.search import plan_jointly, replica_mask
+from holdfast.planning.joint.search import Planned, plan_jointly, replica_mask
 from holdfast.planning.joint.targets import Targets, assumptions_of
+from holdfast.recovery.executed_plan import ExecutedPlan, SegmentInterval
+from holdfast.recovery.segments import ALL_PARTITIONS, ONE_SEGMENT
+from holdfast.runtime.coordinator.plan_keeping import Replanning
 from holdfast.runtime.coordinator.profile_records import last_profile
 from holdfast.spark.planned_segments import NEVER, PlannedSegments, planned_segments, read_segments
 from holdfast.spark.replicas import PlannedReplicas
@@ -55,6 +60,10 @@ class RunPlan:
     """For people: what is planned, and what is not executed."""
     segments: PlannedSegments = field(default_factory=PlannedSegments)
     replicas: PlannedReplicas | None = None
+    origin: str = ""
+    """Names what was asked for: a restart that asks for the same goes on with the last plan made from it."""
+    joint: tuple[JointModel, JointPlan, bool] | None = None
+    """The model, the plan, and whether plans have one segment; None: it is not a joint plan, and is not made again."""
 
     def applied(self, settings: Settings, given: Mapping[str, str]) -> tuple[Settings, list[str]]:
         """Return the settings with the plan's; what somebody has set stays, with a line about it."""
@@ -84,6 +93,20 @@ class RunPlan:
         by_hand = {f"{PREFIX}checkpoint.seconds", f"{PREFIX}checkpoint.batches"} & set(given)
         return replace(self.segments, intervals=(), shortest=math.inf) if by_hand else self.segments
 
+    def replanning(
+        self, settings: Settings, given: Mapping[str, str], submit: Callable[[Callable[[], Planned]], Future[Planned]]
+    ) -> Replanning | None:
+        """Return how the plan is made again while the run goes on; None: it stays, or somebody has set a part of it."""
+        by_hand = {f"{PREFIX}{name}" for name in ("checkpoint.seconds", "checkpoint.batches", "retention")} & set(given)
+        if self.joint is None or self.interval is None or by_hand or settings.plan_adapt == "false":
+            return None
+        model, plan, one_segment = self.joint
+
+        def search(model: JointModel) -> Planned:
+            return plan_jointly(model, clock=time.perf_counter, seconds=PLAN_SECONDS, one_segment=one_segment)
+
+        return Replanning(model.targets, model.assumed, plan.coding, self.interval, search, executed_plan, submit)
+
     def event(self) -> dict[str, Any]:
         """Return what the event `plan` says."""
         document = self.document
@@ -98,6 +121,21 @@ class RunPlan:
             "not_executed": document["executed"]["not_executed"],
             "predicted": [dict(one) for one in self.predicted],
         }
+
+
+def executed_plan(model: JointModel, plan: JointPlan) -> ExecutedPlan:
+    """Return what a run executes of a joint plan."""
+    operators = [str(operator.id) for operator in model.topology.operators]
+    found = planned_segments(
+        model.topology,
+        [name for name, anchor in zip(operators, plan.anchors.tolist(), strict=True) if anchor],
+        dict(zip(operators, plan.interval.tolist(), strict=True)),
+    )
+    return ExecutedPlan(
+        found.segments if found.segments.many else ONE_SEGMENT,
+        frozenset(model.topology.partitions([int(v) for v in plan.backups.nonzero()[0]])),
+        found.intervals or (SegmentInterval(ALL_PARTITIONS, NEVER, found.shortest),),
+    )
 
 
 def plan_for_run(
@@ -133,7 +171,8 @@ def plan_for_run(
         if "backups" in document:
             return _backups_only(document, topology, where)
     model, plan, measured = read_plan(document, where, topology)
-    return _run_plan(model, plan, measured)
+    asked = {key: document[key] for key in ("topology", "targets", "segments", "backups", "fragments")}
+    return replace(_run_plan(model, plan, measured), origin=_origin(asked), joint=(model, plan, False))
 
 
 def _made(
@@ -152,13 +191,18 @@ def _made(
     found = plan_jointly(model, clock=clock, seconds=PLAN_SECONDS, one_segment=True)
     if not found.keeps_targets:
         raise refuse(topology, wanted, assumed, clock, finished=found.finished, one_segment=True)
-    made = _run_plan(model, found.plan, measured)
+    asked = {"topology": fingerprint(topology), "targets": wanted.document()}
+    made = replace(_run_plan(model, found.plan, measured), origin=_origin(asked), joint=(model, found.plan, True))
     budget = wanted.replica_budget(len(topology))
     if budget and made.replicas is not None and not made.replicas.partitions:
         least = smallest_mc_tree_size(topology)
         line = f"a budget of {counted(budget, 'replica')} keeps no output alive, so none is started: the smallest tree "
         made = replace(made, lines=(*made.lines, f"{line}from sources to an output has {least} partitions"))
     return made
+
+
+def _origin(asked: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _segments_only(document: Mapping[str, Any], topology: Topology, where: str) -> RunPlan:

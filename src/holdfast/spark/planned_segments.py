@@ -13,8 +13,8 @@ from typing import Any
 
 from holdfast.errors import BadInput
 from holdfast.ids import OperatorId, SegmentId
+from holdfast.recovery.executed_plan import SegmentInterval
 from holdfast.recovery.segments import ONE_SEGMENT, Segments, segments_of
-from holdfast.runtime.coordinator.pacing import SegmentInterval
 from holdfast.runtime.program import Program
 from holdfast.topology import Topology, require_made_for
 from holdfast.wording import counted

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from copy import copy
@@ -24,6 +25,7 @@ import pyarrow as pa
 from holdfast.application import Application, steps
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, OperatorId, PartitionId, folder_name
+from holdfast.recovery.executed_plan import ExecutedPlan
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
@@ -34,6 +36,7 @@ from holdfast.runtime.coordinator.opening import open_run, sweep_after_start
 from holdfast.runtime.coordinator.outputs import aside_folder, name_sinks, on_nodes, stagers_of
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.parking import ErrorSettings
+from holdfast.runtime.coordinator.plan_keeping import PlanKeeping, Replanning
 from holdfast.runtime.coordinator.profile_records import ProfileRecords, measured_topology
 from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.runtime.coordinator.publishing import PublishSettings
@@ -121,6 +124,8 @@ class SparkRun:
         backups: frozenset[PartitionId] | None = None,
         segments: PlannedSegments | None = None,
         replicas: PlannedReplicas | None = None,
+        origin: str = "",
+        replanning: Replanning | None = None,
     ) -> None:
         """Begin, or go on where an earlier driver left off: `directory` is on storage that every node reaches.
 
@@ -135,7 +140,8 @@ class SparkRun:
         asks for replacements of lost ones. The nodes' agents are pinged with the secret in `secret_file`. Executors on
         hosts that `admits` says no to stand by until it says yes. `log` gets a line for people, `emit` every event, as
         values; `ready` how many nodes can work, of how many. `backups` are those of a plan, in the place of the
-        setting's, `segments` and `replicas` a plan's.
+        setting's, `segments` and `replicas` a plan's; `origin` names what plan was asked for, and `replanning` says how
+        it is made again when measurements drift.
         """
         for hint in check_requirements(spark):
             log(hint)
@@ -290,10 +296,10 @@ class SparkRun:
             lambda operator, feed: ParquetSink(self.storage.within(aside_folder(operator, feed))),
             progress,
             recovery=planned,
-            pace=replace(
-                _pace(chosen, wait) if pace is None else _bounded(pace, chosen),
-                segment_intervals=() if segments is None else segments.intervals,
+            plan=ExecutedPlan(
+                planned.segments, planned.backup_partitions, () if segments is None else segments.intervals, 0, origin
             ),
+            pace=_pace(chosen, wait) if pace is None else _bounded(pace, chosen),
             errors=ErrorSettings(chosen.errors_retries, chosen.errors_backoff),
             publishing=PublishSettings(seconds=chosen.errors_sink_seconds),
             runner=runner,
@@ -301,6 +307,9 @@ class SparkRun:
             choices=TentativeRequests(self.storage),
             profiles=ProfileRecords(self.storage, progress.claim),
             replica_plans=twice.following(chosen, log=log),
+            keeping=None
+            if replanning is None
+            else PlanKeeping(self.program.topology, self.program.partitions, replanning, time.monotonic()),
             expiry=expiry_of(
                 self.storage,
                 self._sinks.values(),

@@ -498,6 +498,13 @@ class Settings:
         4050,
         "Port of the live page; where it is taken, one of the next is. 0: any free one.",
     )
+    plan_adapt: str = _setting(
+        "plan.adapt",
+        _one_of("true", "false"),
+        "true",
+        "Whether a run with a joint plan (`auto`, targets, a plan's file) makes the plan again when measurements "
+        "drift, and changes it without stopping. Not where checkpoint intervals or backups are set by hand.",
+    )
     tracing_enabled: str = _setting(
         "tracing.enabled",
         _one_of("true", "false"),

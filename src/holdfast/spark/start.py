@@ -9,6 +9,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,7 @@ from holdfast.errors import BadInput, CheckFailed, one_line
 from holdfast.ids import folder_name
 from holdfast.planning.joint.targets import Targets
 from holdfast.recovery.strategy import RecoverySettings
-from holdfast.runtime.coordinator.event_log import Observation
+from holdfast.runtime.coordinator.event_log import Observation, plan_fields
 from holdfast.runtime.coordinator.promises import PromiseWatch, promise_line
 from holdfast.runtime.io.file_columns import check_folders, with_absolute_paths, with_file_columns
 from holdfast.spark.cluster import EmbeddedCluster
@@ -207,6 +208,8 @@ def launch(
         names = app.output_names()
         default = {name: f"{place}/out/{name}" for one, name in names.items() if app.sinks.get(one) is None}
         relay = _Relay()
+        searches = ThreadPoolExecutor(1, thread_name_prefix="holdfast-plan")
+        held.callback(searches.shutdown, wait=False, cancel_futures=True)
         if cluster is not None:
             cluster.await_ready()  # agents must be of one ring before a task looks for them
         running = SparkRun(
@@ -229,6 +232,8 @@ def launch(
             backups=None if planned is None or f"{PREFIX}retention" in by_hand else planned.backups,
             segments=None if planned is None else planned.executed_segments(by_hand),
             replicas=None if planned is None else planned.replicas,
+            origin="" if planned is None else planned.origin,
+            replanning=None if planned is None else planned.replanning(settings, by_hand, searches.submit),
         )
         held.callback(running.close)
         events = EventFile(_events_folder(place, relay.log) / "events.jsonl")
@@ -257,6 +262,10 @@ def launch(
                 relay.log(line)
             relay.emit(Observation(time.time(), "plan", planned.event() | {"by_hand": remarks}))
             relay.watch(_promise_watch(running, planned))
+            if (going_on := running.coordinator.state.plan.now).number:
+                relay.log(f"plan {going_on.number}, made by the driver before, stays in force")
+                fields = {"batch": running.coordinator.state.checkpoints.global_batch, **plan_fields(going_on)}
+                relay.emit(Observation(time.time(), "plan-changed", fields))
         feed: Feed
         if batches is None:
             behind = settings.max_pending_batches

@@ -109,8 +109,11 @@ class _Link:
 class JointModel:
     """A topology, targets and assumptions as arrays over operators and partitions."""
 
-    def __init__(self, topology: Topology, targets: Targets, assumed: Assumptions) -> None:
-        self.topology, self.targets, self.assumed = topology, targets, assumed
+    def __init__(
+        self, topology: Topology, targets: Targets, assumed: Assumptions, *, coding: Coding | None = None
+    ) -> None:
+        """`coding`: the code that a run has, and that every plan for it keeps."""
+        self.topology, self.targets, self.assumed, self._coding = topology, targets, assumed, coding
         operators, of = topology.operators, topology.operator_of
         rates = rates_of(topology)
 
@@ -203,6 +206,8 @@ class JointModel:
 
         Where no code of so many peers does, the most reliable one that stores at most twice the state.
         """
+        if self._coding is not None:
+            return (self._coding,)
         if self.peers < 2:
             return (Coding(1, 0),)  # every checkpoint goes to the run's directory
         lost = max(1, self.targets.survive)

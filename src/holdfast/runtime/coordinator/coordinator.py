@@ -36,6 +36,8 @@ from holdfast.recovery.effects import (
     NodesEvacuated,
     Parked,
     Place,
+    PlanAwaited,
+    PlanTookEffect,
     RequestNodes,
     Resumed,
     RollBack,
@@ -50,10 +52,12 @@ from holdfast.recovery.events import (
     NodesArrived,
     NodesLost,
     PartitionsReported,
+    PlanChosen,
     QueriesResumed,
     TentativeChosen,
     Timer,
 )
+from holdfast.recovery.executed_plan import ExecutedPlan, resumed_plan
 from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.quarantine import read_decisions
 from holdfast.recovery.states import PLACED_STATES, PartitionState
@@ -77,6 +81,7 @@ from holdfast.runtime.coordinator.marking import BatchMarks
 from holdfast.runtime.coordinator.outputs import Outputs, Published
 from holdfast.runtime.coordinator.pacing import CycleSettings, StallDetector
 from holdfast.runtime.coordinator.parking import ErrorSettings, Parking, Step
+from holdfast.runtime.coordinator.plan_keeping import PlanKeeping, Said
 from holdfast.runtime.coordinator.profile_records import ProfileRecords
 from holdfast.runtime.coordinator.profiling import LEAST_COST, Profiler
 from holdfast.runtime.coordinator.progress import Progress
@@ -166,6 +171,7 @@ class Coordinator:
         progress: Progress,
         *,
         recovery: RecoverySettings | None = None,
+        plan: ExecutedPlan | None = None,
         pace: CycleSettings | None = None,
         errors: ErrorSettings | None = None,
         publishing: PublishSettings | None = None,
@@ -174,6 +180,7 @@ class Coordinator:
         choices: TentativeRequests | None = None,
         profiles: ProfileRecords | None = None,
         replica_plans: ReplicaPlans | None = None,
+        keeping: PlanKeeping | None = None,
         expiry: Expiry | None = None,
         settings: Mapping[str, Any] | None = None,
         host_of: Callable[[NodeId], str] = str,
@@ -185,10 +192,13 @@ class Coordinator:
     ) -> None:
         """Start a run, or continue one that an earlier driver left: the progress says which.
 
+        `plan` is what is executed, by default the segments and backups of `recovery` at the intervals of `pace`; where
+        the driver before was asked for the same, the plan that it had come to holds.
         `errors` says how often what fails is tried again, `publishing` how long sinks may take, `runner` makes their
         calls (by default at once), `requests` is where people let parked queries go on, `choices` where they choose
         which queries give tentative outputs;
         `replica_plans` lets the plan of replicas follow what is measured;
+        `keeping` compares the plan with what is measured and proposes others;
         `profiles` is where what was measured is kept, with the run's `settings`; `expiry` deletes what is kept no
         longer; `host_of` gives a node's host: one whose disk is full gets no more work; `domain_of` gives its failure
         domain, where it is known. `emit` gets every event, as values; `log` gets a line for people.
@@ -219,6 +229,10 @@ class Coordinator:
         saved = progress.machine
         checkpoints = None if saved is None else Checkpoints.read(graph.order, saved["checkpoints"])
         parked: Mapping[str, Any] = {} if saved is None else saved.get("parked", {})
+        asked = recovery or RecoverySettings()
+        plan = plan or ExecutedPlan(asked.segments, asked.backup_partitions, self.pace.segment_intervals)
+        plan, next_plan = resumed_plan(plan, None if saved is None else saved.get("plan"), graph)
+        self.pace = replace(self.pace, segment_intervals=plan.intervals)
         self.state = ClusterState(
             graph,
             recovery,
@@ -228,10 +242,14 @@ class Coordinator:
             requests=-1 if saved is None else saved.get("requests", -1),
             quarantined={} if saved is None else read_decisions(saved.get("quarantined", {})),
             tentative={} if saved is None else read_tentative(saved.get("tentative", {}), batch_log.frontier),
+            plan=plan,
+            next_plan=next_plan,
         )
         self.state.copies.domain_of = domain_of
         self.state.branches.read_choices({} if saved is None else saved.get("tentative_choices", {}))
         self.machine = RecoveryMachine(self.state)
+        self._executed = plan
+        """The plan in force, as far as its effects are done."""
         self.outputs.may_be_tentative = self.state.branches.may_be_out
         self.parking = Parking(self.state, errors or ErrorSettings(), clock=clock, now=now, requests=requests)
         self._choices = TentativeChoices(
@@ -267,6 +285,7 @@ class Coordinator:
         self._costs_at = self._lost_since = -math.inf
         """When costs were last passed on; since when partitions find no room (-inf: none waits)."""
         self._profiles, self._settings, self._expiry = profiles, dict(settings or {}), expiry
+        self._keeping = keeping
         self._counted_at = self._began
         """Up to when time without progress has been counted."""
         published: Mapping[str, int] = {} if saved is None else saved.get("published", {})
@@ -349,6 +368,7 @@ class Coordinator:
         self.read_reports()
         self.resume_asked()
         self._take_choices()
+        self._take_plan()
         if not self.status.can_work:
             if not self.busy and self._cycle is not None and self._beside_has_more(self._cycle.desired):
                 self._hand_out(self.desired_state())  # nobody waits for what comes of it
@@ -401,6 +421,34 @@ class Coordinator:
         if found:
             with contextlib.suppress(OSError):
                 self._choices.logged()
+
+    def _take_plan(self) -> None:
+        """Have the plan executed that was found beside the stream, where one was."""
+        if self._keeping is None:
+            return
+        plan, said = self._keeping.taken(self._clock(), self.state)
+        self._say(said)
+        if plan is not None:
+            self.choose_plan(plan)
+
+    def _say(self, said: Iterable[Said]) -> None:
+        for kind, fields, line in said:
+            self._emit(kind, **fields)
+            if line is not None:
+                self._log(line)
+
+    def choose_plan(self, plan: ExecutedPlan) -> bool:
+        """Have another plan executed from the next checkpoint on that is complete under it and the one in force.
+
+        Says whether it differs from the last one that was chosen. Nothing stops: until then senders keep what either
+        plan wants kept.
+        """
+        change = self.state.plan
+        last = change.next or change.now
+        if plan.is_same_as(last):
+            return False
+        self.handle(PlanChosen(replace(plan, number=last.number + 1, origin=last.origin)))
+        return True
 
     def resume_all(self) -> None:
         """Let all parked queries go on."""
@@ -467,6 +515,8 @@ class Coordinator:
         for mark in self._marks.take():
             self.handle(CheckpointMarked(mark.batch, mark.durable, mark.segments))
             self.profiler.marked(self._clock(), mark.batch)
+            if self._keeping is not None:
+                self._keeping.marked(self._clock(), mark.batch)
         state, logged = self.state, self.status.logged
         self._counters.handed_out += 1
         keep = state.keep_from()
@@ -653,6 +703,8 @@ class Coordinator:
             )
         )
         for one in result.stored:
+            if self._keeping is not None:
+                self._keeping.saved(self._clock(), one)
             self.handle(CheckpointStored(one.partition, one.snapshot))
         for event in result.losses:
             self._counters.problem = str(event)
@@ -710,6 +762,8 @@ class Coordinator:
             counted.add(partition)
             steady = one.state is PartitionState.RUNNING
             self.profiler.reported(now, partition, measures, batches, steady=steady)
+            if self._keeping is not None:
+                self._keeping.reported(now, partition, measures, batches, steady=steady)
 
     def _lose_full(self, node: NodeId, failed: Failed) -> None:
         """A node whose disk is full is lost, and its host is not asked again by this driver."""
@@ -812,8 +866,22 @@ class Coordinator:
             self._progress.check()  # what is gone may be gone because another driver has the run
             raise
         self.profiler.took_effect(self._clock(), effects)
+        if self._keeping is not None:
+            self._keeping.took_effect(self._clock(), effects)
         writes = isinstance(event, QueriesResumed | TentativeChosen) or any(
-            isinstance(one, Fence | Place | GlobalCheckpoint | Keep | Parked | LeaveOut | WentTentative | Corrected)
+            isinstance(
+                one,
+                Fence
+                | Place
+                | GlobalCheckpoint
+                | Keep
+                | Parked
+                | LeaveOut
+                | WentTentative
+                | Corrected
+                | PlanAwaited
+                | PlanTookEffect,
+            )
             for one in effects
         )
         if writes:
@@ -889,6 +957,12 @@ class Coordinator:
                 self.rollbacks += 1
             case Parked() | Resumed() | LeaveOut() | CopyPlaced() | CopyDropped() | BranchChanged():
                 self._counters.held_changed = True
+            case PlanTookEffect(plan):
+                if self._keeping is not None:
+                    self._keeping.changed(self._clock(), self._executed, plan)
+                self._executed = plan
+                self.pace = replace(self.pace, segment_intervals=plan.intervals)
+                self._marks.use(SegmentSchedule(self.pace, plan.segments, self._began))
             case NodesEvacuated(nodes):
                 self.backend.release_nodes(nodes)
             case GlobalCheckpoint():
@@ -897,6 +971,8 @@ class Coordinator:
                 if self._expiry is not None:
                     self._expiry.covered(effect.inputs_from)
                 self.write_profile()
+                if self._keeping is not None:
+                    self._say(self._keeping.look(self._clock(), self._now(), self.state))
                 if effect.without:
                     self._emit_kept(effect.without)
                 self._emit(

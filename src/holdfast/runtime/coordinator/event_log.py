@@ -24,7 +24,9 @@ from holdfast.recovery.effects import (
     NodesEvacuated,
     Parked,
     Place,
+    PlanAwaited,
     PlanRejected,
+    PlanTookEffect,
     Promoted,
     RecoveryEnded,
     ReplicasChanged,
@@ -35,6 +37,7 @@ from holdfast.recovery.effects import (
     WentTentative,
 )
 from holdfast.recovery.events import Event
+from holdfast.recovery.executed_plan import ExecutedPlan
 from holdfast.recovery.states import LIVE_STATES, PartitionState
 from holdfast.runtime.fetches import CodeChosen, Fetched
 from holdfast.runtime.messages import DriverSuspected, NodesAnswered
@@ -153,6 +156,10 @@ def effect_line(effect: Effect) -> str | None:
             return f"no more tentative outputs of {query} in this outage: {problem}"
         case Corrected(query, since, through) if through >= since:
             return f"final outputs have replaced the tentative ones of {query}, batches {since} to {through}"
+        case PlanAwaited(plan):
+            return f"plan {plan.number} was chosen, and takes effect at a checkpoint of everything"
+        case PlanTookEffect(plan, batch):
+            return f"plan {plan.number} takes effect at batch {batch}: {plan_line(plan)}"
         case RecoveryEnded(batch):
             return f"recovery ended: the checkpoint at batch {batch} is complete and nothing is lost"
         case Waiting(missing, partitions):
@@ -213,6 +220,10 @@ def effect_fields(
             return [("tentative-ended", {"query": str(query), "problem": problem})]
         case Corrected(query, since, through):
             return [("corrected", {"query": str(query), "since": since, "through": through})]
+        case PlanAwaited(plan):
+            return [("plan-chosen", plan_fields(plan))]
+        case PlanTookEffect(plan, batch):
+            return [("plan-changed", {"batch": batch, **plan_fields(plan)})]
         case RecoveryEnded(batch):
             return [("recovery-ended", {"batch": batch})]
     return []
@@ -220,6 +231,29 @@ def effect_fields(
 
 def _replicas(partitions: Sequence[PartitionId]) -> str:
     return ", ".join(map(str, partitions)) if partitions else "none"
+
+
+def plan_fields(plan: ExecutedPlan) -> dict[str, Any]:
+    """Describe a plan that is executed."""
+    found = plan.written()
+    intervals = [
+        {"segment": name, "batches": batches, "seconds": seconds} for name, batches, seconds in found["intervals"]
+    ]
+    return {
+        "number": plan.number,
+        "segments": found["segments"],
+        "anchors": found["anchors"],
+        "backups": found["backups"],
+        "intervals": intervals,
+        **plan.about,
+    }
+
+
+def plan_line(plan: ExecutedPlan) -> str:
+    """Return a plan in a few words."""
+    seconds = [one.seconds for one in plan.intervals if not math.isinf(one.seconds)]
+    often = f", a checkpoint every {min(seconds):.3g} to {max(seconds):.3g} s" if seconds else ""
+    return f"{counted(len(plan.segments.names), 'segment')}{often}, {counted(len(plan.backups), 'backup')}"
 
 
 def _planned_fields(effect: Place) -> dict[str, Any]:

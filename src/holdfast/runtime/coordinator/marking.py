@@ -39,6 +39,8 @@ class BatchMarks:
         """Say which segments take a snapshot at a batch that is about to be logged."""
         self._read()
         checkpoints, segments = self._state.checkpoints, self._state.segments
+        if self._state.plan.next is not None and not self._state.recovering:
+            return {} if self._plan_is_marked() else self._schedule.mark_of_all()
         open_marks: dict[SegmentId, list[BatchId]] = {}
         last: dict[SegmentId, BatchId] = {}
         for name, members in segments.by_name(checkpoints.line).items():
@@ -49,6 +51,17 @@ class BatchMarks:
         # One at a time; during a recovery live partitions take further snapshots meanwhile.
         waiting = set() if self._state.recovering else {name for name, marks in open_marks.items() if marks}
         return self._schedule.next_marks(batch, self._clock(), last.__getitem__, waiting)
+
+    def _plan_is_marked(self) -> bool:
+        """Whether a mark of all partitions is open at which the plan that was chosen can take effect."""
+        after = self._state.plan.after
+        logged = any(mark.segments is None and mark.batch >= after for mark in self._found)
+        return logged or any(mark >= after for mark in self._state.checkpoints.marks_of_all)
+
+    def use(self, schedule: SegmentSchedule) -> None:
+        """Decide by another schedule from now on: another plan has taken effect."""
+        schedule.follow(self._schedule, self._clock())
+        self._schedule = schedule
 
     def take(self) -> list[Mark]:
         """Return the marks of batches that were logged since the last call: they go out with the batches."""

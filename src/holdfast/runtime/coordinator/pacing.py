@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from holdfast.ids import BatchId, SegmentId
+from holdfast.recovery.executed_plan import SegmentInterval
 
 REPORT_SECONDS = 15.0
 """How often it is told that partitions wait for nodes."""
@@ -13,15 +14,6 @@ LONGEST_COUNTED = 10.0
 """Of the time between two looks, so many seconds count as waiting at most: a driver that was frozen has not waited."""
 LONGEST_PAUSE = 0.5
 """Seconds between two cycles that bring nothing, at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentInterval:
-    """How often a segment takes a checkpoint; the earlier of both counts."""
-
-    segment: SegmentId
-    batches: int
-    seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +78,16 @@ class CheckpointSchedule:
         settings = self.settings
         if batch - last < settings.checkpoint_batches and now - self._marked_at < settings.checkpoint_seconds:
             return None
-        durable = self._since_durable is None or self._since_durable + 1 >= settings.durable_every
-        return Mark(batch, durable)
+        return Mark(batch, self.durable_is_next)
+
+    @property
+    def durable_is_next(self) -> bool:
+        """Whether the next mark is a durable one."""
+        return self._since_durable is None or self._since_durable + 1 >= self.settings.durable_every
+
+    def follow(self, before: CheckpointSchedule, now: float) -> None:
+        """Count on from where another schedule has come."""
+        self._marked_at, self._since_durable = now, before._since_durable
 
     def marked(self, mark: Mark, now: float) -> None:
         """Count a mark that is in the log, whichever driver has decided it."""

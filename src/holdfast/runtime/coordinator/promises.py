@@ -58,6 +58,9 @@ class PromiseWatch:
                 self._nodes[str(node)] = seen.at
             for outage in self._outages.values():
                 outage.nodes.update(map(str, seen.fields["nodes"]))
+        elif seen.kind == "plan-changed":
+            found = {one["query"]: one for one in seen.fields.get("predicted", ()) if one["what"] == "recovery"}
+            self._promised = found or self._promised
         elif seen.kind == "state":
             self._changed(seen)
         elif seen.kind == "published" and not seen.fields.get("tentative"):

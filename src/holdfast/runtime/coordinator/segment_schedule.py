@@ -36,6 +36,16 @@ class SegmentSchedule:
             ),
         )
 
+    def follow(self, before: SegmentSchedule, now: float) -> None:
+        """Count on from the schedule of the plan before, whose last mark was one of all segments."""
+        counted = before._schedules[before._slowest]
+        for schedule in self._schedules.values():
+            schedule.follow(counted, now)
+
+    def mark_of_all(self) -> LoggedMarks:
+        """Return a mark of all segments, due or not: it is durable where it is the turn of a durable one."""
+        return {ALL_PARTITIONS: LoggedMark(self._schedules[self._slowest].durable_is_next)}
+
     def next_marks(
         self, batch: BatchId, now: float, last: Callable[[SegmentId], BatchId], waiting: Collection[SegmentId]
     ) -> LoggedMarks:

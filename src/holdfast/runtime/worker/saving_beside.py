@@ -8,6 +8,7 @@ saved: a process that dies on the way leaves a file that the next one removes, a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
@@ -20,6 +21,8 @@ from holdfast.runtime.state.snapshot_files import clean_folder, remove_file, wri
 from holdfast.runtime.state.snapshot_store import SnapshotStore
 from holdfast.runtime.state.snapshots import Snapshot
 
+MOST_COSTS = 256
+"""Snapshots whose size and CPU are remembered until they are reported, at most."""
 BESIDE_BYTES = 1 << 20
 """Snapshots with more rows than this are written beside the stream; a smaller one takes milliseconds."""
 
@@ -47,6 +50,7 @@ class SavesBeside:
         self._store, self._folder, self._bytes = store, folder, beside_bytes
         self._threads: Threads = threads or ThreadPoolExecutor(1, thread_name_prefix="holdfast-snapshots")
         self._begun: dict[str, Future[None]] = {}
+        self._costs: dict[str, tuple[int, float]] = {}
         self._files = count()
         self._is_clean = False
 
@@ -73,15 +77,22 @@ class SavesBeside:
         error = found.exception()
         return None if error is None else f"{type(error).__name__}: {error}"
 
+    def cost_of(self, name: str) -> tuple[int, float] | None:
+        """Return, once, the bytes of a snapshot that was written and the CPU that it took; None: not known here."""
+        return self._costs.pop(name, None)
+
     def _save(self, name: str, snapshot: Snapshot, *, epoch: int, durable: bool) -> None:
         if not self._is_clean:
             clean_folder(self._folder)
             self._is_clean = True
-        path = self._folder / f"{next(self._files)}.snapshot"
+        path, began = self._folder / f"{next(self._files)}.snapshot", time.thread_time()
         try:
             write_snapshot_file(snapshot, path)
             with pa.memory_map(str(path)) as file:
                 data = file.read_buffer()
             self._store.save(name, data, epoch=epoch, durable=durable)
+            if len(self._costs) >= MOST_COSTS:
+                self._costs.clear()  # of saves that were given up; the others count as not known
+            self._costs[name] = data.size, time.thread_time() - began
         finally:
             remove_file(path)  # what is mapped stays readable

@@ -9,6 +9,7 @@ it has come whole; until then its neighbours do not wait for it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -49,7 +50,7 @@ from holdfast.runtime.tables import one_chunk
 from holdfast.runtime.worker.blame import QUARANTINE_ROWS
 from holdfast.runtime.worker.exchange import Exchange
 from holdfast.runtime.worker.host import PartitionHost, is_disk_full
-from holdfast.runtime.worker.saving_beside import SavesBeside
+from holdfast.runtime.worker.saving_beside import MOST_COSTS, SavesBeside
 from holdfast.runtime.worker.step_guard import NoGuard, StepGuard
 
 SENT_AHEAD = 2
@@ -99,6 +100,7 @@ class NodeWorker:
         )
         self.guard = self._guard
         self._begun: dict[tuple[PartitionId, VersionId], SavedSnapshot] = {}
+        self._costs: dict[str, tuple[int, float]] = {}
         """Snapshots whose saving was begun by this process, and has not ended."""
         self._far: dict[PartitionId, dict[str, tuple[int, int]]] = {}
         """Of partitions that are being restored: fragments that have come and are needed, by snapshot."""
@@ -443,13 +445,19 @@ class NodeWorker:
         if answer.problem is not None:
             return SnapshotNotStored(partition, version.batch, answer.problem)
         self._begun.pop((partition, version), None)
-        return SnapshotStored(partition, snapshot)
+        return SnapshotStored(partition, snapshot, *self._cost_of(name))
+
+    def _cost_of(self, name: str) -> tuple[int, float]:
+        """Return, once, the bytes of a snapshot that was saved here, and the CPU that writing it down took."""
+        beside = None if self._beside is None else self._beside.cost_of(name)
+        return beside or self._costs.pop(name, (0, 0.0))
 
     def _begin_save(
         self, desired: DesiredState, partition: PartitionId, version: VersionId, snapshot: SavedSnapshot, name: str
     ) -> SnapshotStored | SnapshotNotStored | None:
         """Begin to save; one that is so small that the driver's log has room for it is safe with the report."""
         self._guard.turn()
+        began = time.thread_time()
         try:
             taken = self.host.snapshot(
                 partition,
@@ -464,7 +472,12 @@ class NodeWorker:
                 return None
             data = encode_snapshot(taken)
             if len(data) <= self._small_snapshot:
-                return SnapshotStored(partition, replace(snapshot, contents=data))
+                return SnapshotStored(
+                    partition, replace(snapshot, contents=data), len(data), time.thread_time() - began
+                )
+            if len(self._costs) >= MOST_COSTS:
+                self._costs.clear()  # of saves that were given up; the others count as not known
+            self._costs[name] = len(data), time.thread_time() - began
             self._snapshot_store.save(name, data, epoch=desired.epoch, durable=snapshot.durable)
         except (HoldfastError, OSError) as error:
             return SnapshotNotStored(partition, version.batch, f"{type(error).__name__}: {error}")

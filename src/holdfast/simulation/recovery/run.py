@@ -13,6 +13,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.errors import BadInput, HoldfastError
 from holdfast.ids import NodeId, OperatorId, PartitionId
@@ -162,7 +163,7 @@ class _Run:
                     self.mischief.active = False  # a start has many calls: one must come through in the end
                 number = self._current = self._acting = self._begun
                 recipe = self.world.recipes[self.layout]
-                parked = self._last_parked()
+                parked, plans = self._last_parked(), self._last_plans()
                 self._starting.add(number)
                 try:
                     take_over = self._looks_for_signs(number, alive)
@@ -191,6 +192,8 @@ class _Run:
                         self._complain("a run began to write into the outputs of another run")
                     if number == self._current:
                         self._same_parked(parked, driver)
+                        if driver.claim == plans[0] + 1:
+                            self.world.plans.same_after_start(plans[1], driver.coordinator.state)
                         self.driver = driver
                         return
                     # Frozen while it started: another one has the run, unless this one took its claim after that.
@@ -210,6 +213,12 @@ class _Run:
         last = self.world.last_driver()
         machine = None if last is None else last["machine"]
         return 0 if last is None else int(last["claim"]), set((machine or {}).get("parked", ()))
+
+    def _last_plans(self) -> tuple[int, Mapping[str, Any] | None]:
+        """Return which plan is executed and which one was chosen, as the last progress says, and by which claim."""
+        last = self.world.last_driver()
+        machine = None if last is None else last["machine"]
+        return 0 if last is None else int(last["claim"]), (machine or {}).get("plan")
 
     def _same_parked(self, before: tuple[int, set[str]], driver: Driver) -> None:
         """See that a start changes nothing about what is parked."""
@@ -335,6 +344,8 @@ class _Run:
         elif seen.kind == "rolled-back" and self._is_the_drivers():
             rolled_back = tuple(map(PartitionId.parse, fields["partitions"]))
             rolled_back_alone(self.coordinator.state, rolled_back, self._found)
+        elif seen.kind == "plan-changed" and self._is_the_drivers():
+            self.world.plans.took_effect(self.coordinator.state, fields["number"])
         elif seen.kind == "published" and fields.get("tentative"):
             self.tentative += 1
             if self._is_the_drivers():
@@ -404,6 +415,8 @@ class _Run:
         self.world.chooser.strike(self.driver.program)
         if self.world.replanner.wanted:
             self._do(self.driver, lambda driver: self.world.replanner.strike(driver.coordinator))
+        if self.world.plans.strikes():
+            self._do(self.driver, lambda driver: self.world.plans.choose(driver.coordinator, driver.program))
         self._step()
 
     def _feed(self, driver: Driver) -> None:
@@ -521,6 +534,8 @@ class _Run:
         self._copies_come_level()
         if self.coordinator.state.recovering or self.coordinator.state.buffering:
             self._complain("everything is back and safe, and recovery does not end")
+        if (waiting := self.coordinator.state.plan.next) is not None:
+            self._complain(f"plan {waiting.number} was chosen, everything is safe, and it does not take effect")
 
     def _copies_come_level(self) -> None:
         """Where nothing goes wrong any more, copies get as far as their primaries."""

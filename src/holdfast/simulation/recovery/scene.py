@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 from holdfast.ids import PartitionId
+from holdfast.recovery.executed_plan import ExecutedPlan
 from holdfast.recovery.segments import ONE_SEGMENT
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.coordinator.pacing import CycleSettings
@@ -142,6 +143,17 @@ class Scene:
             return self.pace
         segments = self.segments.segments(program, driver)
         return replace(self.pace, segment_intervals=self.segments.intervals(segments, driver))
+
+    def plan(self, program: Program, driver: int) -> ExecutedPlan:
+        """Return what a driver of this program is asked to execute."""
+        found = self.settings(program, driver)
+        asked = driver if self.segments is not None and self.segments.changes else 0
+        return ExecutedPlan(
+            found.segments,
+            found.backup_partitions,
+            self.pace_for(program, driver).segment_intervals,
+            origin=f"plan {asked} for {', '.join(map(str, program.partitions))}",
+        )
 
     def settings(self, program: Program, driver: int = 0) -> RecoverySettings:
         """Return how a driver of this program recovers; who keeps backups is drawn by the partition's name alone."""

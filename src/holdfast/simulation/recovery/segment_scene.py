@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from holdfast.ids import PartitionId
 from holdfast.recovery.cluster_state import ClusterState
+from holdfast.recovery.executed_plan import SegmentInterval
 from holdfast.recovery.segments import ONE_SEGMENT, Segments, segments_of
 from holdfast.recovery.states import PartitionState
 from holdfast.recovery.strategy import RecoveryStrategy
-from holdfast.runtime.coordinator.pacing import SegmentInterval
 from holdfast.runtime.program import Program
 from holdfast.simulation.recovery.checks import Violation
 

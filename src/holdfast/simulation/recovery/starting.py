@@ -240,6 +240,7 @@ class Starter:
             world.late_sink,
             progress,
             recovery=scene.settings(program, number),
+            plan=scene.plan(program, number),
             pace=layout_pace(pace) if old_layout else pace,
             errors=world.poison.errors,
             publishing=world.late_sinks.settings,

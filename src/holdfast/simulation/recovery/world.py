@@ -36,6 +36,7 @@ from holdfast.simulation.recovery.faults import (
 from holdfast.simulation.recovery.folders import SimulatedFolder, allows_in_place, deletes_files, is_in_place
 from holdfast.simulation.recovery.late_sinks import LateSinks, called_on_nodes
 from holdfast.simulation.recovery.network import Network
+from holdfast.simulation.recovery.plan_scene import PlanScene
 from holdfast.simulation.recovery.poison import Poison
 from holdfast.simulation.recovery.poison_rows import PoisonRows
 from holdfast.simulation.recovery.replanning import Replanner
@@ -126,6 +127,7 @@ class World:
                 self.mischief.rates.update({one: 0.3 * self.mischief.rates[one] for one in SELDOM_WITH_MOVES})
         if has_segments(seed):
             self.scene.segments = draw_segments(seed)
+        self.plans = PlanScene(seed, self.complain)
         if has_branches(seed):
             self.scene.use_branches(draw_branches(seed))
             self.mischief.rates.update(calmer_for_branches(self.mischief.rates))

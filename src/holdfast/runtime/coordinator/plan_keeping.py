@@ -1,0 +1,238 @@
+"""Keeps a run's plan true: measures what it promised, and has it made again beside the stream. Runs on the driver.
+
+At checkpoints the plan in force is evaluated with what was measured in the last checkpoint interval or so, and its
+overhead is measured: bytes and CPU of snapshots, with the sent blocks that they hold. Event `plan-measured` has
+predicted and measured values side by side; `promise-alarm` says that a promise does not hold any more, and
+`promise-holds` that it does again. Another plan is searched for in a thread, and never in the loop of the coordinator;
+the recovery machine decides when it takes effect. Nothing here is needed for correctness.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from holdfast.erasure.layout import Coding
+from holdfast.errors import HoldfastError, one_line
+from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.planning.joint.explaining import promises_of
+from holdfast.planning.joint.keeping import Look, PlanKeeper
+from holdfast.planning.joint.model import JointModel, JointPlan
+from holdfast.planning.joint.search import Planned
+from holdfast.planning.joint.targets import Assumptions, Targets, assumptions_of
+from holdfast.planning.profiles.run_profile import profiled
+from holdfast.recovery.cluster_state import ClusterState
+from holdfast.recovery.effects import Effect
+from holdfast.recovery.executed_plan import ExecutedPlan
+from holdfast.runtime.coordinator.profiling import Profiler
+from holdfast.runtime.messages import Measures, SnapshotStored
+from holdfast.topology import Topology, as_mask
+
+LEAST_SECONDS = 5.0
+"""Between two looks, and measured before the first one."""
+MOST_WINDOW = 300.0
+OVERHEAD_SLACK = 0.2
+"""A measured overhead may be above its target by this share before it is an alarm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replanning:
+    """How plans of a run are made again."""
+
+    targets: Targets
+    assumed: Assumptions
+    coding: Coding
+    """The code of the run: it stays."""
+    interval: float
+    """Seconds between checkpoints where a plan names none."""
+    plan: Callable[[JointModel], Planned]
+    convert: Callable[[JointModel, JointPlan], ExecutedPlan]
+    submit: Callable[[Callable[[], Planned]], Future[Planned]]
+    """Begins a search beside the stream."""
+
+
+Said = tuple[str, dict[str, Any], str | None]
+"""An event's kind and fields, and a line for people."""
+
+
+class PlanKeeping:
+    """Measures one run, and proposes plans."""
+
+    def __init__(self, topology: Topology, partitions: Iterable[PartitionId], how: Replanning, now: float) -> None:
+        """`topology` has the declared values, which hold where nothing is measured."""
+        self._topology, self._partitions, self._how = topology, tuple(partitions), how
+        self._keeper = PlanKeeper(now)
+        self._window = min(MOST_WINDOW, max(LEAST_SECONDS, how.interval))
+        self._recent = Profiler(self._partitions, now, period=self._window)
+        self._looked_at = now
+        self._saves: deque[tuple[float, int, float]] = deque()
+        """When snapshots were saved, their bytes, and the CPU that they took."""
+        self._alarms: set[str] = set()
+        self._search: Future[Planned] | None = None
+        self._model: JointModel | None = None
+        """The model that the search has."""
+        self._why = ""
+
+    # -- what happens --------------------------------------------------------------------------------------------------
+
+    def reported(self, now: float, partition: PartitionId, measures: Measures, batches: int, *, steady: bool) -> None:
+        """Count what a partition did."""
+        self._recent.reported(now, partition, measures, batches, steady=steady)
+
+    def marked(self, now: float, batch: BatchId) -> None:
+        """A checkpoint is marked at a batch."""
+        self._recent.marked(now, batch)
+
+    def took_effect(self, now: float, effects: Iterable[Effect]) -> None:
+        """Take what the recovery machine decided."""
+        self._recent.took_effect(now, effects)
+
+    def saved(self, now: float, stored: SnapshotStored) -> None:
+        """Count what a snapshot took."""
+        self._saves.append((now, stored.size, stored.cpu_seconds))
+
+    def changed(self, now: float, before: ExecutedPlan, plan: ExecutedPlan) -> None:
+        """Another plan has taken effect; what it costs is measured from now on."""
+        model = self._model or self._modelled(now, 0.0, {}, {})
+        self._keeper.changed(now, self._joint(model, before, ()), self._joint(model, plan, ()))
+        self._saves.clear()
+        self._looked_at = now
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def look(self, now: float, at: float, state: ClusterState) -> list[Said]:
+        """Compare the plan in force with what is measured; begin to search for another where it is time.
+
+        Not in a recovery: what partitions do then says little about what follows it.
+        """
+        plan = state.plan.now
+        period = max(LEAST_SECONDS, self._longest(plan))
+        if now - self._looked_at < min(period, MOST_WINDOW) * 0.9 or state.recovering or state.plan.next is not None:
+            return []
+        model = self._modelled(now, at, state.placement, state.nodes)
+        joint = self._joint(model, plan, state.copies.replicas)
+        look = self._keeper.look(now, model, joint)
+        measured, fields = self._overhead(now, model, joint, look)
+        self._looked_at = now
+        said: list[Said] = [("plan-measured", {"number": plan.number, **fields}, None)]
+        said += self._alarmed(model, joint, look, measured)
+        why = look.replan
+        if why is not None and self._search is None:
+            self._why, self._model = why, model
+            self._search = self._how.submit(lambda: self._how.plan(model))
+        return said
+
+    def taken(self, now: float, state: ClusterState) -> tuple[ExecutedPlan | None, list[Said]]:
+        """Return the plan that a search has found and that is worth a change; None: there is none now."""
+        search, model = self._search, self._model
+        if search is None or model is None or not search.done():
+            return None, []
+        self._search = None
+        joint = self._joint(model, state.plan.now, state.copies.replicas)
+        try:
+            found = search.result()
+        except HoldfastError as error:
+            self._keeper.declined(model, joint)
+            return None, [
+                ("plan-not-found", {"problem": one_line(str(error))}, f"no other plan: {one_line(str(error))}")
+            ]
+        # Replicas are those of the run: which partitions have one is decided elsewhere.
+        executed = replace(found.plan, replicas=joint.replicas, stored_with_checkpoints=True)
+        evaluated = model.evaluate(executed)
+        if not self._keeper.accepts(model, joint, evaluated):
+            self._keeper.declined(model, joint)
+            return None, []
+        predicted = promises_of(model, executed, evaluated)
+        made = self._how.convert(model, executed)
+        return replace(made, about={"why": self._why, "predicted": predicted}), []
+
+    def _longest(self, plan: ExecutedPlan) -> float:
+        seconds = [one.seconds for one in plan.intervals if math.isfinite(one.seconds)]
+        return max(seconds, default=self._how.interval)
+
+    def _modelled(
+        self, now: float, at: float, placement: Mapping[PartitionId, Any], nodes: Mapping[Any, float]
+    ) -> JointModel:
+        profile = self._recent.profile(now, at, placement, nodes)
+        topology, measured = profiled(self._topology, profile)
+        how, found = self._how, assumptions_of(measured)
+        given = {name: getattr(how.assumed, name) for name, source in how.assumed.sources.items() if source == "given"}
+        if how.assumed.nodes and "nodes" not in found.sources:
+            given["nodes"] = how.assumed.nodes
+        return JointModel(topology, how.targets, replace(found, **given), coding=how.coding)
+
+    def _joint(self, model: JointModel, plan: ExecutedPlan, replicas: Iterable[PartitionId]) -> JointPlan:
+        """Return the plan in force as the model has plans."""
+        topology, segments = model.topology, plan.segments
+        seconds = {one.segment: one.seconds for one in plan.intervals if math.isfinite(one.seconds)}
+        names = [OperatorId(operator.id) for operator in topology.operators]
+        interval = [
+            seconds.get(segments.operators[name] if segments.many else segments.names[0], self._how.interval)
+            for name in names
+        ]
+        return JointPlan(
+            np.array([name in segments.anchors for name in names], bool) | model.sources,
+            np.array(interval, float),
+            as_mask(topology, topology.indices(sorted(map(str, plan.backups)))),
+            as_mask(topology, topology.indices(sorted(map(str, replicas)))),
+            self._how.coding,
+            stored_with_checkpoints=True,
+        )
+
+    def _overhead(self, now: float, model: JointModel, plan: JointPlan, look: Look) -> tuple[float, dict[str, Any]]:
+        """Return the overhead that was measured since the last look, and what the event says."""
+        seconds = max(1e-9, now - self._looked_at)
+        recent = [one for one in self._saves if one[0] > self._looked_at]
+        self._saves.clear()
+        size, cpu = sum(one[1] for one in recent), sum(one[2] for one in recent)
+        spread, assumed = plan.coding.total / plan.coding.data, model.assumed
+        stored = (size * spread / assumed.bandwidth + len(recent) * assumed.snapshot_seconds) / seconds
+        measured = stored + look.evaluation.backup_overhead
+        return measured, {
+            "seconds": round(seconds, 3),
+            "overhead": {
+                "predicted": float(f"{look.evaluation.overhead:.4g}"),
+                "measured": float(f"{measured:.4g}"),
+                "target": model.targets.overhead_limit,
+            },
+            "snapshots": len(recent),
+            "stored_bytes_per_second": round(size / seconds, 1),
+            "cpu_share": float(f"{cpu / seconds:.4g}"),
+            "recovery": {
+                "predicted": float(f"{look.recovery:.4g}"),
+                "target": _soonest(model),
+            },
+            "drift": float(f"{min(look.drift, 1e6):.4g}"),
+        }
+
+    def _alarmed(self, model: JointModel, plan: JointPlan, look: Look, measured: float) -> list[Said]:
+        """Return what changed about which promises hold."""
+        broken: dict[str, tuple[float, float]] = {}
+        for one in promises_of(model, plan, look.evaluation):
+            if one["what"] == "recovery" and one["target"] is not None and one["predicted"] > one["target"]:
+                broken[f"recovery of {one['query']}"] = one["predicted"], one["target"]
+        limit = model.targets.overhead_limit
+        overhead = max(look.evaluation.overhead, measured / (1 + OVERHEAD_SLACK))
+        if overhead > limit * (1 + 1e-9):
+            broken["overhead"] = overhead, limit
+        said: list[Said] = []
+        for what, (value, target) in broken.items():
+            if what not in self._alarms:
+                unit = "" if what == "overhead" else " s"
+                line = f"a promise does not hold any more: {what} is {value:.3g}{unit}, promised {target:.3g}{unit}"
+                said.append(("promise-alarm", {"what": what, "now": value, "target": target}, line))
+        for what in sorted(self._alarms - set(broken)):
+            said.append(("promise-holds", {"what": what}, f"a promise holds again: {what}"))
+        self._alarms = set(broken)
+        return said
+
+
+def _soonest(model: JointModel) -> float | None:
+    asked = model.query_limit[np.isfinite(model.query_limit)]
+    return float(asked.min()) if asked.size else None
