@@ -43,6 +43,11 @@ class MetricTotals:
         self.last_recovery: dict[str, float] = {}
         self.missed: Counter[str] = Counter()
         """Recoveries that took longer than their target, by query."""
+        self.plan_changes = 0
+        self.alarms: set[str] = set()
+        """Promises of the plan that do not hold now."""
+        self.overhead: dict[str, float] = {}
+        """Of the plan: `predicted`, `measured` and `target`, a share of the bandwidth."""
         self.measured: dict[str, dict[str, float]] = {}
         """By operator: `rows`, `cpu`, `bytes`, `late`, and `state`, its size now."""
         self.page_cpu_seconds: float | None = None
@@ -96,6 +101,14 @@ class MetricTotals:
                 self.recovery_seconds[query] = self.recovery_seconds.get(query, 0.0) + seconds
                 self.last_recovery[query] = seconds
                 self.missed[query] += event["target"] is not None and seconds > float(event["target"])
+            case "plan-changed":
+                self.plan_changes += 1
+            case "plan-measured":
+                self.overhead = {str(kind): float(value) for kind, value in event["overhead"].items()}
+            case "promise-alarm":
+                self.alarms.add(str(event["what"]))
+            case "promise-holds":
+                self.alarms.discard(str(event["what"]))
             case "measures":
                 self._measures(event["partitions"])
 

@@ -33,6 +33,7 @@ def notices_of(
         *_waiting(model, now),
         *_slow(now, under, restores, replays),
         *_broken(model),
+        *_alarmed(model),
         *_failing(model, now),
         *_checkpoint_late(model, now),
     ]
@@ -131,6 +132,18 @@ def _broken(model: RunModel) -> list[dict[str, Any]]:
             "Profile the run and plan again: holdfast profile, then holdfast plan auto.",
         )
         for one in recent
+    ]
+
+
+def _alarmed(model: RunModel) -> list[dict[str, Any]]:
+    return [
+        _notice(
+            "warn",
+            f"A promise does not hold: {what}",
+            f"With what is measured now it is {one['now']:.3g}; the target is {one['target']:.3g}.",
+            "The run looks for another plan by itself. Where targets contradict each other, change them or add nodes.",
+        )
+        for what, one in sorted(model.alarms.items())[:3]
     ]
 
 

@@ -155,6 +155,28 @@ RUN_METRICS = (
         lambda given: [((name,), many) for name, many in sorted(given.totals.restore_bytes.items())],
     ),
     Metric(
+        "holdfast_plan_overhead_ratio",
+        _G,
+        ("kind",),
+        "Share of the bandwidth that checkpoints, stored inputs and backups take: as the plan predicts with what is "
+        "measured now, as measured, and its target.",
+        lambda given: [((kind,), value) for kind, value in sorted(given.totals.overhead.items())],
+    ),
+    Metric(
+        "holdfast_plan_changes_total",
+        _C,
+        (),
+        "Plans that took effect while the run went on.",
+        single(lambda given: given.totals.plan_changes),
+    ),
+    Metric(
+        "holdfast_plan_broken_promises",
+        _G,
+        (),
+        "Promises of the plan that do not hold with what is measured now.",
+        single(lambda given: len(given.totals.alarms)),
+    ),
+    Metric(
         "holdfast_promotions_total",
         _C,
         (),

@@ -44,6 +44,8 @@ class RunModel:
         self.recovery: RecoveryRecord | None = None
         self.promises: deque[dict[str, Any]] = deque(maxlen=PROMISES_KEPT)
         self.plan: dict[str, Any] | None = None
+        self.alarms: dict[str, dict[str, float]] = {}
+        """Promises of the plan that do not hold: what each comes to now, and its target."""
         self.waiting: tuple[str, ...] = ()
         """Lost partitions that the last plan found no room for."""
         self.requested = 0
@@ -383,6 +385,24 @@ class RunModel:
     def _plan(self, at: float, event: Event) -> None:
         self.plan = read_plan(event)
 
+    def _plan_changed(self, at: float, event: Event) -> None:
+        predicted = [dict(one) for one in event.get("predicted") or ()]
+        seconds = [float(one["seconds"]) for one in event["intervals"] if one.get("seconds") is not None]
+        if self.plan is not None:
+            changed = {"backups": event["backups"], "interval_seconds": min(seconds, default=None)}
+            self.plan = {**self.plan, **changed, "predicted": predicted or self.plan["predicted"]}
+        why = f": {event['why']}" if event.get("why") else ""
+        self._note(at, "plan-changed", f"plan {event['number']} takes effect at batch {event['batch']}{why}")
+
+    def _promise_alarm(self, at: float, event: Event) -> None:
+        what = str(event["what"])
+        self.alarms[what] = {"now": float(event["now"]), "target": float(event["target"])}
+        self._note(at, "promise-alarm", f"a promise does not hold any more: {what}")
+
+    def _promise_holds(self, at: float, event: Event) -> None:
+        self.alarms.pop(str(event["what"]), None)
+        self._note(at, "promise-holds", f"a promise holds again: {event['what']}")
+
     def _false_alarm(self, at: float, event: Event) -> None:
         self.false_alarms += len(event["nodes"])
         self._note(at, "false-alarm", f"{some(event['nodes'])} answered after it was declared silent")
@@ -451,6 +471,9 @@ _HANDLERS: dict[str, Callable[[RunModel, float, Event], None]] = {
     "measures": RunModel._measures,
     "plan": RunModel._plan,
     "promise": RunModel._promise,
+    "plan-changed": RunModel._plan_changed,
+    "promise-alarm": RunModel._promise_alarm,
+    "promise-holds": RunModel._promise_holds,
     "quarantined": RunModel._quarantined,
     "restoring": RunModel._restoring,
     "restored": RunModel._restored,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -345,7 +345,7 @@ class _Builder:
             )
             for event in self._within
             if event.kind == "promise"
-        ]
+        ] + _overhead(self._within)
 
     def _evidence(self) -> Evidence:
         rows = tuple(
@@ -386,6 +386,17 @@ class _Builder:
             for number, one in enumerate(self._incidents, 1)
         ]
         return Table(("outage", "began", "seconds", "queries", ""), tuple(rows[-200:]))
+
+
+def _overhead(events: Iterable[Seen]) -> list[PromiseRow]:
+    """Return the overhead of the plan as it was last measured."""
+    looks = [event for event in events if event.kind == "plan-measured"]
+    if not looks:
+        return []
+    found = looks[-1].fields["overhead"]
+    predicted, measured, target = found["predicted"], found["measured"], found["target"]
+    note = "a share of the bandwidth, not seconds; measured between two looks at the plan"
+    return [PromiseRow("overhead", "all", predicted, measured, target, measured <= target, note)]
 
 
 def _moment(at: float) -> str:

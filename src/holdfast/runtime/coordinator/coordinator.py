@@ -81,7 +81,7 @@ from holdfast.runtime.coordinator.marking import BatchMarks
 from holdfast.runtime.coordinator.outputs import Outputs, Published
 from holdfast.runtime.coordinator.pacing import CycleSettings, StallDetector
 from holdfast.runtime.coordinator.parking import ErrorSettings, Parking, Step
-from holdfast.runtime.coordinator.plan_keeping import PlanKeeping, Said
+from holdfast.runtime.coordinator.plan_keeping import Finding, PlanKeeping
 from holdfast.runtime.coordinator.profile_records import ProfileRecords
 from holdfast.runtime.coordinator.profiling import LEAST_COST, Profiler
 from holdfast.runtime.coordinator.progress import Progress
@@ -426,13 +426,13 @@ class Coordinator:
         """Have the plan executed that was found beside the stream, where one was."""
         if self._keeping is None:
             return
-        plan, said = self._keeping.taken(self._clock(), self.state)
-        self._say(said)
+        plan, findings = self._keeping.taken(self._clock(), self.state)
+        self._emit_findings(findings)
         if plan is not None:
             self.choose_plan(plan)
 
-    def _say(self, said: Iterable[Said]) -> None:
-        for kind, fields, line in said:
+    def _emit_findings(self, findings: Iterable[Finding]) -> None:
+        for kind, fields, line in findings:
             self._emit(kind, **fields)
             if line is not None:
                 self._log(line)
@@ -972,7 +972,7 @@ class Coordinator:
                     self._expiry.covered(effect.inputs_from)
                 self.write_profile()
                 if self._keeping is not None:
-                    self._say(self._keeping.look(self._clock(), self._now(), self.state))
+                    self._emit_findings(self._keeping.look(self._clock(), self._now(), self.state))
                 if effect.without:
                     self._emit_kept(effect.without)
                 self._emit(

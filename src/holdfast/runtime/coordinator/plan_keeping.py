@@ -22,7 +22,7 @@ from holdfast.erasure.layout import Coding
 from holdfast.errors import HoldfastError, one_line
 from holdfast.ids import BatchId, OperatorId, PartitionId
 from holdfast.planning.joint.explaining import promises_of
-from holdfast.planning.joint.keeping import Look, PlanKeeper
+from holdfast.planning.joint.judging import Look, PlanJudge
 from holdfast.planning.joint.model import JointModel, JointPlan
 from holdfast.planning.joint.search import Planned
 from holdfast.planning.joint.targets import Assumptions, Targets, assumptions_of
@@ -57,7 +57,7 @@ class Replanning:
     """Begins a search beside the stream."""
 
 
-Said = tuple[str, dict[str, Any], str | None]
+Finding = tuple[str, dict[str, Any], str | None]
 """An event's kind and fields, and a line for people."""
 
 
@@ -67,7 +67,7 @@ class PlanKeeping:
     def __init__(self, topology: Topology, partitions: Iterable[PartitionId], how: Replanning, now: float) -> None:
         """`topology` has the declared values, which hold where nothing is measured."""
         self._topology, self._partitions, self._how = topology, tuple(partitions), how
-        self._keeper = PlanKeeper(now)
+        self._judge = PlanJudge(now)
         self._window = min(MOST_WINDOW, max(LEAST_SECONDS, how.interval))
         self._recent = Profiler(self._partitions, now, period=self._window)
         self._looked_at = now
@@ -100,13 +100,13 @@ class PlanKeeping:
     def changed(self, now: float, before: ExecutedPlan, plan: ExecutedPlan) -> None:
         """Another plan has taken effect; what it costs is measured from now on."""
         model = self._model or self._modelled(now, 0.0, {}, {})
-        self._keeper.changed(now, self._joint(model, before, ()), self._joint(model, plan, ()))
+        self._judge.changed(now, self._joint(model, before, ()), self._joint(model, plan, ()))
         self._saves.clear()
         self._looked_at = now
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
-    def look(self, now: float, at: float, state: ClusterState) -> list[Said]:
+    def look(self, now: float, at: float, state: ClusterState) -> list[Finding]:
         """Compare the plan in force with what is measured; begin to search for another where it is time.
 
         Not in a recovery: what partitions do then says little about what follows it.
@@ -117,18 +117,18 @@ class PlanKeeping:
             return []
         model = self._modelled(now, at, state.placement, state.nodes)
         joint = self._joint(model, plan, state.copies.replicas)
-        look = self._keeper.look(now, model, joint)
+        look = self._judge.look(now, model, joint)
         measured, fields = self._overhead(now, model, joint, look)
         self._looked_at = now
-        said: list[Said] = [("plan-measured", {"number": plan.number, **fields}, None)]
-        said += self._alarmed(model, joint, look, measured)
+        findings: list[Finding] = [("plan-measured", {"number": plan.number, **fields}, None)]
+        findings += self._alarmed(model, joint, look, measured)
         why = look.replan
         if why is not None and self._search is None:
             self._why, self._model = why, model
             self._search = self._how.submit(lambda: self._how.plan(model))
-        return said
+        return findings
 
-    def taken(self, now: float, state: ClusterState) -> tuple[ExecutedPlan | None, list[Said]]:
+    def taken(self, now: float, state: ClusterState) -> tuple[ExecutedPlan | None, list[Finding]]:
         """Return the plan that a search has found and that is worth a change; None: there is none now."""
         search, model = self._search, self._model
         if search is None or model is None or not search.done():
@@ -138,15 +138,15 @@ class PlanKeeping:
         try:
             found = search.result()
         except HoldfastError as error:
-            self._keeper.declined(model, joint)
+            self._judge.declined(model, joint)
             return None, [
                 ("plan-not-found", {"problem": one_line(str(error))}, f"no other plan: {one_line(str(error))}")
             ]
         # Replicas are those of the run: which partitions have one is decided elsewhere.
         executed = replace(found.plan, replicas=joint.replicas, stored_with_checkpoints=True)
         evaluated = model.evaluate(executed)
-        if not self._keeper.accepts(model, joint, evaluated):
-            self._keeper.declined(model, joint)
+        if not self._judge.accepts(model, joint, evaluated):
+            self._judge.declined(model, joint)
             return None, []
         predicted = promises_of(model, executed, evaluated)
         made = self._how.convert(model, executed)
@@ -211,7 +211,7 @@ class PlanKeeping:
             "drift": float(f"{min(look.drift, 1e6):.4g}"),
         }
 
-    def _alarmed(self, model: JointModel, plan: JointPlan, look: Look, measured: float) -> list[Said]:
+    def _alarmed(self, model: JointModel, plan: JointPlan, look: Look, measured: float) -> list[Finding]:
         """Return what changed about which promises hold."""
         broken: dict[str, tuple[float, float]] = {}
         for one in promises_of(model, plan, look.evaluation):
@@ -221,16 +221,16 @@ class PlanKeeping:
         overhead = max(look.evaluation.overhead, measured / (1 + OVERHEAD_SLACK))
         if overhead > limit * (1 + 1e-9):
             broken["overhead"] = overhead, limit
-        said: list[Said] = []
+        findings: list[Finding] = []
         for what, (value, target) in broken.items():
             if what not in self._alarms:
                 unit = "" if what == "overhead" else " s"
                 line = f"a promise does not hold any more: {what} is {value:.3g}{unit}, promised {target:.3g}{unit}"
-                said.append(("promise-alarm", {"what": what, "now": value, "target": target}, line))
+                findings.append(("promise-alarm", {"what": what, "now": value, "target": target}, line))
         for what in sorted(self._alarms - set(broken)):
-            said.append(("promise-holds", {"what": what}, f"a promise holds again: {what}"))
+            findings.append(("promise-holds", {"what": what}, f"a promise holds again: {what}"))
         self._alarms = set(broken)
-        return said
+        return findings
 
 
 def _soonest(model: JointModel) -> float | None:

@@ -44,7 +44,7 @@ class Look:
     """Why another plan is to be looked for; None: there is no reason, or it is too soon."""
 
 
-class PlanKeeper:
+class PlanJudge:
     """Judges the plan in force, and what is found to follow it."""
 
     def __init__(self, now: float) -> None:
