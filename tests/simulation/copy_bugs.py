@@ -131,9 +131,14 @@ def replica_stays_that_the_plan_no_longer_has(patch: Patch) -> None:
     patch.setattr(copies, "RETIRE_BATCHES", 10**6)
 
 
-def started_again_in_the_same_epoch(patch: Patch) -> None:
-    """A copy that a plan stops and starts again is the one before, to all who go by node and epoch."""
-    patch.setattr(copies.Copies, "is_fresh", lambda self, partition, node, epoch: True)
+def replica_stays_beyond_the_budget(patch: Patch) -> None:
+    """Copies that must go at once, because the budget is exceeded, stay until the others are level."""
+    right = CopyLifecycle.replan
+
+    def replan(self: CopyLifecycle, replicas: Any, why: str, *, at_once: bool) -> bool:
+        return right(self, replicas, why, at_once=False)
+
+    patch.setattr(CopyLifecycle, "replan", replan)
 
 
 def started_replica_counts_as_level(patch: Patch) -> None:
@@ -153,7 +158,7 @@ REPLAN_BUGS = tuple(
     Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)
     for one in (
         replica_stays_that_the_plan_no_longer_has,
-        started_again_in_the_same_epoch,
+        replica_stays_beyond_the_budget,
         started_replica_counts_as_level,
     )
 )

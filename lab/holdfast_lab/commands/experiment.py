@@ -19,6 +19,10 @@ experiment = lazy_group(
             "holdfast_lab.commands.experiment_replication:replication",
             "Replica plans: PPA, Fig. 13 and 14.",
         ),
+        "tentative": (
+            "holdfast_lab.commands.experiment_tentative:tentative",
+            "Tentative outputs, recovery and checkpoints: PPA, Fig. 7-10, 12, 13.",
+        ),
         "scheduling": (
             "holdfast_lab.commands.experiment_scheduling:scheduling",
             "Recovery plans (incremental recovery, Fig. 15, 2, 6).",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.application import Application
 from holdfast.application.resolving import unresolved_sources, with_columns
-from holdfast.drill import chain
+from holdfast.drill import chain, merge_tree
 from holdfast.drill.inputs import read_batches, recorded_columns
 from holdfast.drill.settings import DrillSettings
 from holdfast.errors import BadInput
@@ -56,25 +56,29 @@ SCENARIOS: dict[str, Scenario] = {
     )
 }
 
-
+TREES: dict[str, Scenario] = {
+    name: Scenario(name, f"{merge_tree.TITLE} of {window:g} s", merge_tree.of_window(window), merge_tree.batches)
+    for name, window in (("merge-tree", 30.0), ("merge-tree-10", 10.0))
+}
+"""Trees of merges with windows of several lengths; `mixed` does not draw them."""
 MIXED = "mixed"
 """What is given for a scenario to draw it from the seed."""
 
 
 def is_application(name: str) -> bool:
     """Whether a drill's argument names an application of the user's: it has no generator of its input."""
-    return name not in SCENARIOS and name not in EXAMPLES and names_application(name)
+    return name not in SCENARIOS | TREES and name not in EXAMPLES and names_application(name)
 
 
 def find_scenario(name: str) -> Scenario:
     """Return a scenario, or an example as one; an unknown name is refused with those there are."""
-    if name in SCENARIOS:
-        return SCENARIOS[name]
+    if (found := (SCENARIOS | TREES).get(name)) is not None:
+        return found
     if name in EXAMPLES:
         one = EXAMPLES[name]
         return Scenario(name, one.title, one.application, one.batches)
     beside = f"write {name}.py for the file; " if Path(f"{name}.py").is_file() else ""
-    known = suggestion(name, list(dict.fromkeys([*SCENARIOS, MIXED, *EXAMPLES])))
+    known = suggestion(name, list(dict.fromkeys([*SCENARIOS, *TREES, MIXED, *EXAMPLES])))
     raise BadInput(
         f"there is no scenario {name!r}",
         field="APP|SCENARIO",

@@ -14,10 +14,20 @@ from holdfast.drill.settings import DrillSettings
 
 def run_or_reuse(asked: DrillSettings, place: Path, clusters: ClusterPool, *, reuse: bool) -> dict[str, Any]:
     """Run one drill, or take what the same one left in this directory the last time; return its result."""
-    held = place / "result.json"
-    whole = with_capacity(asked, find_scenario(asked.scenario).application().topology())
-    if reuse and held.exists():
-        found: dict[str, Any] = json.loads(held.read_text())
-        if found["settings"] == json.loads(json.dumps(whole.document())):
-            return found
+    if reuse and (found := _left(asked, place)) is not None:
+        return found
     return run_drill(asked, place, clusters=clusters).result
+
+
+def is_there(asked: DrillSettings, place: Path) -> bool:
+    """Whether a drill has left its result in this directory."""
+    return _left(asked, place) is not None
+
+
+def _left(asked: DrillSettings, place: Path) -> dict[str, Any] | None:
+    held = place / "result.json"
+    if not held.exists():
+        return None
+    found: dict[str, Any] = json.loads(held.read_text())
+    whole = with_capacity(asked, find_scenario(asked.scenario).application().topology())
+    return found if found["settings"] == json.loads(json.dumps(whole.document())) else None

@@ -8,8 +8,9 @@ they were.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
-from holdfast.recovery.copies import level
+from holdfast.recovery.copies import level, to_move
 from holdfast.recovery.events import ReplicasPlanned
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.simulation.recovery.checks import Violation
@@ -22,9 +23,9 @@ CHANGED, AT_ONCE = 0.12, 0.25
 class Replanner:
     """Who changes the plan of replicas."""
 
-    def __init__(self, seed: int, mischief: Mischief, *, wanted: bool) -> None:
-        """`wanted`: whether plans change in this run."""
-        self._draw, self._mischief = random.Random(f"{seed} replica plans"), mischief
+    def __init__(self, seed: int, mischief: Mischief, found: Callable[[Violation], object], *, wanted: bool) -> None:
+        """`wanted`: whether plans change in this run; `found` gets what is wrong right after a change."""
+        self._draw, self._mischief, self._found = random.Random(f"{seed} replica plans"), mischief, found
         self.wanted = wanted
 
     def strike(self, coordinator: Coordinator) -> None:
@@ -44,7 +45,12 @@ class Replanner:
         else:
             planned = draw.sample(every, draw.randint(0, len(every)))
         self._mischief.injected[Fault.REPLICAS_PLANNED] += 1
-        coordinator.handle(ReplicasPlanned(tuple(planned), "drawn", at_once=draw.random() < AT_ONCE))
+        at_once = draw.random() < AT_ONCE
+        coordinator.handle(ReplicasPlanned(tuple(planned), "drawn", at_once=at_once))
+        copies = state.copies
+        strange = tuple(p for p in copies.at if p not in copies.replicas and p not in to_move(state))
+        if at_once and strange:
+            self._found(Violation(f"the plan without {strange[0]} holds at once, and its replica stays", strange))
 
     def problem(self, coordinator: Coordinator) -> Violation | None:
         """Say what is wrong where nothing goes wrong any more: copies are those of the plan, once these are level."""

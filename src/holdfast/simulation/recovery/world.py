@@ -131,7 +131,7 @@ class World:
         if has_branches(seed):
             self.scene.use_branches(draw_branches(seed))
             self.mischief.rates.update(calmer_for_branches(self.mischief.rates))
-        self.replanner = Replanner(seed, self.mischief, wanted=replans(seed))
+        self.replanner = Replanner(seed, self.mischief, self.found, wanted=replans(seed))
         self.clock = FakeClock()
         self.journal: list[str] | None = [] if record else None
         self.network = Network(self.mischief, self.clock, self.note)
