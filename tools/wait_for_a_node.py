@@ -57,7 +57,7 @@ def application() -> hf.Application:
 class Run:
     """A run in a directory, on nodes that have room for one partition each."""
 
-    def __init__(self, directory: Path, checkpoint_batches: int) -> None:
+    def __init__(self, directory: Path, checkpoint_batches: int, waiting_bytes: float = math.inf) -> None:
         self.directory, self.now = directory, 0.0
         self.program = Program(application())
         storage = FileStorage(directory / "run")
@@ -71,6 +71,7 @@ class Run:
         )
         self.backend.add_nodes({NodeId(f"node-{number}"): 1.3 for number in range(3)})
         self.checkpoints: list[Observation] = []
+        self.seen: list[dict[str, object]] = []
         self.coordinator = Coordinator(
             self.program,
             self.backend,
@@ -78,12 +79,18 @@ class Run:
             {name: ParquetSink(directory / "out" / name) for name in ("live", "waiting")},  # type: ignore[misc]
             lambda operator, feed: MemorySink(),
             progress,
-            recovery=RecoverySettings(),
+            recovery=RecoverySettings(waiting_bytes=waiting_bytes),
             pace=CycleSettings(checkpoint_batches=checkpoint_batches, time_budget=math.inf),
             clock=lambda: self.now,
             now=lambda: self.now,
-            emit=lambda seen: self.checkpoints.append(seen) if seen.kind == "checkpoint" else None,
+            emit=self._see,
         )
+
+    def _see(self, seen: Observation) -> None:
+        if seen.kind == "checkpoint":
+            self.checkpoints.append(seen)
+        if seen.kind in ("kept-no-more", "regenerated", "rolled-back", "recovery-ended"):
+            self.seen.append({"at": round(self.now, 1), "kind": seen.kind, **seen.fields})
 
     def feed(self, words: int, payload: int, seconds: float) -> None:
         """Log one batch, one row of each word, and process it as far as nodes allow."""
@@ -126,7 +133,7 @@ def wait(given: argparse.Namespace, directory: Path) -> dict[str, object]:
     """Let a query wait; return what was seen."""
     began = time.monotonic()
     every = max(1, round(given.checkpoint_seconds * given.rate))
-    run = Run(directory, every)
+    run = Run(directory, every, given.waiting_kb * 1024)
     before, minute = 2 * every, round(60 * given.rate)
     for _ in range(before):
         run.feed(given.words, given.payload, 1 / given.rate)
@@ -162,6 +169,7 @@ def wait(given: argparse.Namespace, directory: Path) -> dict[str, object]:
         "waiting_from": int(stood),
         "lines_at_the_end_of_the_wait": lines,
         "kept_from_at_the_end_of_the_wait": kept,
+        "events": run.seen,
         "samples": [*samples, after],
         "wrong": wrong,
         "seconds": round(time.monotonic() - began, 1),
@@ -186,6 +194,9 @@ def main() -> None:
     parser.add_argument("--payload", type=int, default=100, help="bytes of a row beside its key")
     parser.add_argument("--checkpoint-seconds", type=float, default=5.0)
     parser.add_argument("--sample", type=float, default=5.0, help="minutes between two samples")
+    parser.add_argument(
+        "--waiting-kb", type=float, default=math.inf, help="the bound of outboxes at which blocks are dropped"
+    )
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -38,6 +38,7 @@ from holdfast.runtime.messages import (
     PartitionAssignment,
     Ready,
     Refused,
+    RegeneratorAssignment,
     SnapshotLost,
     SnapshotNotStored,
     SnapshotStored,
@@ -84,6 +85,14 @@ assignments = st.builds(
     counts,
     st.dictionaries(batch_ids, st.builds(Quarantined, poison, st.floats(allow_nan=False)), max_size=3),
     checks=st.lists(st.tuples(batch_ids, st.lists(counts, max_size=3).map(tuple)), max_size=3).map(tuple),
+    regenerate=st.dictionaries(partitions, batch_ids, max_size=3),
+)
+regenerators = st.builds(
+    RegeneratorAssignment,
+    st.builds(Start, epochs, batch_ids, chains),
+    batch_ids,
+    st.dictionaries(batch_ids, st.builds(Quarantined, poison, st.floats(allow_nan=False)), max_size=3),
+    st.lists(st.tuples(batch_ids, st.lists(counts, max_size=3).map(tuple)), max_size=3).map(tuple),
 )
 desired_states = st.builds(
     DesiredState,
@@ -104,6 +113,7 @@ desired_states = st.builds(
         st.builds(BranchAssignment, st.lists(partitions, max_size=3).map(tuple), batch_ids, st.none() | batch_ids),
         max_size=3,
     ),
+    regenerators=st.dictionaries(partitions, regenerators, max_size=3),
 )
 measured = st.builds(Measures, counts, counts, counts, seconds, counts, counts, seconds)
 watermarks = st.none() | st.integers(-(2**62), 2**62)
@@ -222,7 +232,12 @@ def example_desired() -> DesiredState:
                 checks=((BatchId(19), (1, 4_000_000_000)), (BatchId(20), ())),
             ),
             partition("jams", 11): PartitionAssignment(
-                NodeId("node-2"), Start(Epoch.of(3, 0), BatchId(-1), ()), BatchId(-1), BatchId(0), BatchId(25)
+                NodeId("node-2"),
+                Start(Epoch.of(3, 0), BatchId(-1), ()),
+                BatchId(-1),
+                BatchId(0),
+                BatchId(25),
+                regenerate={partition("speeds", 0): BatchId(14)},
             ),
         },
         published={partition("jams", 11): BatchId(19)},
@@ -236,6 +251,14 @@ def example_desired() -> DesiredState:
         branches={
             partition("jams", 11): BranchAssignment((partition("speeds", 1),), BatchId(25), BatchId(19)),
             partition("speeds", 0): BranchAssignment((), BatchId(25)),
+        },
+        regenerators={
+            partition("speeds", 0): RegeneratorAssignment(
+                Start(E, BatchId(10), (base,)),
+                BatchId(30),
+                {BatchId(21): Quarantined((PoisonRow(OperatorId("cars"), 7, "too fast"),), 1.5)},
+                ((BatchId(19), (1, 4_000_000_000)),),
+            )
         },
     )
 
@@ -264,6 +287,7 @@ def example_report(rows: pa.Table | None = None) -> NodeReport:
             SnapshotStored(jams, snapshot(20, b"as small", follows=(BatchId(15), E))),
             SnapshotNotStored(jams, BatchId(21), "no room", gone=True),
             SnapshotLost(speeds, (BatchId(15), E), "4 of 6 fragments are lost"),
+            SnapshotLost(speeds, (BatchId(3), E), "it is not here", regenerating=True),
         ],
         outputs=[Block(header, rows)],
         frontiers={jams: BatchId(21)},
@@ -274,6 +298,7 @@ def example_report(rows: pa.Table | None = None) -> NodeReport:
         not_staged={OperatorId("reports"): "permission denied"},
         reads={speeds: SourceRead(-5, ((BatchId(19), RangesRead(7, (1, 4_000_000_000))),))},
         branch_problems={jams: "division by zero"},
+        regenerated={jams: BatchId(17)},
     )
 
 
@@ -362,7 +387,7 @@ def test_every_cut_and_every_addition_is_noticed(read: Read, whole: bytes) -> No
 
 @both
 def test_another_version_is_named(read: Read, whole: bytes) -> None:
-    assert "version 8, this side supports 9" in str(refused(read, whole[:3] + b"\x08" + whole[4:]))
+    assert "version 8, this side supports 11" in str(refused(read, whole[:3] + b"\x08" + whole[4:]))
 
 
 def test_a_message_of_the_other_kind_is_refused() -> None:

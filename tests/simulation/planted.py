@@ -17,6 +17,7 @@ from holdfast.simulation.recovery.poison import is_poisoned
 from holdfast.simulation.recovery.poison_rows import has_poison_rows
 from holdfast.simulation.recovery.run import Outcome
 from holdfast.simulation.recovery.scene import (
+    drops_for_waiting,
     freezes_at_fences,
     has_branches,
     has_copies,
@@ -39,6 +40,7 @@ from simulation.plan_bugs import PLAN_BUGS
 from simulation.process_bugs import PROCESS_BUGS
 from simulation.publishing_bugs import PUBLISHING_BUGS
 from simulation.quarantine_bugs import QUARANTINE_BUGS
+from simulation.regeneration_bugs import DROPPED_ROW_BUGS, REGENERATION_BUGS
 from simulation.resident_bugs import RESIDENT_BUGS
 from simulation.segment_bugs import SEGMENT_BUGS
 from simulation.set_bugs import SET_BUGS
@@ -51,6 +53,10 @@ SHOWN_BY_FILE = Path(__file__).parent / "shown_by.json"
 
 def _any(seed: int) -> bool:
     return True
+
+
+def _drops_and_has_poison(seed: int) -> bool:
+    return drops_for_waiting(seed) and has_poison_rows(seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,8 @@ PLANTED = (
     *(Planted(bug, changes_plans) for bug in PLAN_BUGS),
     *(Planted(bug, has_branches) for bug in BRANCH_BUGS),
     *(Planted(bug, freezes_at_fences) for bug in FENCE_BUGS),
+    *(Planted(bug, drops_for_waiting) for bug in REGENERATION_BUGS),
+    *(Planted(bug, _drops_and_has_poison) for bug in DROPPED_ROW_BUGS),
 )
 
 

@@ -24,8 +24,8 @@ def stored_edges_not_in_snapshots(patch: Patch) -> None:
     """A segment moves its checkpoint, and its snapshots do not hold what other segments will need."""
     right = machines.set_that_moves
 
-    def moves(graph: Any, line: Any, targets: Any, reach: Any) -> Any:
-        return right(graph, line, targets, lambda p, at: BatchId(0))
+    def moves(graph: Any, line: Any, targets: Any, reach: Any, dropped: Any) -> Any:
+        return right(graph, line, targets, lambda p, at: BatchId(0), dropped)
 
     patch.setattr(ClusterState, "with_outbox", lambda self, p: self.buffering or not self.graph.deterministic(p))
     patch.setattr(machines, "set_that_moves", moves)

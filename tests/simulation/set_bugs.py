@@ -17,7 +17,7 @@ def waiting_consumers_forgotten(patch: Patch) -> None:
     patch.setattr(
         machines,
         "set_that_moves",
-        lambda graph, line, targets, reach: {p: b for p, b in targets.items() if b > line[p]},
+        lambda graph, line, targets, reach, dropped: {p: b for p, b in targets.items() if b > line[p]},
     )
 
 

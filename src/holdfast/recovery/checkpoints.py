@@ -375,6 +375,11 @@ class Checkpoints:
             gone = {key for key, one in snapshots.items() if one.follows in gone}
         return found
 
+    def durable_snapshots(self, partition: PartitionId) -> list[SavedSnapshot]:
+        """Return the snapshots that a partition starts from at the durable lines, with those they follow."""
+        ends = [self.at(partition, line[partition]) for line in (self.durable_line, self.oldest_line)]
+        return [one for end in ends if end is not None for one in self.chain(partition, end)]
+
     @property
     def oldest_line(self) -> Line:
         """The batches after which inputs are needed: of the older durable checkpoint."""

@@ -16,6 +16,7 @@ from holdfast.recovery.copies import Copies, held_back_by
 from holdfast.recovery.executed_plan import ExecutedPlan, PlanChange
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.quarantine import Decisions, Quarantined, written_decisions
+from holdfast.recovery.regeneration import waiting as waiting_of
 from holdfast.recovery.segments import unstored_tail
 from holdfast.recovery.states import AT_WORK_STATES, LIVE_STATES, History, PartitionState
 from holdfast.recovery.strategy import RecoverySettings
@@ -133,13 +134,15 @@ class ClusterState:
         tentative: Mapping[PartitionId, TentativeQuery] | None = None,
         plan: ExecutedPlan | None = None,
         next_plan: ExecutedPlan | None = None,
+        dropped: Iterable[PartitionId] = (),
     ) -> None:
         """Begin with every partition lost, at the last global checkpoint: a start is a recovery of everything.
 
         `parked`: queries that the driver before had parked; `requests`: the last one to let such go on that it took;
         `quarantined`: rows that are left out, as drivers before have logged; `tentative`: queries of which they may
         have published tentative rows that no final rows have replaced; `plan`: what is executed, in the place of the
-        settings' segments and backups, and `next_plan` what was chosen to follow it.
+        settings' segments and backups, and `next_plan` what was chosen to follow it;
+        `dropped`: partitions for which drivers before had let senders keep nothing.
         """
         self.graph = graph
         self.settings = settings or RecoverySettings()
@@ -186,6 +189,8 @@ class ClusterState:
         """Second live copies of partitions; a driver that starts again builds them anew."""
         self.branches = Branches(dict(tentative or {}), away=set(graph.order))
         """Tentative outputs, and what they come from."""
+        self.dropped: set[PartitionId] = set(dropped)
+        """Partitions that waited so long that nothing is kept for them: they get it regenerated when they return."""
         self.costs: dict[PartitionId, float] = {}
         """What partitions were measured to cost; none: as the topology says."""
 
@@ -226,7 +231,7 @@ class ClusterState:
 
     def kept_for(self, waiting: Iterable[PartitionId]) -> BatchId | None:
         """Return the first batch that senders keep for partitions that wait; None: they keep nothing for them."""
-        fed = [p for p in waiting if self.graph.senders(p)]
+        fed = [p for p in waiting if self.graph.senders(p) and p not in self.dropped]
         return BatchId(min(self.checkpoints.line[p] for p in fed) + 1) if fed else None
 
     def able(self) -> set[PartitionId]:
@@ -236,6 +241,10 @@ class ClusterState:
             if self.partitions[p].state in AT_WORK_STATES and able.issuperset(self.graph.senders(p)):
                 able.add(p)
         return able
+
+    def waiting(self) -> set[PartitionId]:
+        """Return the partitions that wait for nodes or people, or for partitions that do."""
+        return waiting_of(self)
 
     def available(self, query: PartitionId) -> bool:
         """Whether a query is whole: it is not parked, and none of its partitions is lost or being restored."""
@@ -257,6 +266,7 @@ class ClusterState:
         copies = self.copies
         copied = bool(copies.replicas or copies.retiring or copies.leaving or copies.moving)
         has_copies = settings.promotes and (copied or bool(settings.tentative))
+        unkept = self.dropped & self.waiting() if self.dropped else self.dropped
         for p in self.in_state(LIVE_STATES):
             mine = self.partitions[p]
             # Not beyond where it is known to stand: rows that it kept aside there may not be out yet.
@@ -264,6 +274,8 @@ class ClusterState:
             if p in self.published:
                 needed.append(BatchId(self.published[p] + 1))
             for consumer in self.graph.consumers(p):
+                if consumer in unkept:
+                    continue
                 other = self.partitions[consumer]
                 if self.buffering or has_copies or self.plan.keeps(p, consumer):
                     needed.append(BatchId(min(line[consumer], other.frontier) + 1))
@@ -329,4 +341,5 @@ class ClusterState:
             "tentative": self.branches.written(),
             "tentative_choices": self.branches.written_choices(),
             "plan": self.plan.written(),
+            "dropped": sorted(map(str, self.dropped)),
         }

@@ -187,7 +187,7 @@ def to_build(
         if p in copies.at or state.partitions[p].state not in AT_WORK_STATES or not copies.is_due(p, state.logged):
             continue
         start, outbox_from = start_of(p)
-        if inputs_kept(state, p, start) and outbox_from <= min(needs(state, p)):
+        if inputs_kept(state, p, start) and outbox_from <= min(needs(state, p), default=outbox_from):
             chosen.append(p)
     decided = {p: copies.moving[p] for p in chosen if p in copies.moving and copies.moving[p] in state.nodes}
     found, without = _placed(state, [p for p in chosen if p not in decided], decided)
@@ -259,7 +259,8 @@ def inputs_kept(state: ClusterState, partition: PartitionId, frontier: BatchId) 
 
 def needs(state: ClusterState, partition: PartitionId) -> list[BatchId]:
     """Return the first batches of a partition's output that consumers and its sink still need."""
-    found = [BatchId(state.partitions[c].frontier + 1) for c in state.graph.consumers(partition)]
+    consumers = [c for c in state.graph.consumers(partition) if c not in state.dropped]
+    found = [BatchId(state.partitions[c].frontier + 1) for c in consumers]
     if partition in state.published:
         found.append(BatchId(state.published[partition] + 1))
     return found
@@ -293,7 +294,7 @@ def promotable(state: ClusterState, lost: Collection[PartitionId], gone: Collect
         out = state.published.get(p)
         return (
             all(kept_from(s) <= frontier(p) + 1 for s in state.graph.senders(p))
-            and all(kept_from(p) <= frontier(c) + 1 for c in state.graph.consumers(p))
+            and all(kept_from(p) <= frontier(c) + 1 for c in state.graph.consumers(p) if c not in state.dropped)
             and (out is None or kept_from(p) <= out + 1)
         )
 
@@ -328,7 +329,11 @@ def useless(state: ClusterState) -> dict[PartitionId, str]:
 
 def held_back_by(state: ClusterState, consumers: Iterable[PartitionId]) -> list[BatchId]:
     """Return the first batches that copies of these consumers still need."""
-    return [BatchId(copy.frontier + 1) for c in consumers if (copy := state.copies.at.get(c)) is not None]
+    return [
+        BatchId(copy.frontier + 1)
+        for c in consumers
+        if c not in state.dropped and (copy := state.copies.at.get(c)) is not None
+    ]
 
 
 def keep_from(state: ClusterState) -> dict[PartitionId, BatchId]:

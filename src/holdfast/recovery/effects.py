@@ -236,6 +236,22 @@ class PlanTookEffect:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptNoMore:
+    """What is kept for partitions that wait has reached its bound, and is dropped: it will be regenerated. Log it."""
+
+    partitions: tuple[PartitionId, ...]
+    kept_bytes: int
+    """What all outboxes held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Regenerated:
+    """Everything is kept again for partitions that have returned."""
+
+    partitions: tuple[PartitionId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryEnded:
     """Everything is back, and a global checkpoint covers it."""
 
@@ -276,6 +292,8 @@ Effect: TypeAlias = (
     | Corrected
     | PlanAwaited
     | PlanTookEffect
+    | KeptNoMore
+    | Regenerated
     | RecoveryEnded
     | Waiting
 )

@@ -108,6 +108,8 @@ class RestoreFailed:
     snapshot: tuple[BatchId, Epoch]
     epoch: Epoch
     why: str
+    regenerating: bool = False
+    """Whether a regenerator was to start from it, and not the partition itself."""
 
 
 @dataclass(frozen=True, slots=True)

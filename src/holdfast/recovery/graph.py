@@ -35,6 +35,7 @@ class PartitionGraph:
             names[number]: tuple(self.outputs[query] for query in self.queries.containing(number).tolist())
             for number in range(len(names))
         }
+        self._upstream: dict[PartitionId, tuple[PartitionId, ...]] = {}
         self._members: dict[PartitionId, tuple[PartitionId, ...]] = {
             query: tuple(p for p in self.order if query in self._queries[p]) for query in self.outputs
         }
@@ -46,6 +47,17 @@ class PartitionGraph:
     def consumers(self, partition: PartitionId) -> tuple[PartitionId, ...]:
         """Return the partitions that read from it."""
         return self._consumers[partition]
+
+    def upstream(self, partition: PartitionId) -> tuple[PartitionId, ...]:
+        """Return all partitions from which rows come to it, senders before consumers; not itself."""
+        found = self._upstream.get(partition)
+        if found is None:
+            above = {*self._senders[partition]}
+            for one in reversed(self.order):
+                if one in above:
+                    above.update(self._senders[one])
+            found = self._upstream[partition] = tuple(one for one in self.order if one in above)
+        return found
 
     def queries_of(self, partition: PartitionId) -> tuple[PartitionId, ...]:
         """Return the queries it serves, by their output partitions."""

@@ -39,6 +39,7 @@ from holdfast.recovery.effects import (
     Forget,
     GlobalCheckpoint,
     Keep,
+    KeptNoMore,
     LeaveOut,
     Parked,
     Place,
@@ -46,6 +47,7 @@ from holdfast.recovery.effects import (
     PlanRejected,
     PlanTookEffect,
     RecoveryEnded,
+    Regenerated,
     RequestNodes,
     Resumed,
     RollBack,
@@ -73,7 +75,8 @@ from holdfast.recovery.events import (
     Timer,
 )
 from holdfast.recovery.quarantine import Quarantined, without_old
-from holdfast.recovery.recovery_line import set_that_moves
+from holdfast.recovery.recovery_line import Line, set_that_moves
+from holdfast.recovery.regeneration import beyond_repair, returned, to_drop
 from holdfast.recovery.rollback import partitions_to_roll_back
 from holdfast.recovery.states import AT_WORK_STATES, LIVE_STATES, PLACED_STATES, Cause, PartitionState
 from holdfast.recovery.strategy import RecoveryStrategy
@@ -180,7 +183,10 @@ class RecoveryMachine:
 
     def _restore_failed(self, event: RestoreFailed) -> None:
         mine = self.state.partitions[event.partition]
-        if event.epoch != self.state.epoch or event.snapshot not in [one.id for one in mine.start.snapshots]:
+        if event.regenerating:
+            if not self._regenerator_failed(event):
+                return
+        elif event.epoch != self.state.epoch or event.snapshot not in [one.id for one in mine.start.snapshots]:
             return
         self._forget(event.partition, self.state.checkpoints.lost(event.partition, event.snapshot))
         whole = (
@@ -196,10 +202,16 @@ class RecoveryMachine:
                 )
             self.state.losses += 1
             self._fall_back(event)
-        elif mine.state in PLACED_STATES:
+        elif mine.state in PLACED_STATES and not event.regenerating:
             self.state.losses += 1
             cause = Cause.RESTORE_FAILED if mine.state is PartitionState.RESTORING else Cause.STATE_MISSING
             self._lose([event.partition], cause, f"{event.partition} cannot be restored: {event.why}")
+
+    def _regenerator_failed(self, event: RestoreFailed) -> bool:
+        """Say whether a regenerator was to start from a snapshot that is known, and lost; an older line may do then."""
+        return event.epoch == self.state.epoch and any(
+            one.id == event.snapshot for one in self.state.checkpoints.durable_snapshots(event.partition)
+        )
 
     def _marked(self, event: CheckpointMarked) -> None:
         self.state.checkpoints.mark(event.batch, durable=event.durable, segments=event.segments)
@@ -252,7 +264,8 @@ class RecoveryMachine:
         """
         state = self.state
         starts_there = state.checkpoints.line[partition] == batch
-        passed = [state.checkpoints.line[one] for one in state.graph.consumers(partition)] if starts_there else []
+        fed = [one for one in state.graph.consumers(partition) if one not in state.dropped]
+        passed = [state.checkpoints.line[one] for one in fed] if starts_there else []
         if partition in state.published and (starts_there or not state.graph.deterministic(partition)):
             passed.append(state.published[partition])
         return BatchId(min(passed) + 1) if passed and min(passed) < batch else None
@@ -278,9 +291,11 @@ class RecoveryMachine:
         for p in self.state.in_state([PartitionState.RUNNING]):
             if self.state.partitions[p].frontier < self.state.logged - 4 * self.state.settings.level_lag:
                 self._turn(p, Cause.BEHIND)
-        self._bound_buffers(event.kept_bytes)
+        if not self._drop_for_waiting(event.kept_bytes):
+            self._bound_buffers(event.kept_bytes)
         self._set_own_marks()
         self._advance_checkpoint()
+        self._end_regeneration()
         self._copies.reported(event.copies, event.copy_problems)
         self._copies.tend()
         self._branches.published(event.tentative)
@@ -364,6 +379,7 @@ class RecoveryMachine:
                 lambda p: self.state.partitions[p].kept_from,
                 self.state.checkpoints.line,
                 frozenset(self.state.in_state(LIVE_STATES)),
+                self.state.dropped,
             )
             self._roll_back([p for p in self.state.graph.order if p in back])
             if len(promoted) == len(partitions) and not back and not self.state.recovering:
@@ -406,6 +422,7 @@ class RecoveryMachine:
         self._copies.drop_all(self.state.graph.order, "its checkpoint is lost")
         for p, snapshots in self.state.checkpoints.go_durable().items():
             self._forget(p, snapshots)
+        self.state.dropped.clear()  # everybody starts from one batch: all is made again
         self._roll_back(self.state.in_state(PLACED_STATES))
         for p in self.state.lost:
             self._set_start(p)
@@ -488,15 +505,15 @@ class RecoveryMachine:
         """
         checkpoints, mine = self.state.checkpoints, self.state.partitions[partition]
         at, last = checkpoints.line[partition], checkpoints.last(partition)
-        needed = [checkpoints.line[one] for one in self.state.graph.consumers(partition)]
+        fed = [one for one in self.state.graph.consumers(partition) if one not in self.state.dropped]
+        needed = [checkpoints.line[one] for one in fed]
         if partition in self.state.published:
             needed.append(self.state.published[partition])
         if (
             last is not None
             and at < last.batch <= mine.acknowledged
             and self.state.graph.deterministic(partition)
-            and last.outbox_from is not None
-            and last.outbox_from <= min(needed) + 1
+            and (not needed or (last.outbox_from is not None and last.outbox_from <= min(needed) + 1))
             and self.state.settings.strategy is not RecoveryStrategy.SOURCE_REPLAY
         ):
             return last
@@ -581,7 +598,9 @@ class RecoveryMachine:
                 ready = {p for p in ready if checkpoints.concerns(p, mark)}
                 whole = [one for one in state.segments.by_name(behind).values() if one <= ready]
                 targets = {p: mark for one in whole for p in one}
-                if moving := set_that_moves(state.graph, checkpoints.line, targets, checkpoints.outbox_from):
+                if moving := set_that_moves(
+                    state.graph, checkpoints.line, targets, checkpoints.outbox_from, state.dropped
+                ):
                     return moving
             elif behind <= ready:
                 return dict.fromkeys(behind, mark)
@@ -589,10 +608,15 @@ class RecoveryMachine:
             if come:
                 names = state.segments.by_name(p for one in come for p in one)
                 targets = {**waiting, **{p: mark for p in ready if state.segments.of(p) in names}}
-                moving = set_that_moves(state.graph, checkpoints.line, targets, checkpoints.outbox_from)
+                moving = self._movable(targets)
                 if moving:
                     return moving
-        return set_that_moves(state.graph, checkpoints.line, waiting, checkpoints.outbox_from) or None
+        return self._movable(waiting) or None
+
+    def _movable(self, targets: Line) -> dict[PartitionId, BatchId]:
+        """Return the partitions of these that may move their checkpoints now."""
+        state, checkpoints = self.state, self.state.checkpoints
+        return set_that_moves(state.graph, checkpoints.line, targets, checkpoints.outbox_from, state.dropped)
 
     def _is_safe(self, partition: PartitionId, batch: BatchId) -> bool:
         """Whether what a partition has given up to a batch is out, written, or in its snapshot."""
@@ -677,6 +701,29 @@ class RecoveryMachine:
                 self.state.buffering = False
                 self._effects.append(Keep(everything=False))
             self._effects.append(RecoveryEnded(self.state.checkpoints.global_batch))
+
+    def _drop_for_waiting(self, kept_bytes: int) -> bool:
+        """At the bound, let senders keep nothing more for partitions that wait; say whether any were left to drop."""
+        found = to_drop(self.state, kept_bytes)
+        if found:
+            self.state.dropped.update(found)
+            self._effects.append(KeptNoMore(tuple(found), kept_bytes))
+        return bool(found)
+
+    def _end_regeneration(self) -> None:
+        """Partitions that have returned, and for which all is kept again, are as all others."""
+        if not self.state.dropped:
+            return
+        back = returned(self.state)
+        if back:
+            self.state.dropped.difference_update(back)
+            self._effects.append(Regenerated(tuple(back)))
+        if lost := beyond_repair(self.state):
+            raise CheckFailed(
+                f"the durable checkpoints that {lost[0]} is regenerated from are lost",
+                where=f"partition {lost[0]}",
+                remedy="bring their durable folder back and start again; nothing was changed",
+            )
 
     def _bound_buffers(self, kept_bytes: int) -> None:
         """At the bound, hold back first what serves no live query, then the least valuable live queries."""

@@ -7,7 +7,8 @@ its consumer at batch c:
 
 - s = c: the sender makes all blocks after c again, or sends them for the first time;
 - s < c: the sender makes blocks again that the consumer has processed. They must be the same: it is deterministic;
-- s > c: the sender does not make the blocks from c + 1 to s again: its snapshot at s holds them.
+- s > c: the sender does not make the blocks from c + 1 to s again: its snapshot at s holds them, or they were dropped
+  at a bound, and regenerators make them beside the sender (`regeneration`).
 
 A line that holds on every edge can be restored whatever is lost: the sources have the log after their batches, every
 other partition gets its inputs from the snapshots and the replays of its senders.
@@ -15,7 +16,7 @@ other partition gets its inputs from the snapshots and the replays of its sender
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 from holdfast.ids import BatchId, PartitionId
@@ -38,21 +39,25 @@ def edge_holds(
     return first is not None and first <= consumer_at + 1
 
 
-def is_consistent(graph: PartitionGraph, line: Line, outbox_from: Reach) -> bool:
-    """Whether every partition can start at its batch and get its inputs."""
+def is_consistent(graph: PartitionGraph, line: Line, outbox_from: Reach, dropped: Collection[PartitionId] = ()) -> bool:
+    """Whether every partition can start at its batch and get its inputs; `dropped` ones get them regenerated."""
     return all(
         edge_holds(graph, sender, line[sender], line[consumer], outbox_from)
+        or (consumer in dropped and line[sender] > line[consumer])
         for sender in graph.order
         for consumer in graph.consumers(sender)
     )
 
 
-def set_that_moves(graph: PartitionGraph, line: Line, targets: Line, outbox_from: Reach) -> dict[PartitionId, BatchId]:
+def set_that_moves(
+    graph: PartitionGraph, line: Line, targets: Line, outbox_from: Reach, dropped: Collection[PartitionId] = ()
+) -> dict[PartitionId, BatchId]:
     """Return the largest set of partitions that may move their checkpoints, all others staying, and where to.
 
     `targets`: a later batch, of which the snapshot is safe, for each partition that has one. A partition that cannot
     move keeps back only senders whose snapshots do not hold what it needs, and what consumes rows that may come out
-    differently. The line is consistent before, and it is after.
+    differently; those for which nothing is kept any more (`dropped`) keep no sender back. The line is consistent
+    before, and it is after.
     """
     moving = {p: at for p, at in targets.items() if at > line[p]}
     unsettled = bool(moving)
@@ -61,6 +66,8 @@ def set_that_moves(graph: PartitionGraph, line: Line, targets: Line, outbox_from
         for sender in graph.order:
             for consumer in graph.consumers(sender):
                 at, consumer_at = moving.get(sender, line[sender]), moving.get(consumer, line[consumer])
+                if consumer in dropped and at > consumer_at:
+                    continue
                 if not edge_holds(graph, sender, at, consumer_at, outbox_from):
                     blamed = sender if at > consumer_at else consumer
                     if blamed not in moving:

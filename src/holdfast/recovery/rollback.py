@@ -22,12 +22,13 @@ def partitions_to_roll_back(
     kept_from: Callable[[PartitionId], BatchId],
     line: Line,
     live: Collection[PartitionId],
+    dropped: Collection[PartitionId] = (),
 ) -> set[PartitionId]:
     """Return the placed partitions that must roll back to a checkpoint.
 
     `lost` and `restoring` say from which batch each such partition will start (the one it completes first is the next),
     `kept_from` the first batch that a live partition's outbox still has. A rollback is to the partition's own
-    checkpoint, which the recovery line has.
+    checkpoint, which the recovery line has. For `dropped` ones no sender rolls back: regenerators run beside it.
     A partition that is being restored may have advanced in a cycle that was never reported: where it has received
     blocks that will be regenerated differently, it starts again as well.
     """
@@ -38,7 +39,7 @@ def partitions_to_roll_back(
         partition = waiting.pop()
         needed = BatchId(starts[partition] + 1)
         for sender in graph.senders(partition):
-            if sender in live and sender not in starts and kept_from(sender) > needed:
+            if partition not in dropped and sender in live and sender not in starts and kept_from(sender) > needed:
                 back.add(sender)
                 starts[sender] = line[sender]
                 waiting.append(sender)

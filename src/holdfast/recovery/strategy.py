@@ -43,6 +43,8 @@ class RecoverySettings:
     """A partition is level with the log when it is at most so many batches behind."""
     buffer_bytes: float = math.inf
     """What all outboxes may hold during a recovery before the least valuable live queries pause."""
+    waiting_bytes: float = math.inf
+    """What all outboxes may hold while a partition waits, before what is kept for those that wait is dropped."""
     replicas: tuple[PartitionId, ...] = ()
     """Partitions that have a second live copy, the most valuable first, until a later plan says otherwise; every outbox
     is kept to the checkpoint then."""

@@ -55,9 +55,15 @@ from holdfast.runtime.message_fields import (
     skip_rows,
     whole_numbers,
 )
-from holdfast.runtime.messages import BranchAssignment, DesiredState, NodeReport, PartitionAssignment
+from holdfast.runtime.messages import (
+    BranchAssignment,
+    DesiredState,
+    NodeReport,
+    PartitionAssignment,
+    RegeneratorAssignment,
+)
 
-VERSION = 10
+VERSION = 11
 
 _MAGIC = b"HFM"
 _PREFIX = struct.Struct("<3sBc3sIIQ")
@@ -66,7 +72,7 @@ _DESIRED, _REPORT = b"D", b"R"
 
 T = TypeVar("T")
 
-_DESIRED_SHAPES = shapes(str, int, int, MAYBE_INT, NUMBER, int, bool, bool, int, list, list, list, list, list)
+_DESIRED_SHAPES = shapes(str, int, int, MAYBE_INT, NUMBER, int, bool, bool, int, list, list, list, list, list, list)
 _ASSIGNMENT_SHAPES = shapes(
     str,
     int,
@@ -90,8 +96,10 @@ _ASSIGNMENT_SHAPES = shapes(
     list,
     list,
     bool,
+    list,
 )
-_REPORT_SHAPES = shapes(str, int, int, list, list, list, list, list, list, list, list)
+_REPORT_SHAPES = shapes(str, int, int, list, list, list, list, list, list, list, list, list)
+_REGENERATOR_SHAPES = shapes(str, int, int, int, int, str, list, list, list)
 _BRANCH_SHAPES = shapes(str, int, list, int, MAYBE_INT)
 _PROBLEM_SHAPES = shapes(str, int, str)
 _PARTITION_SHAPES = shapes(str, int)
@@ -117,8 +125,15 @@ def encode_desired(desired: DesiredState) -> bytes:
         batch_rows(desired.published),
         copies,
         [[*p, list(one.holes), one.through, one.out] for p, one in desired.branches.items()],
+        [_regenerator_row(p, one, contents) for p, one in desired.regenerators.items()],
     ]
     return _packed(_DESIRED, fields, contents.parts)
+
+
+def _regenerator_row(partition: PartitionId, one: RegeneratorAssignment, contents: Contents) -> Row:
+    start = one.start
+    chain = chain_fields(start.snapshots, contents)
+    return [*partition, start.epoch, start.batch, one.through, *chain, skip_rows(one.skips), one.checks]
 
 
 def _assignment_row(partition: PartitionId, a: PartitionAssignment, contents: Contents) -> Row:
@@ -142,6 +157,7 @@ def _assignment_row(partition: PartitionId, a: PartitionAssignment, contents: Co
         skip_rows(a.skips),
         a.checks,
         a.replica,
+        batch_rows(a.regenerate),
     ]
 
 
@@ -167,6 +183,7 @@ def encode_report(report: NodeReport) -> bytes:
         list(report.not_staged.items()),
         [reads_row(partition, read) for partition, read in report.reads.items()],
         [[*partition, why] for partition, why in report.branch_problems.items()],
+        batch_rows(report.regenerated),
     ]
     return _packed(_REPORT, fields, [*contents.parts, encode_blocks(report.outputs)])
 
@@ -232,7 +249,7 @@ def _unpacked(buffer: pa.Buffer, kind: bytes) -> tuple[Row, list[pa.Buffer]]:
 
 def _desired(row: Row, parts: Sequence[pa.Buffer]) -> DesiredState:
     run, number, epoch, max_batches, budget, lag, sizes, trim, generation, *rest = checked(row, _DESIRED_SHAPES)
-    forget, assignments, published, copies, branches = rest
+    forget, assignments, published, copies, branches, regenerators = rest
     if not all_of(str, forget):
         raise bad("has fields that do not fit")
     return DesiredState(
@@ -250,6 +267,15 @@ def _desired(row: Row, parts: Sequence[pa.Buffer]) -> DesiredState:
         generation=generation,
         copies=mapping((_assignment(each, parts) for each in copies), len(copies)),
         branches=mapping(map(_branch, branches), len(branches)),
+        regenerators=mapping((_regenerator(each, parts) for each in regenerators), len(regenerators)),
+    )
+
+
+def _regenerator(row: Any, parts: Sequence[pa.Buffer]) -> tuple[PartitionId, RegeneratorAssignment]:
+    name, index, epoch, batch, through, snapshots, contents, skips, checks = checked(row, _REGENERATOR_SHAPES)
+    start = Start(Epoch(epoch), BatchId(batch), read_chain(snapshots, contents, parts))
+    return partition_id(name, index), RegeneratorAssignment(
+        start, BatchId(through), read_skips(skips), read_checks(checks)
     )
 
 
@@ -283,6 +309,7 @@ def _assignment(row: Any, parts: Sequence[pa.Buffer]) -> tuple[PartitionId, Part
         skips,
         checks,
         replica,
+        regenerate,
     ) = checked(row, _ASSIGNMENT_SHAPES)
     last = read_chain(follows, follows_contents, parts)
     if len(last) > 1:
@@ -304,12 +331,13 @@ def _assignment(row: Any, parts: Sequence[pa.Buffer]) -> tuple[PartitionId, Part
         skips=read_skips(skips),
         checks=read_checks(checks),
         replica=replica,
+        regenerate=read_batches(regenerate),
     )
 
 
 def _report(row: Row, parts: Sequence[pa.Buffer]) -> NodeReport:
     node, epoch, outbox_bytes, answers, frontiers, measures, kept_from, staged, *rest = checked(row, _REPORT_SHAPES)
-    not_staged, reads, problems = rest
+    not_staged, reads, problems, regenerated = rest
     *contents, blocks = parts
     reasons = (checked(each, NOT_STAGED_SHAPES) for each in not_staged)
     return NodeReport(
@@ -325,6 +353,7 @@ def _report(row: Row, parts: Sequence[pa.Buffer]) -> NodeReport:
         not_staged=mapping(((OperatorId(name), why) for name, why in reasons), len(not_staged)),
         reads=mapping(map(read_reads, reads), len(reads)),
         branch_problems=mapping(map(_problem, problems), len(problems)),
+        regenerated=read_batches(regenerated),
     )
 
 

@@ -276,8 +276,8 @@ def answer_row(answer: Answer, contents: Contents) -> Row:
             return ["stored", *partition, *chain_fields((snapshot,), contents), size, cpu_seconds]
         case SnapshotNotStored(partition, batch, problem, gone):
             return ["not stored", *partition, batch, problem, gone]
-        case SnapshotLost(partition, snapshot_id, problem):
-            return ["lost", *partition, snapshot_id, problem]
+        case SnapshotLost(partition, snapshot_id, problem, regenerating):
+            return ["lost", *partition, snapshot_id, problem, regenerating]
         case Restored(partition, batch, one):
             sizes = [one.peer_bytes, one.folder_bytes, one.node_bytes]
             return ["restored", *partition, batch, *sizes, one.seconds, one.predicted_seconds]
@@ -293,7 +293,7 @@ _ANSWER_SHAPES: Mapping[str, Shapes] = {
     "failed": shapes(str, str, int, int, str, int, bool, list, bool, bool, str),
     "stored": shapes(str, str, int, str, list, int, NUMBER),
     "not stored": shapes(str, str, int, int, str, bool),
-    "lost": shapes(str, str, int, list, str),
+    "lost": shapes(str, str, int, list, str, bool),
     "restored": shapes(str, str, int, int, int, int, int, NUMBER, (*NUMBER, type(None))),
     "fetching": shapes(str, str, int, int, int),
 }
@@ -320,8 +320,8 @@ def read_answer(row: Any, parts: Sequence[pa.Buffer]) -> Answer:
             return SnapshotStored(partition, stored, size, cpu_seconds)
         case ["not stored", batch, problem, gone]:
             return SnapshotNotStored(partition, batch, problem, gone)
-        case ["lost", snapshot, problem]:
-            return SnapshotLost(partition, _snapshot_id(snapshot), problem)
+        case ["lost", snapshot, problem, regenerating]:
+            return SnapshotLost(partition, _snapshot_id(snapshot), problem, regenerating)
         case ["restored", batch, peers, folder, node, seconds, predicted]:
             return Restored(partition, batch, Fetched(peers, folder, node, seconds, predicted))
         case ["fetching", fragments, needed]:

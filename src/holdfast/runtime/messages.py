@@ -64,6 +64,9 @@ class PartitionAssignment:
     replica: bool = False
     """Whether it is a second copy: it keeps what it makes to itself, saves nothing, and completes no batch after
     `through`, the last one that its primary is known to have completed."""
+    regenerate: Mapping[PartitionId, BatchId] = field(default_factory=dict)
+    """Senders that no longer have what it needs next, and the last batch that they lack: it gets the blocks up to it
+    from regenerators in its own process, and requests none of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,19 @@ class BranchAssignment:
     """The last batch of the log."""
     out: BatchId | None = None
     """The last batch that is out, of an output partition whose query is tentative; None: its sink gets nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegeneratorAssignment:
+    """What a regenerator of a partition starts from, wherever one runs: see `worker/regenerating.py`."""
+
+    start: Start
+    through: BatchId
+    """The last batch that it may read of its source's log; without meaning for other partitions."""
+    skips: Mapping[BatchId, Quarantined] = field(default_factory=dict)
+    """Rows that are left out, of all batches that it makes again."""
+    checks: tuple[tuple[BatchId, tuple[int, ...]], ...] = ()
+    """Of a source that is read in place: checksums of its ranges, in the batches that are read next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +128,8 @@ class DesiredState:
     """Second copies of partitions, on other nodes than their primaries."""
     branches: Mapping[PartitionId, BranchAssignment] = field(default_factory=dict)
     """Partitions that have a branch beside their clean line, where that is."""
+    regenerators: Mapping[PartitionId, RegeneratorAssignment] = field(default_factory=dict)
+    """Everything upstream of partitions that return after what was kept for them has been dropped."""
 
     def on(self, node: NodeId) -> dict[PartitionId, PartitionAssignment]:
         """Return what a node has to do: primaries, and copies of others."""
@@ -267,6 +285,8 @@ class SnapshotLost:
     partition: PartitionId
     snapshot: tuple[BatchId, Epoch]
     problem: str
+    regenerating: bool = False
+    """Whether a regenerator should start from it, and not the partition itself."""
 
 
 Answer: TypeAlias = (
@@ -311,6 +331,8 @@ class NodeReport:
     """What the source partitions have read in place."""
     branch_problems: Mapping[PartitionId, str] = field(default_factory=dict)
     """Members of the branch that have failed, and why."""
+    regenerated: Mapping[PartitionId, BatchId] = field(default_factory=dict)
+    """Partitions here that get regenerated blocks, and the last batch that all their regenerators have completed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,10 +403,12 @@ class CycleResult:
     tentative: list[Block] = field(default_factory=list)
     """Outputs of the branch."""
     branch_problems: dict[PartitionId, str] = field(default_factory=dict)
+    regenerated: dict[PartitionId, BatchId] = field(default_factory=dict)
     fetched: dict[PartitionId, Fetched] = field(default_factory=dict)
     fetching: dict[PartitionId, Fetching] = field(default_factory=dict)
     """Of the partitions that were restored from snapshots."""
     _losses: dict[PartitionId, RestoreFailed | StateMissing] = field(default_factory=dict)
+    _unregenerated: dict[PartitionId, RestoreFailed] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -394,7 +418,7 @@ class CycleResult:
     @property
     def losses(self) -> list[RestoreFailed | StateMissing]:
         """What is missing, once for each partition; a lost snapshot says more than a missing state."""
-        return list(self._losses.values())
+        return [*self._unregenerated.values(), *self._losses.values()]
 
     def add(
         self,
@@ -417,10 +441,12 @@ class CycleResult:
         here = [one for one in report.outputs if placement.get(one.header.sender) == report.node]
         self.tentative += [block for block in here if block.header.tentative]
         self.branch_problems |= {p: why for p, why in report.branch_problems.items() if placement.get(p) == report.node}
+        self.regenerated |= {p: at for p, at in report.regenerated.items() if placement.get(p) == report.node}
         self.staged.update(report.staged)
         self.not_staged.update(report.not_staged)
         for answer in report.answers:
-            if answer.partition not in mine or isinstance(answer, Refused) or _is_full(answer):
+            regenerating = isinstance(answer, SnapshotLost) and answer.regenerating
+            if answer.partition not in mine or regenerating or isinstance(answer, Refused) or _is_full(answer):
                 self._answer(report, answer)
             elif isinstance(answer, Failed | Missing | SnapshotLost):
                 self.copy_problems.setdefault(answer.partition, _copy_problem(answer))
@@ -440,6 +466,8 @@ class CycleResult:
             case Failed():
                 earlier = self.failed.get(answer.partition, answer)
                 self.failed[answer.partition] = min(earlier, answer, key=lambda one: (-one.attempt, one.batch))
+            case SnapshotLost(partition, snapshot, problem, True):
+                self._unregenerated[partition] = RestoreFailed(partition, snapshot, report.epoch, problem, True)
             case SnapshotLost(partition, snapshot, problem):
                 self._losses[partition] = RestoreFailed(partition, snapshot, report.epoch, problem)
             case Missing(partition):

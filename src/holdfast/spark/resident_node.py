@@ -15,11 +15,14 @@ import json
 import math
 import pickle
 import queue
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -87,6 +90,18 @@ class NodeIdentity:
     """Its failure domain; None: it is not known."""
 
 
+def _empty_journal(folder: Path, processes: int) -> tuple[JournalStore, Callable[[], None]]:
+    """Return an empty store for regenerators, and what removes it; a process before this one may have left one."""
+    shutil.rmtree(folder, ignore_errors=True)
+    store = JournalStore(folder, cache_bytes=DEFAULT_CACHE_BYTES // processes)
+
+    def remove() -> None:
+        store.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    return store, remove
+
+
 class ResidentNode:
     """One process of a node."""
 
@@ -120,6 +135,9 @@ class ResidentNode:
             guard=guard,
             quarantine_rows=context.settings.errors_quarantine_rows,
             beside=SavesBeside(snapshots, folder.with_name(f"{folder.name}.snapshots")),
+            regenerators_in=partial(
+                _empty_journal, folder.with_name(f"{folder.name}.regenerating"), identity.processes
+            ),
         )
         inbox_bytes = INBOX_BYTES // identity.processes  # with the cache, a bound for the node
         self._worker = ResidentWorker(

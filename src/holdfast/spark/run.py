@@ -544,6 +544,7 @@ def _recovery(
         bound=settings.node_bound,
         backup_partitions=backups,
         incremental_after_losses=settings.recovery_incremental_after_losses or 1,
+        waiting_bytes=settings.recovery_waiting_mb << 20,
         buffer_bytes=math.inf if settings.recovery_buffer_mb is None else settings.recovery_buffer_mb << 20,
         move_above=settings.node_move_above if settings.exchange == "resident" and not old_layout else math.inf,
     )

@@ -394,6 +394,13 @@ class Settings:
         1.0,
         "After so long at a level of a cycle partitions begin no second batch: live ones wait no longer.",
     )
+    recovery_waiting_mb: int = _setting(
+        "recovery.waitingMb",
+        _whole(1),
+        1024,
+        "What all outboxes together may hold while queries wait or are parked. Beyond it, what is kept for those is "
+        "dropped, and regenerated from the batch log when they return: with less, a return takes longer.",
+    )
     recovery_buffer_mb: int | None = _setting(
         "recovery.bufferMb",
         _whole(1),

@@ -32,6 +32,7 @@ from holdfast.recovery.effects import (
     Forget,
     GlobalCheckpoint,
     Keep,
+    KeptNoMore,
     LeaveOut,
     NodesEvacuated,
     Parked,
@@ -87,6 +88,7 @@ from holdfast.runtime.coordinator.profiling import LEAST_COST, Profiler
 from holdfast.runtime.coordinator.progress import Progress
 from holdfast.runtime.coordinator.publishing import CallRunner, PublishSettings
 from holdfast.runtime.coordinator.reading import SourceReads
+from holdfast.runtime.coordinator.regeneration import Regenerations
 from holdfast.runtime.coordinator.requests import ResumeRequests, TentativeRequests
 from holdfast.runtime.coordinator.segment_schedule import SegmentSchedule
 from holdfast.runtime.coordinator.status import RunStatus
@@ -244,6 +246,7 @@ class Coordinator:
             tentative={} if saved is None else read_tentative(saved.get("tentative", {}), batch_log.frontier),
             plan=plan,
             next_plan=next_plan,
+            dropped=[] if saved is None else map(PartitionId.parse, saved.get("dropped", [])),
         )
         self.state.copies.domain_of = domain_of
         self.state.branches.read_choices({} if saved is None else saved.get("tentative_choices", {}))
@@ -270,6 +273,7 @@ class Coordinator:
         self._stalls = StallDetector(self.pace)
         self.reads = SourceReads(program, batch_log, self.state.inputs_from)
         """What sources found that are read in place."""
+        self._regenerations = Regenerations(self.state, self.reads.checks)
         self._future = FutureRows(batch_log, self._emit, log)
         schedule = SegmentSchedule(self.pace, self.state.segments, self._began)
         self._marks = BatchMarks(batch_log, self.state, schedule, clock)
@@ -349,7 +353,7 @@ class Coordinator:
         if self.status.standing != before:
             self._moved()
             return True
-        restoring = bool(self.state.in_state([PartitionState.RESTORING]))
+        restoring = bool(self.state.in_state([PartitionState.RESTORING])) or self._regenerations.active
         counted, self._counted_at = self._counted_at, self._clock()
         if stalls.gets_nowhere(max(pause, self._counted_at - counted), restoring=restoring):
             raise self._stuck(waited=False)
@@ -542,6 +546,7 @@ class Coordinator:
                 state.skips_for(partition),
                 checks=self.reads.checks(partition, one.frontier),
             )
+        regenerators = self._regenerations.assign(assignments)
         copies = assign_copies(state, assignments, self.reads.checks)
         return DesiredState(
             self._progress.run,
@@ -557,6 +562,7 @@ class Coordinator:
             generation=self._progress.generation,
             copies=copies,
             branches=assign_branches(state, logged),
+            regenerators=regenerators,
         )
 
     def _hand_out(self, desired: DesiredState) -> None:
@@ -664,6 +670,8 @@ class Coordinator:
         self._measure(result)
         for source, batch, read in self.reads.take(result.reads):
             self._future.found(source, batch, read.ahead)
+        if self._regenerations.took(result.regenerated):
+            self._moved()
         self._fetched.update(result.fetched)
         self._take_fetching(result.fetching.values())
         for answer in result.not_stored:
@@ -880,7 +888,8 @@ class Coordinator:
                 | WentTentative
                 | Corrected
                 | PlanAwaited
-                | PlanTookEffect,
+                | PlanTookEffect
+                | KeptNoMore,
             )
             for one in effects
         )
@@ -955,7 +964,7 @@ class Coordinator:
                     self._log(f"{count} nodes were requested and cannot be had: {problem}")
             case RollBack():
                 self.rollbacks += 1
-            case Parked() | Resumed() | LeaveOut() | CopyPlaced() | CopyDropped() | BranchChanged():
+            case Parked() | Resumed() | LeaveOut() | CopyPlaced() | CopyDropped() | BranchChanged() | KeptNoMore():
                 self._counters.held_changed = True
             case PlanTookEffect(plan):
                 if self._keeping is not None:

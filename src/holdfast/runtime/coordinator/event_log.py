@@ -20,6 +20,7 @@ from holdfast.recovery.effects import (
     Effect,
     Fence,
     GlobalCheckpoint,
+    KeptNoMore,
     LeaveOut,
     NodesEvacuated,
     Parked,
@@ -29,6 +30,7 @@ from holdfast.recovery.effects import (
     PlanTookEffect,
     Promoted,
     RecoveryEnded,
+    Regenerated,
     ReplicasChanged,
     RequestNodes,
     Resumed,
@@ -160,6 +162,13 @@ def effect_line(effect: Effect) -> str | None:
             return f"plan {plan.number} was chosen, and takes effect at a checkpoint of everything"
         case PlanTookEffect(plan, batch):
             return f"plan {plan.number} takes effect at batch {batch}: {plan_line(plan)}"
+        case KeptNoMore(partitions, kept_bytes):
+            return (
+                f"outboxes hold {kept_bytes >> 20} MB: what is kept for {counted(len(partitions), 'partition')} that "
+                f"wait ({partitions[0]}, …) is dropped, and regenerated from the log when they return"
+            )
+        case Regenerated(partitions):
+            return f"{counted(len(partitions), 'partition')} that had waited ({partitions[0]}, …) have all they missed"
         case RecoveryEnded(batch):
             return f"recovery ended: the checkpoint at batch {batch} is complete and nothing is lost"
         case Waiting(missing, partitions):
@@ -224,6 +233,10 @@ def effect_fields(
             return [("plan-chosen", plan_fields(plan))]
         case PlanTookEffect(plan, batch):
             return [("plan-changed", {"batch": batch, **plan_fields(plan)})]
+        case KeptNoMore(partitions, kept_bytes):
+            return [("kept-no-more", {"partitions": [str(p) for p in partitions], "outbox_bytes": kept_bytes})]
+        case Regenerated(partitions):
+            return [("regenerated", {"partitions": [str(p) for p in partitions]})]
         case RecoveryEnded(batch):
             return [("recovery-ended", {"batch": batch})]
     return []

@@ -56,14 +56,15 @@ class RunStatus:
         """The last batch that every partition has completed that can go on; where none can, every partition.
 
         A live partition behind a lost, paused or parked one cannot, nor one that has just failed: nobody waits for it.
+        Nor for one that returns from so long a wait that what it missed is regenerated.
         """
-        return min(map(self._reach, self._able()), default=self.frontier)
+        return min(map(self._reach, self._able() - self._state.dropped), default=self.frontier)
 
     @property
     def leading_frontier(self) -> BatchId:
         """The last batch that every partition has completed that can go on, of the most valuable queries that can."""
         state, topology = self._state, self._state.graph.topology
-        able = self._able()
+        able = self._able() - state.dropped
         worth = {query: int(topology.priority[topology.index(query)]) for query in state.graph.outputs if query in able}
         most = max(worth.values(), default=0)
         leading = {p for query, one in worth.items() if one == most for p in state.graph.members(query)}

@@ -416,7 +416,8 @@ class PartitionHost:
         """
         found = []
         for partition, placed in self._placed.items():
-            nears = ((self._near(consumer), last) for consumer, last in placed.acknowledged.items())
+            kept_for = {c: last for c, last in placed.acknowledged.items() if c not in placed.regenerated}
+            nears = ((self._near(consumer), last) for consumer, last in kept_for.items())
             stands = [last if near is None else near.frontier for near, last in nears]
             behind = min((at for at in stands if at is not None), default=placed.frontier)
             if behind < placed.frontier and self.kept_from(partition) > behind + 1:
@@ -439,6 +440,10 @@ class PartitionHost:
     def acknowledge(self, sender: PartitionId, consumer: PartitionId, frontier: BatchId | None) -> None:
         """Take over the last batch that a consumer has completed, also when it rolled back; None: it is lost."""
         self._need(sender).acknowledged[consumer] = frontier
+
+    def leave_to_regenerators(self, sender: PartitionId, consumers: Collection[PartitionId]) -> None:
+        """Say which consumers need nothing of what is not kept here any more."""
+        self._need(sender).regenerated = frozenset(consumers)
 
     def keep(self, partition: PartitionId, first: BatchId, states: Collection[BatchId] = ()) -> None:
         """Keep a partition's output from a batch on, and its states at these batches until they are safe."""

@@ -114,6 +114,8 @@ class HostedPartition:
     trimmed_at: BatchId = NO_BATCH
     held_back: bool = False
     """Whether it is a second copy: what it makes stays in its outbox, also for consumers on this host."""
+    regenerated: frozenset[PartitionId] = frozenset()
+    """Consumers that get from regenerators what is not kept here: nobody makes it again for them."""
     place: int = 0
     """Counts the places of partitions on this host: in a new one the inbox is empty."""
 

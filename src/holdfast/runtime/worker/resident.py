@@ -110,6 +110,8 @@ class ResidentWorker:
             window=window,
         )
         """Members of the branch that are here."""
+        self._was_busy = False
+        """Whether a partition has completed a batch in the last round."""
         self._desired: DesiredState | None = None
         self._fresh = False
         """Whether the desired state has not been reconciled with yet."""
@@ -203,6 +205,8 @@ class ResidentWorker:
             self._host.deliver(block for block in arrived if not block.header.tentative)
             self.branching.deliver(block for block in arrived if block.header.tentative)
         away = [why for p in self._here if (why := self._read_log(desired, p, answers)) is not None]
+        regenerated = self._worker.regenerating.work(desired, self._here, most=1, busy=self._was_busy)
+        answers += regenerated.answers
         answers += self._host.run(
             1,
             without=paused_of(self._mine, self._here),
@@ -210,16 +214,17 @@ class ResidentWorker:
             skips=skips_of(self._mine, self._here),
             limits=limits_of(self._mine, self._here),
         )
+        self._was_busy = any(isinstance(one, Done) for one in answers)
         self._still_here()
         saving = self._save(desired, answers, now)
         done = Round(applied=desired.number)
         branched = self._branch(desired, answers)
         self._serve(desired, done, answers)
         done.requests = self._requests(desired, done, now)
-        moved = branched or any(isinstance(one, Done) for one in answers)
+        moved = branched or regenerated.moved or any(isinstance(one, Done) for one in answers)
         # Who cannot read the log has work, and tries again: a storage that is away for a while ends no process.
         done.idle, done.problem = not moved and not away, next(iter(away), None)
-        soon = unsettled or saving or self.publications.waits
+        soon = unsettled or saving or regenerated.waits or self.publications.waits
         done.wait = 0.0 if moved else TICK_SECONDS if soon else IDLE_SECONDS
         outputs = self._outputs(desired, done, now)
         answers = [one for one in answers if self._is_news(one, now)]
@@ -319,6 +324,8 @@ class ResidentWorker:
             blocks = host.replay(sender, consumer, after, through)
             if blocks is None and copy is not None:
                 self.publications.drop(subscriber)  # nobody goes back for a second copy: it is built again
+            elif blocks is None and host.kept_from(sender) <= self._known(desired, sender, consumer) + 1:
+                self.publications.drop(subscriber)  # it has got them from elsewhere, and will say so
             elif blocks is None:
                 answers.append(Missing(sender, after))  # it has to make them again
             else:
@@ -330,14 +337,24 @@ class ResidentWorker:
             else:
                 done.blocks.setdefault(self.publications.sent(subscriber, through), []).extend(blocks)
 
+    def _known(self, desired: DesiredState, sender: PartitionId, consumer: PartitionId) -> BatchId:
+        """Return the last batch of which a consumer needs nothing of a sender any more."""
+        one = desired.assignments.get(consumer)
+        if one is None:
+            return BatchId(-1)
+        return max(one.frontier, one.regenerate.get(sender, one.frontier))
+
     def _requests(self, desired: DesiredState, done: Round, now: float) -> dict[NodeId, list[Request]]:
         host = self._host
         frontiers = {p: host.frontier(p) for p in self._here}
 
         def senders(consumer: PartitionId) -> Iterable[tuple[PartitionId, NodeId]]:
+            lacking = self._mine[consumer].regenerate
             for sender in self._senders[consumer]:
                 one = desired.assignments.get(sender)
-                if one is not None and one.node != self._worker.name:
+                if one is None or lacking.get(sender, BatchId(-1)) > frontiers.get(consumer, BatchId(-1)):
+                    continue  # regenerators here make what it lacks
+                if one.node != self._worker.name:
                     yield sender, one.node
 
         for p, frontier in frontiers.items():

@@ -50,6 +50,7 @@ from holdfast.runtime.tables import one_chunk
 from holdfast.runtime.worker.blame import QUARANTINE_ROWS
 from holdfast.runtime.worker.exchange import Exchange
 from holdfast.runtime.worker.host import PartitionHost, is_disk_full
+from holdfast.runtime.worker.regenerating import Regenerating, Room, in_memory
 from holdfast.runtime.worker.saving_beside import MOST_COSTS, SavesBeside
 from holdfast.runtime.worker.step_guard import NoGuard, StepGuard
 
@@ -79,11 +80,13 @@ class NodeWorker:
         guard: StepGuard | None = None,
         quarantine_rows: int = QUARANTINE_ROWS,
         beside: SavesBeside | None = None,
+        regenerators_in: Room = in_memory,
     ) -> None:
         """`stagers`: for outputs whose rows this node writes itself, what it writes them with.
 
         `guard`: told of every step, so that one that ends its process is not tried for ever. `quarantine_rows`: of a
         partition and batch, at most. `beside`: what writes large snapshots beside the stream; None: nothing does.
+        `regenerators_in`: makes an empty store for what is regenerated here for partitions that waited long.
         """
         self.name, self._program, self._store, self._snapshot_store = name, program, store, snapshot_store
         self._batch_log = batch_log
@@ -99,6 +102,10 @@ class NodeWorker:
             quarantine_rows=quarantine_rows,
         )
         self.guard = self._guard
+        self.regenerating = Regenerating(
+            program, self.host, snapshot_store, batch_log, self._guard, clock=clock, room=regenerators_in
+        )
+        """What makes blocks again that are not kept any more, for partitions here."""
         self._begun: dict[tuple[PartitionId, VersionId], SavedSnapshot] = {}
         self._costs: dict[str, tuple[int, float]] = {}
         """Snapshots whose saving was begun by this process, and has not ended."""
@@ -124,6 +131,7 @@ class NodeWorker:
             for p in here:
                 self.read_log(desired, p, answers)
         mine = self.mine(desired)
+        answers += self.regenerating.work(desired, here).answers
         answers += self.host.run(
             desired.max_batches,
             seconds=desired.time_budget,
@@ -201,6 +209,7 @@ class NodeWorker:
             staged,
             not_staged,
             {p: self._read(desired, p) for p in host.partitions if self._is_in_place(p) and not host.is_held_back(p)},
+            regenerated=self.regenerating.reached(desired, host.partitions),
         )
 
     def output_rows(self, query: PartitionId, batch: BatchId) -> pa.Table | None:
@@ -355,6 +364,8 @@ class NodeWorker:
         mine = self.mine(desired)
         for p in here:
             assignment = mine[p]
+            elsewhere = [c for c, one in desired.assignments.items() if p in one.regenerate]
+            self.host.leave_to_regenerators(p, elsewhere)
             for consumer in self._program.consumers(p):
                 if consumer.operator == SINK:
                     self.host.acknowledge(p, consumer, None if assignment.parked else desired.published[p])
@@ -363,7 +374,8 @@ class NodeWorker:
                 else:
                     other = desired.assignments.get(consumer)
                     # What is held back gets nothing: it is kept, and comes when it goes on.
-                    self.host.acknowledge(p, consumer, None if other is None or other.paused else other.frontier)
+                    away = other is None or other.paused or consumer in elsewhere
+                    self.host.acknowledge(p, consumer, None if away or other is None else other.frontier)
             # The version of the last snapshot stays: the next one holds what has changed since.
             self.host.keep(
                 p,

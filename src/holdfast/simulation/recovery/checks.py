@@ -109,7 +109,8 @@ class StepChecks:
     def promoted(self, state: ClusterState, partition: PartitionId) -> None:
         """A copy has taken its primary's place: see that it has what others need, and gets what it needs."""
         mine = state.partitions[partition]
-        behind = [c for c in state.graph.consumers(partition) if state.partitions[c].frontier + 1 < mine.kept_from]
+        fed = [c for c in state.graph.consumers(partition) if c not in state.dropped]
+        behind = [c for c in fed if state.partitions[c].frontier + 1 < mine.kept_from]
         if behind:
             at = state.partitions[behind[0]].frontier
             what = f"{partition} is promoted with output from {mine.kept_from} on, and {behind[0]} is at {at}"
@@ -155,12 +156,33 @@ class StepChecks:
             snapshot = state.checkpoints.at(edge_from, at)
             held = at + 1 if snapshot is None or snapshot.outbox_from is None else snapshot.outbox_from
             for to in state.graph.consumers(edge_from):
-                if line[to] < at and held > line[to] + 1:
+                if line[to] < at and held > line[to] + 1 and not self._regenerable(state, to, line[to]):
                     what = f"{to} starts from batch {line[to]}, and {edge_from}, at {at}, has only {held} and later"
                     self._complain(Violation(what, (edge_from, to)))
                 if line[to] > at and not state.graph.deterministic(edge_from):
                     what = f"{to} is at batch {line[to]}, and {edge_from}, not deterministic, starts from batch {at}"
                     self._complain(Violation(what, (edge_from, to)))
+
+    def _regenerable(self, state: ClusterState, partition: PartitionId, batch: BatchId) -> bool:
+        """Whether all that a partition takes in after a batch can be made again, beside those that go on.
+
+        That was decided and written; everything upstream is deterministic, and has a snapshot at one earlier batch,
+        of a durable checkpoint, to which the log reaches back.
+        """
+        if partition not in state.dropped:
+            return False
+        above, left = set[PartitionId](), [partition]
+        while left:
+            found = [one for one in state.graph.senders(left.pop()) if one not in above]
+            above.update(found)
+            left += found
+        checkpoints = state.checkpoints
+        for line in (checkpoints.durable_line, checkpoints.oldest_line):
+            starts = {line[p] for p in above}
+            whole = all(line[p] == -1 or checkpoints.at(p, line[p]) is not None for p in above)
+            if len(starts) == 1 and max(starts) <= batch and whole and min(starts) >= state.inputs_from:
+                return all(self._program.operators[p.operator].deterministic for p in above)
+        return False
 
     def _outputs(self, state: ClusterState) -> None:
         """What a checkpoint covers is not made again: its outputs are out, or its snapshots hold them."""

@@ -93,6 +93,8 @@ class Scene:
     """Which operators checkpoint together, in runs that have segments."""
     branches: BranchScene | None = None
     """Which queries give tentative outputs, in runs that have them."""
+    waiting_bytes: float = math.inf
+    """What outboxes may hold while partitions wait, before what is kept for these is dropped."""
     _recovery: RecoverySettings = field(init=False)
     _backup_share: float = field(init=False)
 
@@ -167,6 +169,7 @@ class Scene:
             incremental_after_losses=found.incremental_after_losses,
             level_lag=found.level_lag,
             buffer_bytes=found.buffer_bytes,
+            waiting_bytes=self.waiting_bytes,
             replicas=() if self.copies is None else self.copies.replicas(program),
             replica_lag=found.replica_lag if self.copies is None else self.copies.lag,
             move_above=math.inf if self.copies is None else self.copies.move_above,
@@ -204,6 +207,16 @@ def has_branches(seed: int) -> bool:
 def chooses(seed: int) -> bool:
     """Whether people choose which queries give tentative outputs: in every second range of those that have them."""
     return has_branches(seed) and seed // 648 % 2 == 1
+
+
+def drops_for_waiting(seed: int) -> bool:
+    """Whether what is kept for partitions that wait is dropped at a bound: in every third run."""
+    return seed % 3 == 1
+
+
+def draw_waiting_bytes(seed: int) -> float:
+    """Draw the bound of what is kept for partitions that wait: it is soon reached, or at once."""
+    return random.Random(f"{seed} waiting").choice((0.0, 0.0, 300.0)) if drops_for_waiting(seed) else math.inf
 
 
 def freezes_at_fences(seed: int) -> bool:

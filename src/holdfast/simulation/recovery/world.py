@@ -45,6 +45,7 @@ from holdfast.simulation.recovery.scene import (
     chooses,
     draw_branches,
     draw_copies,
+    draw_waiting_bytes,
     has_branches,
     has_copies,
     is_resident,
@@ -125,6 +126,7 @@ class World:
                 # A move needs a checkpoint, and then some batches in which nothing is lost.
                 self.scene.pace = replace(self.scene.pace, checkpoint_batches=1)
                 self.mischief.rates.update({one: 0.3 * self.mischief.rates[one] for one in SELDOM_WITH_MOVES})
+        self.scene.waiting_bytes = draw_waiting_bytes(seed)
         if has_segments(seed):
             self.scene.segments = draw_segments(seed)
         self.plans = PlanScene(seed, self.complain)

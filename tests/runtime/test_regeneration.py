@@ -1,0 +1,96 @@
+"""What is kept for a query that waits is dropped at its bound, and regenerated beside the live partitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.ids import OperatorId, PartitionId
+from holdfast.recovery.strategy import RecoverySettings
+from holdfast.runtime.coordinator.event_log import Observation
+from holdfast.runtime.in_process import InProcess
+from holdfast.runtime.io.parquet_sink import ParquetSink
+from runtime.test_parking import NOW, Trouble, found, numbers, two_queries
+
+SOURCE, BAD = PartitionId(OperatorId("s"), 0), PartitionId(OperatorId("bad"), 0)
+
+
+class Watched:
+    """A run with two queries, of which one can be parked; nothing is kept for it beyond a bound of no bytes."""
+
+    def __init__(self, directory: Path, trouble: Trouble, nodes: int = 2, waiting_bytes: float = 0.0) -> None:
+        self.events: list[Observation] = []
+        self.running = InProcess(
+            two_queries(trouble),
+            directory=directory,
+            errors=NOW,
+            nodes=nodes,
+            checkpoint_every=2,
+            sinks={name: ParquetSink(directory / "out" / name) for name in ("good", "after")},
+            recovery=RecoverySettings(waiting_bytes=waiting_bytes),
+            emit=self.events.append,
+        )
+
+    @property
+    def state(self) -> object:
+        return self.running._coordinator.state
+
+    def kinds(self) -> list[str]:
+        return [one.kind for one in self.events]
+
+    def rolled_back(self) -> list[str]:
+        return [name for one in self.events if one.kind == "rolled-back" for name in one.fields["partitions"]]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_a_parked_query_comes_back_exact_after_what_was_kept_for_it_is_dropped(tmp_path: Path, nodes: int) -> None:
+    trouble = Trouble()
+    watched = Watched(tmp_path, trouble, nodes)
+    running, state = watched.running, watched.running._coordinator.state
+    for number in range(40):
+        running.feed(numbers(13 if number == 5 else 100 + number))
+    assert BAD in state.dropped
+    assert "kept-no-more" in watched.kinds()
+    assert state.partitions[SOURCE].kept_from > 35, "the sender keeps nothing for the parked one"
+    last = state.checkpoints.last(SOURCE)
+    assert last is not None
+    assert last.outbox_from is None or last.outbox_from > 20, "nor do its snapshots, beyond the last whole one"
+    good = state.partitions[PartitionId(OperatorId("good"), 0)].frontier
+    trouble.on = False
+    running.resume("after")
+    wanted = [100 + n if n != 5 else 13 for n in range(40)]
+    assert found(running, "after") == found(running, "good") == wanted
+    assert watched.rolled_back() == [], "no live partition rolled back"
+    assert state.partitions[PartitionId(OperatorId("good"), 0)].frontier >= good
+    for number in range(40, 44):
+        running.feed(numbers(100 + number))
+    running.checkpoint()
+    assert not state.dropped
+    assert "regenerated" in watched.kinds()
+    assert set(state.checkpoints.line.values()) == {43}
+    assert found(running, "after") == [*wanted, *range(140, 144)]
+
+
+def test_a_driver_that_starts_again_regenerates_what_the_one_before_had_dropped(tmp_path: Path) -> None:
+    trouble = Trouble()
+    watched = Watched(tmp_path, trouble)
+    for number in range(30):
+        watched.running.feed(numbers(13 if number == 5 else 100 + number))
+    assert BAD in watched.running._coordinator.state.dropped
+    trouble.on = False
+    again = Watched(tmp_path, trouble, waiting_bytes=float("inf"))
+    assert BAD in again.running._coordinator.state.dropped, "it is in the record of progress"
+    again.running.resume("after")
+    wanted = [100 + n if n != 5 else 13 for n in range(30)]
+    assert found(again.running, "after") == found(again.running, "good") == wanted
+
+
+def test_below_the_bound_everything_is_kept(tmp_path: Path) -> None:
+    trouble = Trouble()
+    watched = Watched(tmp_path, trouble, waiting_bytes=1 << 30)
+    for number in range(20):
+        watched.running.feed(numbers(13 if number == 5 else 100 + number))
+    state = watched.running._coordinator.state
+    assert not state.dropped
+    assert state.partitions[SOURCE].kept_from <= 5
