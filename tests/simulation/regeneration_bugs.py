@@ -49,14 +49,19 @@ def last_dropped_batch_left_out(patch: Patch) -> None:
     patch.setattr(assigned, "regenerated", one_less)
 
 
-def regenerators_trimmed_early(patch: Patch) -> None:
-    """Regenerators keep only what they have made last, whoever has still to take what came before."""
+def delivered_in_another_epoch(patch: Patch) -> None:
+    """Blocks that a returning partition got in an earlier epoch, or in another place, count as delivered."""
+    right = Regenerating._deliver
 
-    def trim(self: Regenerating, host: Any, gaps: Any) -> None:
-        for p in host.partitions:
-            host.keep(p, host.frontier(p))
+    def deliver(self: Regenerating, host: Any, desired: Any, gaps: Any) -> None:
+        self._handed = {
+            pair: (desired.epoch, self._clean.place(pair[0]), batch)
+            for pair, (_, _, batch) in self._handed.items()
+            if pair[0] in self._clean
+        }
+        right(self, host, desired, gaps)
 
-    patch.setattr(Regenerating, "_trim", trim)
+    patch.setattr(Regenerating, "_deliver", deliver)
 
 
 def rows_left_out_come_back(patch: Patch) -> None:
@@ -76,7 +81,7 @@ REGENERATION_BUGS = [
         dropped_though_rows_may_differ,
         regenerated_from_the_checkpoint,
         last_dropped_batch_left_out,
-        regenerators_trimmed_early,
+        delivered_in_another_epoch,
     )
 ]
 DROPPED_ROW_BUGS = [Bug(put_in.__name__, put_in.__doc__ or "", put_in) for put_in in (rows_left_out_come_back,)]

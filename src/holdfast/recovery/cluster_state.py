@@ -189,7 +189,7 @@ class ClusterState:
         """Second live copies of partitions; a driver that starts again builds them anew."""
         self.branches = Branches(dict(tentative or {}), away=set(graph.order))
         """Tentative outputs, and what they come from."""
-        self.dropped: set[PartitionId] = set(dropped)
+        self.dropped: set[PartitionId] = set(dropped) & self.partitions.keys()
         """Partitions that waited so long that nothing is kept for them: they get it regenerated when they return."""
         self.costs: dict[PartitionId, float] = {}
         """What partitions were measured to cost; none: as the topology says."""

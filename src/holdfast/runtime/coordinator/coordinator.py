@@ -332,7 +332,8 @@ class Coordinator:
         that keep bringing nothing end the run, and so does a time in which nothing at all is alive.
         """
         stalls, before, ended = self._stalls, self.status.standing, self._counters.ended
-        could, began = self.status.can_go_on, self._clock()
+        # Regenerators are restored, and make old batches, before the partitions that wait for them go on.
+        could, began = self.status.can_go_on and not self._regenerations.active, self._clock()
         pausing = bool(self.parking.waiting()) or self.outputs.publishing.is_at_work
         if not self.step(IDLE_SECONDS):
             if pausing:
@@ -546,8 +547,8 @@ class Coordinator:
                 state.skips_for(partition),
                 checks=self.reads.checks(partition, one.frontier),
             )
-        regenerators = self._regenerations.assign(assignments)
         copies = assign_copies(state, assignments, self.reads.checks)
+        regenerators = self._regenerations.assign(assignments)
         return DesiredState(
             self._progress.run,
             self._counters.handed_out,

@@ -32,7 +32,7 @@ from holdfast.runtime.program import Program
 from holdfast.runtime.state.snapshot_store import SnapshotStore
 from holdfast.runtime.state.snapshots import Snapshot, decode_snapshot
 from holdfast.runtime.state.store import MemoryStore, VersionStore
-from holdfast.runtime.worker.host import PartitionHost
+from holdfast.runtime.worker.host import PartitionHost, is_disk_full
 from holdfast.runtime.worker.step_guard import StepGuard
 
 YIELDS = 4
@@ -123,6 +123,25 @@ class Regenerating:
         needed = self._needed(gaps)
         if self._host is not None and not self._serves(self._host, desired, gaps, needed):
             self._drop()
+        try:
+            self._go_on(desired, gaps, needed, done, most, busy=busy)
+        except OSError as error:  # its files: others go on
+            problem = f"{type(error).__name__}: {error}"
+            self._fail(desired, gaps, problem, done, disk_full=is_disk_full(error))
+            self._drop()
+        return done
+
+    def _go_on(
+        self,
+        desired: DesiredState,
+        gaps: Gaps,
+        needed: list[PartitionId],
+        done: Regeneration,
+        most: int | None,
+        *,
+        busy: bool,
+    ) -> None:
+        """Put regenerators in place, let them take what they may, and deliver what they have made."""
         host = self._host
         if host is None:
             self._built, self._base = frozenset(needed), desired.regenerators[needed[0]].start.batch
@@ -147,7 +166,6 @@ class Regenerating:
                 self._run(host, desired, gaps, done, most)
             self._deliver(host, desired, gaps)
             self._trim(host, gaps)
-        return done
 
     def _drop(self) -> None:
         if self._host is not None:
@@ -255,20 +273,30 @@ class Regenerating:
         done.moved = done.moved or any(isinstance(one, Done) for one in answers)
         problems += [str(one) for one in answers if not isinstance(one, Done)]
         if problems:
-            # Its queries are parked for it, after some attempts, as they are where it fails itself.
-            for p in gaps:
-                at = BatchId(self._clean.frontier(p) + 1)
-                text = f"what it takes in cannot be regenerated: {problems[0]}"
-                done.answers.append(Failed(p, at, text, desired.assignments[p].attempt))
+            full = any(isinstance(one, Failed) and one.disk_full for one in answers)
+            self._fail(desired, gaps, problems[0], done, disk_full=full)
+
+    def _fail(
+        self, desired: DesiredState, gaps: Gaps, problem: str, done: Regeneration, *, disk_full: bool = False
+    ) -> None:
+        """Fail the partitions that return: they are tried again, and their queries parked after some attempts."""
+        for p in gaps:
+            at = BatchId(self._clean.frontier(p) + 1)
+            text = f"what it takes in cannot be regenerated: {problem}"
+            done.answers.append(Failed(p, at, text, desired.assignments[p].attempt, disk_full))
 
     def _limits(self, host: PartitionHost, gaps: Gaps) -> dict[PartitionId, BatchId]:
         """Return the last batch that each regenerator may complete now."""
-        last = max(through for senders in gaps.values() for through in senders.values())
         limits: dict[PartitionId, BatchId] = {}
-        for p in host.partitions:
+        last: dict[PartitionId, BatchId] = {}
+        """What each is needed for; of later batches it is not decided yet which rows are left out."""
+        for p in reversed(host.partitions):
+            needed = [last[one] for one in self._program.consumers(p) if one in last]
+            needed += [senders[p] for senders in gaps.values() if p in senders]
+            last[p] = max(needed, default=host.frontier(p))
             fed = [host.frontier(one) for one in self._program.consumers(p) if one in host]
             fed += [self._clean.frontier(one) for one, senders in gaps.items() if p in senders]
-            limits[p] = min(last, BatchId(min(fed, default=host.frontier(p)) + WINDOW))
+            limits[p] = min(last[p], BatchId(min(fed, default=host.frontier(p)) + WINDOW))
         return limits
 
     def _read(

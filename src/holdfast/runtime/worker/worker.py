@@ -364,7 +364,11 @@ class NodeWorker:
         mine = self.mine(desired)
         for p in here:
             assignment = mine[p]
-            elsewhere = [c for c, one in desired.assignments.items() if p in one.regenerate]
+            elsewhere = [
+                c
+                for c in self._program.consumers(p)
+                if (one := desired.assignments.get(c)) is not None and p in one.regenerate
+            ]
             self.host.leave_to_regenerators(p, elsewhere)
             for consumer in self._program.consumers(p):
                 if consumer.operator == SINK:

@@ -1,0 +1,170 @@
+"""What is kept for waiting partitions, in the recovery machine: when it is dropped, and from where it comes again."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import CheckFailed
+from holdfast.ids import BatchId
+from holdfast.recovery.cluster_state import ParkedQuery
+from holdfast.recovery.effects import GlobalCheckpoint, KeptNoMore, Regenerated, RollBack
+from holdfast.recovery.events import PartitionsReported, QueriesParked, QueriesResumed, RestoreFailed
+from holdfast.recovery.recovery_line import is_consistent
+from holdfast.recovery.regeneration import regenerated, regeneration_problems, regenerators
+from holdfast.recovery.strategy import RecoverySettings
+from recovery.machine_driving import Driven, part, star
+
+WHY = ParkedQuery(part("b"), BatchId(4), "ValueError: thirteen", 100.0, 4)
+S, A, B = part("s"), part("a"), part("b")
+
+
+def waiting(unsure: str = "", bound: float = 100.0) -> Driven:
+    """Source `s`, queries `a`, `b`, `c`; a durable checkpoint of everything at batch 3; then `b` is parked."""
+    driven = Driven(star([3, 1, 2]), RecoverySettings(waiting_bytes=bound), unsure=unsure, nodes={"m": 9.0, "n": 9.0})
+    driven.cycle(1)
+    driven.checkpoint(1, durable=True)
+    driven.cycle(3)
+    driven.checkpoint(3, durable=True)
+    driven.tell(QueriesParked({B: WHY}))
+    return driven
+
+
+def go_on(driven: Driven, batch: int, kept_bytes: int) -> None:
+    """Let all but `b` complete batches, and say what outboxes hold."""
+    driven.logged = BatchId(batch)
+    driven.machine.state.keep_from()
+    live = {part(one): BatchId(batch) for one in "sac"}
+    out = {part(one): BatchId(batch) for one in "ac"}
+    epoch = driven.machine.state.epoch
+    driven.tell(PartitionsReported(epoch, BatchId(batch), live, frozenset(live), out, kept_bytes=kept_bytes))
+
+
+def dropped() -> Driven:
+    """`b` is parked at batch 3, the others have a checkpoint at 5, and outboxes are above the bound."""
+    driven = waiting()
+    go_on(driven, 5, 1000)
+    driven.checkpoint(5, without="b")
+    go_on(driven, 6, 1000)
+    assert driven.of(KeptNoMore) == [KeptNoMore((B,), 1000)]
+    return driven
+
+
+def test_it_is_dropped_above_the_bound_once_a_senders_checkpoint_has_passed() -> None:
+    driven = waiting()
+    go_on(driven, 5, 1000)
+    assert not driven.of(KeptNoMore), "a wait shorter than a checkpoint is replayed from outboxes"
+    driven.checkpoint(5, without="b")
+    go_on(driven, 6, 100)
+    assert not driven.of(KeptNoMore), "that is within the bound"
+    assert driven.machine.state.keep_from()[S] == 4
+    go_on(driven, 7, 101)
+    assert driven.of(KeptNoMore) == [KeptNoMore((B,), 101)]
+    assert driven.machine.state.keep_from()[S] == 6, "only what the others would start from"
+    assert driven.machine.state.written()["dropped"] == [str(B)]
+    go_on(driven, 8, 1000)
+    assert not driven.of(KeptNoMore), "once"
+    assert regeneration_problems(driven.machine.state) == []
+
+
+def test_what_comes_from_an_operator_that_is_not_deterministic_is_never_dropped() -> None:
+    driven = waiting(unsure="s")
+    for batch in (5, 7):
+        go_on(driven, batch, 1000)
+        driven.checkpoint(batch, without="b")
+    assert not driven.machine.state.dropped
+    assert driven.machine.state.keep_from()[S] == 4
+
+
+def test_senders_move_their_checkpoints_with_snapshots_that_hold_nothing_for_it() -> None:
+    driven = dropped()
+    state = driven.machine.state
+    go_on(driven, 9, 0)
+    driven.checkpoint(9, without="b")
+    assert driven.of(GlobalCheckpoint)
+    line, reach = state.checkpoints.line, state.checkpoints.outbox_from
+    assert [line[part(one)] for one in "sacb"] == [9, 9, 9, 3]
+    first = reach(S, BatchId(9))
+    assert first is None or first > 4
+    assert not is_consistent(state.graph, line, reach)
+    assert is_consistent(state.graph, line, reach, state.dropped)
+
+
+def test_a_returning_partition_gets_the_gap_from_the_durable_checkpoint_and_nobody_rolls_back() -> None:
+    driven = dropped()
+    state = driven.machine.state
+    go_on(driven, 9, 0)
+    driven.checkpoint(9, without="b")
+    go_on(driven, 10, 0)
+    assert regenerators(state) == {}, "while it waits nothing is regenerated"
+    kept = state.keep_from()[S]
+    driven.tell(QueriesResumed((B,)))
+    assert not driven.of(RollBack)
+    assert regenerated(state) == {B: {S: BatchId(kept - 1)}}
+    assert {p: one and one.batch for p, one in regenerators(state).items()} == {S: 3}
+    go_on(driven, 12, 0)
+    assert state.keep_from()[S] == kept, "from now on senders keep everything again"
+    driven.cycle(12)
+    assert regenerated(state) == {}
+    driven.checkpoint(12)
+    driven.cycle(12)
+    assert not state.dropped
+    assert state.written()["dropped"] == []
+
+
+def test_the_loss_of_everything_rolls_nobody_back_for_a_dropped_partition() -> None:
+    driven = dropped()
+    state = driven.machine.state
+    go_on(driven, 9, 0)
+    driven.checkpoint(9, without="b")
+    node = driven.node("b")
+    assert node is not None
+    driven.lose(node)
+    back = [p for one in driven.of(RollBack) for p in one.partitions]
+    assert S not in back
+    assert state.partitions[S].frontier == 9
+
+
+def test_where_the_durable_checkpoint_is_damaged_the_one_before_is_enough() -> None:
+    driven = dropped()
+    state = driven.machine.state
+    go_on(driven, 9, 0)
+    driven.checkpoint(9, without="b")
+    driven.tell(QueriesResumed((B,)))
+    for batch, older in ((3, 1), (1, None)):
+        start = regenerators(state)[S]
+        assert start is not None
+        assert start.batch == batch
+        lost = RestoreFailed(S, start.id, state.epoch, "it is damaged", regenerating=True)
+        driven.tell(lost)
+        assert driven.state("s") == "running", "the live partition has nothing to do with it"
+        if older is None:
+            with pytest.raises(CheckFailed, match="regenerated from are lost"):
+                go_on(driven, 10, 0)
+        else:
+            go_on(driven, 9, 0)
+
+
+def test_what_was_said_of_a_regenerator_in_another_epoch_does_not_count() -> None:
+    driven = dropped()
+    state = driven.machine.state
+    go_on(driven, 9, 0)
+    driven.checkpoint(9, without="b")
+    driven.tell(QueriesResumed((B,)))
+    start = regenerators(state)[S]
+    assert start is not None
+    driven.tell(RestoreFailed(S, start.id, type(state.epoch)(state.epoch - 1), "late", regenerating=True))
+    assert regenerators(state)[S] == start
+
+
+def test_it_is_said_when_all_is_kept_again() -> None:
+    driven = dropped()
+    go_on(driven, 9, 0)
+    driven.checkpoint(9, without="b")
+    driven.tell(QueriesResumed((B,)))
+    seen = []
+    for batch in (10, 12, 14):
+        driven.cycle(batch)
+        seen += driven.of(Regenerated)
+        driven.checkpoint(batch)
+    driven.cycle(14)
+    assert [*seen, *driven.of(Regenerated)] == [Regenerated((B,))]
