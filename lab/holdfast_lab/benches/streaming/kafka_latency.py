@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 PARTITIONS = 2
 START_SECONDS = 0.5
 """From the start of the writer's process until its first row is due."""
+LINGER_MILLISECONDS = 5
+"""Of the producer: with 1 the broker gets thousands of requests with one row each, and these are what is measured."""
 LONGEST = 300.0
 NEVER = {"spark.holdfast.checkpoint.batches": str(10**9), "spark.holdfast.checkpoint.seconds": str(10**9)}
 
@@ -53,10 +55,9 @@ class KafkaLatency:
 def passing(servers: str, given: str, out: str) -> hf.Application:
     """Return an application that passes every record on, behind an exchange."""
     app = hf.Application("kafka-latency")
-    rows = app.source(
-        "rows", hf.kafka(servers, given, value="raw"), schema="value binary, partition int", parallelism=2
-    )
-    passed = rows.key_by("partition").map(_unchanged, schema="value binary, partition int", id="passed", parallelism=2)
+    schema = "value binary, partition int, timestamp timestamp"
+    rows = app.source("rows", hf.kafka(servers, given, value="raw"), schema=schema, parallelism=2)
+    passed = rows.key_by("partition").map(_unchanged, schema=schema, id="passed", parallelism=2)
     passed.output("passed", sink=hf.kafka_topic(servers, out, value="raw"))
     return app
 
@@ -81,7 +82,9 @@ def measure_kafka(
         for number, checkpoints in enumerate((False, True)):
             given, out = f"given-{number}", f"out-{number}"
             client = AdminClient({"bootstrap.servers": broker.servers, "log_level": 0})
-            for future in client.create_topics([NewTopic(name, PARTITIONS, 1) for name in (given, out)]).values():
+            appended = {"message.timestamp.type": "LogAppendTime"}
+            topics = [NewTopic(given, PARTITIONS, 1, config=appended), NewTopic(out, PARTITIONS, 1)]
+            for future in client.create_topics(topics).values():
                 future.result(LONGEST)
             run = hf.start(
                 passing(broker.servers, given, out),
@@ -124,7 +127,7 @@ def _turn(servers: str, given: str, out: str, rate: float, rows: int) -> NDArray
 def _write(servers: str, topic: str, rate: float, rows: int) -> None:
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": servers, "log_level": 0, "linger.ms": 1, "acks": 1})
+    producer = Producer({"bootstrap.servers": servers, "log_level": 0, "linger.ms": LINGER_MILLISECONDS, "acks": 1})
     start = time.monotonic_ns() + int(START_SECONDS * 1e9)
     written = 0
     while written < rows:
@@ -133,7 +136,7 @@ def _write(servers: str, topic: str, rate: float, rows: int) -> None:
             producer.produce(topic, b"%d" % (start + int(number * 1e9 / rate)), partition=number % PARTITIONS)
         producer.poll(0)
         written = max(written, due)
-        time.sleep(0.001)
+        time.sleep(LINGER_MILLISECONDS / 1000)
     producer.flush(LONGEST)
 
 

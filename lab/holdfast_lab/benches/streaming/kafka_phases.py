@@ -1,8 +1,9 @@
 """Where the time of rows from Kafka to Kafka goes, by phases, as the driver sees them. Runs on the driver.
 
 While `recorded` is open, four places of the driver note the time: a batch is logged, its rows are with the publisher,
-the call with them begins, the transaction is committed. Rows carry when they were created, so each row has its own
-time in every phase. The phases of a row add up to its latency, but for the reader's own fetch.
+the call with them begins, the transaction is committed. Rows carry when they were created and when the broker appended
+them, so each row has its own time in every phase. The phases of a row add up to its latency, but for the reader's own
+fetch. The first phase is the bench's own: how late its producer and the broker are.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
     from holdfast.runtime.io.sinks import OutputKey
 
-PHASES = ("in a batch", "processed", "in a transaction", "committed")
-"""What ends each phase: the batch is logged; the driver has the rows; the call begins; the transaction is committed."""
+PHASES = ("in the topic", "in a batch", "processed", "in a transaction", "committed")
+"""What ends each phase: the broker has appended the row; its batch is logged; the driver has the rows; the call begins;
+the transaction is committed."""
 
 
 @dataclass(slots=True)
@@ -34,7 +36,8 @@ class KafkaPhases:
     """Times of a turn, in nanoseconds of CLOCK_MONOTONIC."""
 
     logged: dict[int, int] = field(default_factory=dict)
-    handed: dict[OutputKey, tuple[int, NDArray[np.int64]]] = field(default_factory=dict)
+    handed: dict[OutputKey, tuple[int, NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)
+    """When the driver had the rows, and when each was created and appended."""
     called: dict[OutputKey, int] = field(default_factory=dict)
     committed: dict[OutputKey, int] = field(default_factory=dict)
     transactions: list[tuple[int, int]] = field(default_factory=list)
@@ -43,11 +46,11 @@ class KafkaPhases:
     def of_rows(self) -> dict[str, NDArray[np.int64]]:
         """Return what every row took in each phase, of those that are through all of them."""
         found: dict[str, list[NDArray[np.int64]]] = {name: [] for name in PHASES}
-        for key, (handed, created) in self.handed.items():
+        for key, (handed, created, appended) in self.handed.items():
             logged, called, done = self.logged.get(key.batch), self.called.get(key), self.committed.get(key)
             if logged is None or called is None or done is None:
                 continue
-            took = (logged - created, handed - logged, called - handed, done - called)
+            took = (appended - created, logged - appended, handed - logged, called - handed, done - called)
             for name, value in zip(PHASES, took, strict=True):
                 found[name].append(np.broadcast_to(np.asarray(value, np.int64), created.shape))
         return {name: np.concatenate(values) if values else np.zeros(0, np.int64) for name, values in found.items()}
@@ -66,6 +69,8 @@ class KafkaPhases:
 def recorded() -> Iterator[KafkaPhases]:
     """Note the times of every batch, of all runs of this process, while this is open."""
     found, now = KafkaPhases(), time.monotonic_ns
+    wall = time.time_ns() - now()
+    """Brokers have the time of the day, in milliseconds."""
     places: list[tuple[type, str, Callable[..., Any]]] = []
 
     def around(owner: type, name: str, note: Callable[[Sequence[Any], int, int], object]) -> None:
@@ -84,7 +89,8 @@ def recorded() -> Iterator[KafkaPhases]:
         output = given[1]
         if output.rows is not None and output.rows.num_rows:
             created = np.array(output.rows["value"].to_pylist()).astype(np.int64)
-            found.handed[output.key] = began, created
+            appended = output.rows["timestamp"].cast("timestamp[us]").cast("int64").to_numpy() * 1000 - wall
+            found.handed[output.key] = began, created, appended
 
     def called(given: Sequence[Any], began: int, ended: int) -> None:
         found.called.update({one.key: began for one in given[1].outputs})

@@ -155,7 +155,9 @@ class SimulatedFolder:
         whole = [one for one in self.files.values() if now >= one.ends and one.damage is None and one.whole]
         if not whole or not self._mischief.active:
             return
-        self._delete(now)
+        if self.reader is DELETED_READER:
+            self._delete(now)
+            self._change_before_the_copy(whole)
         one = draw.choice(whole)
         kind = draw.random()
         if kind < 0.03:
@@ -173,12 +175,18 @@ class SimulatedFolder:
 
     def _delete(self, now: float) -> None:
         """Delete files whose time is over and that the run can do without."""
-        if self.reader is not DELETED_READER:
-            return
         for one in self.files.values():
             if not one.deleted and one.whole and now >= max(one.ends, one.modified + RETENTION):
                 one.deleted = self.has_copies(one.path)
                 self._mischief.injected[Fault.FILE_DELETED] += one.deleted
+
+    def _change_before_the_copy(self, whole: Sequence[_File]) -> None:
+        """Perhaps a file that was logged has other contents when it is to be copied."""
+        if self._draw.random() < 0.15 and (new := [one for one in whole if one.path in self.taken and not one.deleted]):
+            one = new[-1]
+            if not self.has_copies(one.path):
+                self._damage(one, one.whole[::-1], Fault.FILE_CHANGED)
+                one.moved = 7.0
 
     def _damage(self, one: _File, contents: bytes, fault: Fault) -> None:
         one.damage, one.until = contents, self._clock() + self._draw.uniform(5, 120)
