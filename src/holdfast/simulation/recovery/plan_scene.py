@@ -83,7 +83,7 @@ class PlanScene:
 
     def same_after_start(self, written: Mapping[str, Any] | None, state: ClusterState) -> None:
         """See that a driver that was asked for the same goes on with the plans of the one before."""
-        if written is None or written["now"]["origin"] != state.plan.now.origin or not written["now"]["number"]:
+        if written is None or written["now"]["origin"] != state.plan.now.origin:
             return
         following = None if written["next"] is None else written["next"]["number"]
         found = None if state.plan.next is None else state.plan.next.number

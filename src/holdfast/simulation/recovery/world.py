@@ -36,7 +36,7 @@ from holdfast.simulation.recovery.faults import (
 from holdfast.simulation.recovery.folders import SimulatedFolder, allows_in_place, deletes_files, is_in_place
 from holdfast.simulation.recovery.late_sinks import LateSinks, called_on_nodes
 from holdfast.simulation.recovery.network import Network
-from holdfast.simulation.recovery.plan_scene import PlanScene
+from holdfast.simulation.recovery.plan_scene import PlanScene, changes_plans
 from holdfast.simulation.recovery.poison import Poison
 from holdfast.simulation.recovery.poison_rows import PoisonRows
 from holdfast.simulation.recovery.replanning import Replanner
@@ -130,6 +130,12 @@ class World:
         if has_segments(seed):
             self.scene.segments = draw_segments(seed)
         self.plans = PlanScene(seed, self.complain)
+        if changes_plans(seed):
+            # A change needs a time in which nothing is recovered, and shows what it is worth where saves take long.
+            self.scene.pace = replace(self.scene.pace, most_batches=1)
+            rates = self.mischief.rates
+            rates.update({one: 0.3 * rates[one] for one in SELDOM_WITH_MOVES if one in rates})
+            rates[Fault.SAVE_LATE] = max(0.3, rates.get(Fault.SAVE_LATE, 0.0))
         if has_branches(seed):
             self.scene.use_branches(draw_branches(seed))
             self.mischief.rates.update(calmer_for_branches(self.mischief.rates))
