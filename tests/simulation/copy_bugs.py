@@ -141,17 +141,22 @@ def replica_stays_beyond_the_budget(patch: Patch) -> None:
     patch.setattr(CopyLifecycle, "replan", replan)
 
 
-def started_replica_counts_as_level(patch: Patch) -> None:
-    """A copy that a new plan starts is taken to be where its primary is, before its state is there."""
-    right = RecoveryMachine._replicas_planned
+def plan_of_what_is_not_deterministic(patch: Patch) -> None:
+    """A new plan gives copies to partitions whose rows may differ."""
+    right = CopyLifecycle.replan
 
-    def planned(self: RecoveryMachine, event: Any) -> None:
-        right(self, event)
-        for p, copy in self.state.copies.at.items():
-            if copy.state is copies.CopyState.BUILDING:
-                copy.state, copy.frontier = copies.CopyState.RUNNING, self.state.partitions[p].frontier
+    def wanted(state: Any) -> list[PartitionId]:
+        of = state.copies
+        stays = [p for p in of.retiring if p in of.at]
+        return list(dict.fromkeys([*copies.to_move(state), *of.moving, *of.replicas, *stays]))
 
-    patch.setattr(RecoveryMachine, "_replicas_planned", planned)
+    def replan(self: CopyLifecycle, replicas: Any, why: str, *, at_once: bool) -> bool:
+        changed = right(self, replicas, why, at_once=at_once)
+        self._state.copies.replicas = tuple(replicas)
+        return changed
+
+    patch.setattr(copies, "wanted", wanted)
+    patch.setattr(CopyLifecycle, "replan", replan)
 
 
 REPLAN_BUGS = tuple(
@@ -159,7 +164,7 @@ REPLAN_BUGS = tuple(
     for one in (
         replica_stays_that_the_plan_no_longer_has,
         replica_stays_beyond_the_budget,
-        started_replica_counts_as_level,
+        plan_of_what_is_not_deterministic,
     )
 )
 """Of plans that change while a run goes on."""
