@@ -73,6 +73,7 @@ def test_every_setting_is_read_from_its_key() -> None:
         "recovery.incrementalAfterLosses": "4",
         "cycle.timeBudget": "0.5",
         "recovery.bufferMb": "64",
+        "recovery.waitingMb": "64",
         "errors.sinkSeconds": "5min",
         "errors.retries": "5",
         "errors.backoff": "200ms",
