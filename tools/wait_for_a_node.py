@@ -158,9 +158,7 @@ def wait(given: argparse.Namespace, directory: Path) -> dict[str, object]:
     after = {"minute": "after", **run.sizes()}
     batches = int(run.log.frontier) + 1
     wrong = {
-        name: problem
-        for name in ("live", "waiting")
-        if (problem := _wrong(run.coordinator, name, batches, given.words))
+        name: problem for name in ("live", "waiting") if (problem := wrong(run.coordinator, name, batches, given.words))
     }
     return {
         "batches": batches,
@@ -176,7 +174,7 @@ def wait(given: argparse.Namespace, directory: Path) -> dict[str, object]:
     }
 
 
-def _wrong(coordinator: Coordinator, name: str, batches: int, words: int) -> str | None:
+def wrong(coordinator: Coordinator, name: str, batches: int, words: int) -> str | None:
     """Say what is wrong with an output: every word has come once in every batch."""
     rows = coordinator.outputs.rows(name).group_by("word").aggregate([("count", "sum"), ("count", "count")]).to_pylist()
     found = {row["word"]: (row["count_sum"], row["count_count"]) for row in rows}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.ids import OperatorId, PartitionId
+from holdfast.ids import NodeId, OperatorId, PartitionId
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime import in_process
 from holdfast.runtime.coordinator.event_log import Observation
@@ -16,6 +17,9 @@ from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from runtime.resident_loop import ResidentLoop
 from runtime.test_parking import NOW, Trouble, found, numbers, two_queries
+
+sys.path.append(str(Path(__file__).parent.parent.parent / "tools"))
+from wait_for_a_node import Run, wrong
 
 SOURCE, BAD = PartitionId(OperatorId("s"), 0), PartitionId(OperatorId("bad"), 0)
 
@@ -113,3 +117,34 @@ def test_below_the_bound_everything_is_kept(tmp_path: Path) -> None:
     state = watched.running._coordinator.state
     assert not state.dropped
     assert state.partitions[SOURCE].kept_from <= 5
+
+
+def test_a_query_that_waited_for_a_node_comes_back_exact(tmp_path: Path) -> None:
+    """Its node is lost, and what is kept for it is dropped; then a node comes, is lost, and another comes."""
+    run = Run(tmp_path, checkpoint_batches=4, waiting_bytes=2000)
+    for _ in range(10):
+        run.feed(3, 100, 0.05)
+    waiting, live = PartitionId.parse("waiting[0]"), PartitionId.parse("live[0]")
+    state = run.coordinator.state
+    run.backend.lose_nodes(state.placement[waiting])
+    run.settle()
+    for _ in range(40):
+        run.feed(3, 100, 0.05)
+    assert state.dropped == {waiting}
+    assert state.partitions[PartitionId.parse("words[0]")].kept_from > 40
+    assert state.checkpoints.line[live] > state.checkpoints.line[waiting] + 30
+    run.backend.add_nodes({NodeId("late"): 1.3})
+    run.coordinator.read_reports()
+    run.coordinator.step()
+    run.backend.lose_nodes(NodeId("late"))
+    run.settle()
+    for _ in range(10):
+        run.feed(3, 100, 0.05)
+    run.backend.add_nodes({NodeId("later"): 1.3})
+    run.coordinator.run()
+    run.coordinator.checkpoint()
+    back = [one["at"] for one in run.seen if one["kind"] == "rolled-back"]
+    assert back in ([], [0.5]), "with the first loss at most, as always; for nobody who returns"
+    for name in ("live", "waiting"):
+        assert wrong(run.coordinator, name, 60, 3) is None
+    assert not state.dropped
