@@ -67,6 +67,10 @@ def test_every_setting_is_read_from_its_key() -> None:
         "replicas.partitions": "speeds[0],jams",
         "replicas.algorithm": "greedy",
         "replicas.lag": "3",
+        "replicas.adaptSeconds": "5m",
+        "replicas.tolerance": "0.2",
+        "replicas.margin": "0.05",
+        "replicas.patience": "2",
         "tentative.outputs": "pages,jams",
         "tentative.minFidelity": "0.5",
         "recovery.strategy": "blocking",
@@ -91,6 +95,7 @@ def test_every_setting_is_read_from_its_key() -> None:
         "page.host": "::1",
         "page.port": "8080",
         "tracing.enabled": "true",
+        "plan.adapt": "false",
     }
     assert {PREFIX + key for key in given} == {one.metadata["key"] for one in fields(Settings)}
     settings = Settings.of({PREFIX + key: text for key, text in given.items()})
