@@ -74,6 +74,7 @@ from holdfast.runtime.coordinator.event_log import (
     effect_fields,
     effect_line,
     event_kind,
+    executed_settings,
     run_fields,
 )
 from holdfast.runtime.coordinator.expiry import Expiry
@@ -971,6 +972,7 @@ class Coordinator:
                 if self._keeping is not None:
                     self._keeping.changed(self._clock(), self._executed, plan)
                 self._executed = plan
+                self._settings |= executed_settings(plan)
                 self.pace = replace(self.pace, segment_intervals=plan.intervals)
                 self._marks.use(SegmentSchedule(self.pace, plan.segments, self._began))
             case NodesEvacuated(nodes):

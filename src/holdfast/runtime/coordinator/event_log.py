@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.ids import NodeId, PartitionId
+from holdfast.ids import NodeId, PartitionId, SegmentId
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import (
     BranchEnded,
@@ -260,6 +260,28 @@ def plan_fields(plan: ExecutedPlan) -> dict[str, Any]:
         "intervals": intervals,
         **plan.about,
     }
+
+
+def executed_settings(plan: ExecutedPlan) -> dict[str, Any]:
+    """Return what a profile says of the plan in force: `holdfast plan explain` predicts with it."""
+    seconds = {one.segment: one.seconds for one in plan.intervals if math.isfinite(one.seconds)}
+    members: dict[str, list[str]] = {}
+    for operator, name in plan.segments.operators.items():
+        members.setdefault(name, []).append(operator)
+    found: dict[str, Any] = {
+        "backups": sorted(map(str, plan.backups)),
+        "segments": [
+            {
+                "segment": name,
+                "operators": operators,
+                "anchors": [one for one in operators if one in plan.segments.anchors],
+                "interval_seconds": seconds[SegmentId(name)],
+            }
+            for name, operators in members.items()
+            if plan.segments.many and SegmentId(name) in seconds
+        ],
+    }
+    return found | ({"checkpoint_seconds": min(seconds.values())} if seconds else {})
 
 
 def plan_line(plan: ExecutedPlan) -> str:

@@ -30,6 +30,8 @@ ENOUGH_SECONDS = 30.0
 """So long a partition is measured at the pace of its sources before its cost counts."""
 LEAST_COST = 1e-6
 """Of a partition, in cores: of one that was not measured, too."""
+LEAST_RESTORED = 1 << 20
+"""Bytes of a state whose restore says something about bandwidth; of a smaller one, its latency is most of it."""
 _KEPT = 32
 """Checkpoints and restores that averages are taken over, at most."""
 
@@ -206,7 +208,7 @@ class Profiler:
         done = self._checkpoints
         spans = [seconds for _, seconds, _ in done if seconds is not None]
         apart = [later[0] - earlier[0] for earlier, later in pairwise(done)]
-        fetched = [(seconds, size) for seconds, size in self._restores if size > 0 and seconds > 0]
+        fetched = [(seconds, size) for seconds, size in self._restores if size >= LEAST_RESTORED and seconds > 0]
         return RunProfile(
             at=at,
             period=self.period,

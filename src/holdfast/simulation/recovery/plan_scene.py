@@ -33,6 +33,8 @@ class PlanScene:
     complain: Callable[[str], None]
     chosen: int = 0
     changed: int = 0
+    last: tuple[int, str, int] = (0, "", 0)
+    """The last plan that a driver has chosen and logged: its layout, what its start asked for, and its number."""
     _draw: random.Random = field(init=False)
     _rate: float = field(init=False)
 
@@ -81,10 +83,17 @@ class PlanScene:
                         f"{consumer} before batch {mine.kept_from}"
                     )
 
-    def same_after_start(self, written: Mapping[str, Any] | None, state: ClusterState) -> None:
+    def awaited(self, state: ClusterState, generation: int, number: int) -> None:
+        """A plan was chosen, and that is logged."""
+        self.last = generation, state.plan.now.origin, number
+
+    def same_after_start(self, written: Mapping[str, Any] | None, state: ClusterState, generation: int) -> None:
         """See that a driver that was asked for the same goes on with the plans of the one before."""
         if written is None or written["now"]["origin"] != state.plan.now.origin:
             return
+        known = max(state.plan.now.number, 0 if state.plan.next is None else state.plan.next.number)
+        if self.last[:2] == (generation, state.plan.now.origin) and known < self.last[2]:
+            self.complain(f"plan {self.last[2]} was chosen and logged, and the next driver knows {known} at most")
         following = None if written["next"] is None else written["next"]["number"]
         found = None if state.plan.next is None else state.plan.next.number
         if written["now"]["number"] != state.plan.now.number or following != found:

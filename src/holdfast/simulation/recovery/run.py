@@ -193,7 +193,7 @@ class _Run:
                     if number == self._current:
                         self._same_parked(parked, driver)
                         if driver.claim == plans[0] + 1:
-                            self.world.plans.same_after_start(plans[1], driver.coordinator.state)
+                            self.world.plans.same_after_start(plans[1], driver.coordinator.state, driver.generation)
                         self.driver = driver
                         return
                     # Frozen while it started: another one has the run, unless this one took its claim after that.
@@ -344,6 +344,8 @@ class _Run:
         elif seen.kind == "rolled-back" and self._is_the_drivers():
             rolled_back = tuple(map(PartitionId.parse, fields["partitions"]))
             rolled_back_alone(self.coordinator.state, rolled_back, self._found)
+        elif seen.kind == "plan-chosen" and self._is_the_drivers():
+            self.world.plans.awaited(self.coordinator.state, self.driver.generation, fields["number"])
         elif seen.kind == "plan-changed" and self._is_the_drivers():
             self.world.plans.took_effect(self.coordinator.state, fields["number"])
         elif seen.kind == "published" and fields.get("tentative"):
