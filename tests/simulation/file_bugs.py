@@ -12,7 +12,7 @@ from holdfast.runtime.io import batch_log as logs
 from holdfast.runtime.io import file_retention as retention
 from holdfast.runtime.io import in_place as reading
 from holdfast.runtime.io.event_bound import LatestEvents
-from holdfast.runtime.io.file_copies import CopiedFile, encode_copy
+from holdfast.runtime.io.file_copies import CopiedFile, copy_range, encode_copy
 from holdfast.runtime.io.file_ranges import FileRange, HowRead
 from holdfast.runtime.io.file_reader import FileReader
 from holdfast.runtime.io.file_tracker import FileTracker, Taken
@@ -90,9 +90,14 @@ def ranges_overlap(patch: Patch) -> None:
 
 
 def copies_dropped_early(patch: Patch) -> None:
-    """All copies go when the log is trimmed, those of later batches too."""
-    right = CopyStore.drop
-    patch.setattr(CopyStore, "drop", lambda self, through: right(self, BatchId(through + 1000)))
+    """A copy goes when a range of a later batch is copied, while a recovery may read it."""
+    right = CopyStore.add
+
+    def add(self: CopyStore, source: Any, batch: int, partition: int, number: int, data: Any) -> None:
+        right(self, source, BatchId(batch), partition, number, data)
+        self.drop(BatchId(batch - 1))
+
+    patch.setattr(CopyStore, "add", add)
 
 
 def copies_of_whatever_is_there(patch: Patch) -> None:
@@ -107,7 +112,7 @@ def copies_of_whatever_is_there(patch: Patch) -> None:
 
 def copies_end_with_their_range(patch: Patch) -> None:
     """A copy has the bytes of the range, and not the rest of its last line."""
-    right = retention.copy_range
+    right = copy_range
 
     def copied(source: Any, one: FileRange, how: Any, expected: int | None, files: Any) -> Any:
         held = CopiedFile(right(source, one, how, expected, files), one.file)
