@@ -35,7 +35,8 @@ ALERTS: tuple[Alert, ...] = (
         "page",
         "Query {{ $labels.query }} has been down for longer than its recovery target",
         "See what it waits for on the page of the run; nodes that are missing are the usual reason. Afterwards: "
-        "`holdfast report DIRECTORY`, then profile the run and plan again.",
+        "`holdfast report DIRECTORY` shows where the time went. A run with a joint plan makes its plan again by "
+        "itself; for other runs: `holdfast profile`, then `holdfast plan auto`.",
     ),
     Alert(
         "HoldfastQueryDown",

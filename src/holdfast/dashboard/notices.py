@@ -129,7 +129,9 @@ def _broken(model: RunModel) -> list[dict[str, Any]]:
             "warn",
             f"{one['query']}: a promise was not kept",
             f"Back after {one['measured']:g} s; the plan promised {one.get('target') or one['predicted']:g} s.",
-            "Profile the run and plan again: holdfast profile, then holdfast plan auto.",
+            "A run with a joint plan makes its plan again by itself when measurements drift (not with "
+            "spark.holdfast.plan.adapt=false, nor with intervals or backups set by hand). holdfast report DIRECTORY "
+            "shows where the time of this recovery went.",
         )
         for one in recent
     ]
@@ -139,12 +141,18 @@ def _alarmed(model: RunModel) -> list[dict[str, Any]]:
     return [
         _notice(
             "warn",
-            f"A promise does not hold: {what}",
-            f"With what is measured now it is {one['now']:.3g}; the target is {one['target']:.3g}.",
-            "The run looks for another plan by itself. Where targets contradict each other, change them or add nodes.",
+            f"A promise of the plan does not hold: {what}",
+            f"With present measurements the plan comes to {one['now']:.3g}{_unit(what)}; the target is "
+            f"{one['target']:.3g}.",
+            "The run searches for another plan by itself, unless only the measured overhead is above its target. If "
+            "this notice stays for ten checkpoint intervals, add nodes or change a target.",
         )
         for what, one in sorted(model.alarms.items())[:3]
     ]
+
+
+def _unit(what: str) -> str:
+    return " of the bandwidth" if what == "overhead" else " s"
 
 
 _FAULTS = {

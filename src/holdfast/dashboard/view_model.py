@@ -397,11 +397,11 @@ class RunModel:
     def _promise_alarm(self, at: float, event: Event) -> None:
         what = str(event["what"])
         self.alarms[what] = {"now": float(event["now"]), "target": float(event["target"])}
-        self._note(at, "promise-alarm", f"a promise does not hold any more: {what}")
+        self._note(at, "promise-alarm", f"a promise of the plan does not hold any more: {what}")
 
     def _promise_holds(self, at: float, event: Event) -> None:
         self.alarms.pop(str(event["what"]), None)
-        self._note(at, "promise-holds", f"a promise holds again: {event['what']}")
+        self._note(at, "promise-holds", f"a promise of the plan holds again: {event['what']}")
 
     def _false_alarm(self, at: float, event: Event) -> None:
         self.false_alarms += len(event["nodes"])

@@ -395,7 +395,7 @@ def _overhead(events: Iterable[Seen]) -> list[PromiseRow]:
         return []
     found = looks[-1].fields["overhead"]
     predicted, measured, target = found["predicted"], found["measured"], found["target"]
-    note = "a share of the bandwidth, not seconds; measured between two looks at the plan"
+    note = "a share of the bandwidth, not seconds; the last measurement (plan-measured)"
     return [PromiseRow("overhead", "all", predicted, measured, target, measured <= target, note)]
 
 

@@ -159,16 +159,16 @@ def effect_line(effect: Effect) -> str | None:
         case Corrected(query, since, through) if through >= since:
             return f"final outputs have replaced the tentative ones of {query}, batches {since} to {through}"
         case PlanAwaited(plan):
-            return f"plan {plan.number} was chosen, and takes effect at a checkpoint of everything"
+            return f"plan {plan.number} was chosen, and takes effect at the next checkpoint of all partitions"
         case PlanTookEffect(plan, batch):
             return f"plan {plan.number} takes effect at batch {batch}: {plan_line(plan)}"
         case KeptNoMore(partitions, kept_bytes):
             return (
-                f"outboxes hold {kept_bytes >> 20} MB: what is kept for {counted(len(partitions), 'partition')} that "
-                f"wait ({partitions[0]}, …) is dropped, and regenerated from the log when they return"
+                f"outboxes hold {kept_bytes >> 20} MB: senders drop the blocks kept for waiting partitions "
+                f"({_first_of(partitions)}), and these are regenerated from the batch log when the partitions return"
             )
         case Regenerated(partitions):
-            return f"{counted(len(partitions), 'partition')} that had waited ({partitions[0]}, …) have all they missed"
+            return f"regenerated: waiting partitions have returned and caught up ({_first_of(partitions)})"
         case RecoveryEnded(batch):
             return f"recovery ended: the checkpoint at batch {batch} is complete and nothing is lost"
         case Waiting(missing, partitions):
@@ -242,6 +242,11 @@ def effect_fields(
     return []
 
 
+def _first_of(partitions: Sequence[PartitionId]) -> str:
+    """Return the first partition, and how many more there are."""
+    return f"{partitions[0]}" + (f" and {len(partitions) - 1:,} more" if len(partitions) > 1 else "")
+
+
 def _replicas(partitions: Sequence[PartitionId]) -> str:
     return ", ".join(map(str, partitions)) if partitions else "none"
 
@@ -287,7 +292,10 @@ def executed_settings(plan: ExecutedPlan) -> dict[str, Any]:
 def plan_line(plan: ExecutedPlan) -> str:
     """Return a plan in a few words."""
     seconds = [one.seconds for one in plan.intervals if not math.isinf(one.seconds)]
-    often = f", a checkpoint every {min(seconds):.3g} to {max(seconds):.3g} s" if seconds else ""
+    often = ""
+    if seconds:
+        upper = f" to {max(seconds):.3g}" if max(seconds) > min(seconds) else ""
+        often = f", a checkpoint every {min(seconds):.3g}{upper} s"
     return f"{counted(len(plan.segments.names), 'segment')}{often}, {counted(len(plan.backups), 'backup')}"
 
 

@@ -140,7 +140,11 @@ class PlanKeeping:
         except HoldfastError as error:
             self._judge.declined(model, joint)
             return None, [
-                ("plan-not-found", {"problem": one_line(str(error))}, f"no other plan: {one_line(str(error))}")
+                (
+                    "plan-not-found",
+                    {"problem": one_line(str(error))},
+                    f"the search for another plan failed, and the plan in force stays: {one_line(str(error))}",
+                )
             ]
         # Replicas are those of the run: which partitions have one is decided elsewhere.
         executed = replace(found.plan, replicas=joint.replicas, stored_with_checkpoints=True)
@@ -224,11 +228,14 @@ class PlanKeeping:
         findings: list[Finding] = []
         for what, (value, target) in broken.items():
             if what not in self._alarms:
-                unit = "" if what == "overhead" else " s"
-                line = f"a promise does not hold any more: {what} is {value:.3g}{unit}, promised {target:.3g}{unit}"
+                unit = " of the bandwidth" if what == "overhead" else " s"
+                line = (
+                    f"a promise of the plan does not hold with present measurements: {what} is {value:.3g}{unit}, the "
+                    f"target is {target:.3g}"
+                )
                 findings.append(("promise-alarm", {"what": what, "now": value, "target": target}, line))
         for what in sorted(self._alarms - set(broken)):
-            findings.append(("promise-holds", {"what": what}, f"a promise holds again: {what}"))
+            findings.append(("promise-holds", {"what": what}, f"a promise of the plan holds again: {what}"))
         self._alarms = set(broken)
         return findings
 

@@ -21,6 +21,7 @@ from holdfast.runtime.io.needed_ranges import NeededRanges
 from holdfast.runtime.io.range_copies import SAFE_SHARE, CopyStore
 from holdfast.runtime.program import SourceProgram
 from holdfast.storage.source_files import SourceFile
+from holdfast.wording import counted
 
 LOOK_SECONDS = 2.0
 """How often it is looked for ranges that are about to go."""
@@ -75,7 +76,8 @@ class FileRetention:
             if self._failing:
                 return []
             self._failing = True
-            return [f"ranges that are still needed cannot be looked after, tried again: {one_line(str(error), 120)}"]
+            problem = one_line(str(error), 120)
+            return [f"files that a recovery may still read could not be checked, and are tried again: {problem}"]
         finally:
             self._guard.release()
 
@@ -107,9 +109,9 @@ class FileRetention:
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 self._missing.add(path)
                 lines.append(
-                    f"{path} is gone, and batch {batch} may be read again: a recovery that reads it fails. Bring it "
-                    "back, and keep files until two durable checkpoints cover their batches, or give hf.files(…, "
-                    "retention=…): they are copied in time then"
+                    f"{path} is gone, and batch {batch} may be read again: a recovery that reads it fails. Bring the "
+                    "file back, and keep files until two durable checkpoints cover their batches; or set hf.files(…, "
+                    "retention=…), and the run copies files that it still needs in time"
                 )
             except OSError:
                 continue  # it may be there: looked at again
@@ -135,6 +137,9 @@ class FileRetention:
                 break
             copied.append(one)
         if copied:
-            more = "" if len(copied) == 1 else f" and {len(copied) - 1} more ranges"
-            lines.append(f"{copied[0]}{more} may be deleted soon and are still needed: copied into the run's log")
+            more = "" if len(copied) == 1 else f" and {counted(len(copied) - 1, 'more range', 'more ranges')}"
+            lines.append(
+                f"{copied[0]}{more}: copied into the run's directory, because files may be deleted soon and a recovery "
+                "may still read them"
+            )
         return lines
