@@ -25,7 +25,7 @@ KNOWN = ("headline", "7", "8", "9", "10", "12", "13")
     help="Input rates of the tree of merges in rows a second, for Fig. 7 to 10.",
 )
 @click.option(
-    "--most", default=1000, show_default=True, type=click.IntRange(1), help="Drills to run at most; see below."
+    "--most", default=1000, show_default=True, type=click.IntRange(1), help="New drills after which the command ends."
 )
 @click.option("--reuse/--again", default=True, show_default=True, help="Reuse what earlier runs left in --out.")
 @click.option(
@@ -42,8 +42,9 @@ def tentative(
     """Measure tentative outputs, recovery and checkpoints as PPA does: Fig. 7 to 10, 12 and 13, and its headline.
 
     Fig. 12 and 13 (fidelity and completeness against measured accuracy) and Fig. 9 (what checkpoints cost) run in one
-    process. Fig. 7, 8, 10 and the headline are drills of one to two minutes on an embedded cluster. What is done stays:
-    the same command goes on where it was interrupted, and --most lets it end after so many new drills.
+    process. Fig. 7, 8, 10 and the headline are drills of one to two minutes on an embedded cluster. Finished
+    drills stay in --out: the same command continues where it was interrupted, and --most ends it after so many new
+    drills.
 
     \b
     Example:

@@ -344,26 +344,27 @@ class Settings:
         "replicas.adaptSeconds",
         _seconds,
         60.0,
-        "How often the plan of replicas is compared with the rates as measured, while nothing is lost; 0: it stays as "
-        "it was at the start.",
+        "How often a run compares its replica plan with measured rates, while nothing is lost. 0: the plan of the "
+        "start stays.",
     )
     replicas_tolerance: float = _setting(
         "replicas.tolerance",
         _share,
         0.10,
-        "The plan of replicas stays while it lacks no more than this share of the fidelity that a new one would have.",
+        "The replica plan stays while its fidelity is below that of a new plan by no more than this share.",
     )
     replicas_margin: float = _setting(
         "replicas.margin",
         _share,
         0.03,
-        "A change of the plan of replicas is the cheapest one to within this share of a new plan; below the tolerance.",
+        "A change of the replica plan must bring its fidelity to within this share of a new plan's; of such changes "
+        "the cheapest is made. It must be below replicas.tolerance.",
     )
     replicas_patience: int = _setting(
         "replicas.patience",
         _whole(1),
         3,
-        "So many comparisons in a row must find the plan of replicas lacking before it is changed.",
+        "The replica plan changes after so many comparisons in a row that found it below its tolerance.",
     )
     tentative_outputs: tuple[str, ...] = _setting(
         "tentative.outputs",
@@ -398,8 +399,9 @@ class Settings:
         "recovery.waitingMb",
         _whole(1),
         1024,
-        "What all outboxes together may hold while queries wait or are parked. Beyond it, what is kept for those is "
-        "dropped, and regenerated from the batch log when they return: with less, a return takes longer.",
+        "MB that the outboxes of all nodes together may hold while queries wait for nodes or are parked. Beyond it, "
+        "senders drop the blocks kept for those queries; they are regenerated from the batch log when the queries "
+        "return. Lower it to save disk; returns then take longer.",
     )
     recovery_buffer_mb: int | None = _setting(
         "recovery.bufferMb",
@@ -510,7 +512,8 @@ class Settings:
         _one_of("true", "false"),
         "true",
         "Whether a run with a joint plan (`auto`, targets, a plan's file) makes the plan again when measurements "
-        "drift, and changes it without stopping. Not where checkpoint intervals or backups are set by hand.",
+        "drift, and changes it without stopping. A run whose checkpoint intervals or backups are set by hand keeps "
+        "its plan.",
     )
     tracing_enabled: str = _setting(
         "tracing.enabled",
