@@ -119,6 +119,7 @@ def test_names_units_and_labels_are_conventional() -> None:
             "run",
             "output",
             "priority",
+            "kind",
         }
         assert one.help.endswith((".", "1")), one.name
         assert not re.search(r"_(ms|millis|minutes|kb|mb|percent)\b", one.name)
