@@ -75,10 +75,10 @@ def feed(folder: Path, rows: int, seconds: int) -> None:
 def main() -> int:
     """Run, and say what came of it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=int, default=60, help="of each half")
-    parser.add_argument("--rows", type=int, default=60_000, help="a second, in the first half")
+    parser.add_argument("--seconds", type=int, default=60, help="seconds of each half of the stream")
+    parser.add_argument("--rows", type=int, default=60_000, help="rows a second in the first half")
     parser.add_argument("--overhead", type=float, default=0.01)
-    parser.add_argument("--recovery", type=float, default=120.0, help="seconds, of all queries")
+    parser.add_argument("--recovery", type=float, default=120.0, help="target: seconds in which all queries are back")
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--keep", action="store_true", help="leave the run's directory")

@@ -202,7 +202,7 @@ def _print_kafka(written: dict[str, Any], machine: Machine) -> None:
     )
     phases = list(written["rows"][0]["phases_ms"])
     print_table(
-        "Milliseconds until a row is …, after the phase before, median",
+        "Phases of a row: milliseconds from the end of the phase before, median",
         ["side", "batches", "transactions", *phases],
         [
             (

@@ -84,7 +84,8 @@ def files(path: str, format: str = "parquet", **options: object) -> Files:  # no
     read in place, by the nodes; ORC and text through Spark's file stream, which takes its own options. JSON and CSV
     need the source's `schema`; Parquet and ORC files bring it. Options are named as in PySpark, such as
     `maxFilesPerTrigger=1` or `header=True`; `start="latest"` leaves out the files that are there at the first start,
-    `settle` says for how long a file must stay as it is before it is taken.
+    `settle` says for how long a file must stay as it is before it is taken, and `retention` after which age files are
+    deleted: ranges that a recovery may still read are copied into the run's directory before.
 
     >>> import holdfast as hf
     >>> app = hf.Application("web")

@@ -35,7 +35,7 @@ _MOST_QUERIES = 20
     type=click.FloatRange(0),
     help="Partitions that may run twice: a share below 1, or a number.",
 )
-@click.option("--executable", is_flag=True, help="One segment, as `run --plan auto` plans.")
+@click.option("--executable", is_flag=True, help="Plan one segment, as `run --plan auto` does.")
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),

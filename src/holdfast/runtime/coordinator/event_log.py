@@ -146,7 +146,7 @@ def effect_line(effect: Effect) -> str | None:
         case CopyLeftOut(partition, why):
             return f"{partition} has no replica yet: {why}"
         case ReplicasChanged(start, stop, why):
-            return f"replicas follow the rates: {_replicas(start)} started, {_replicas(stop)} stopped; {why}"
+            return f"replicas follow measured rates: start {_replicas(start)}, then stop {_replicas(stop)}; {why}"
         case Promoted(partition, before, node, batch, _):
             return f"{partition} continues on {node} by its replica, after batch {batch}; it was on {before}"
         case NodesEvacuated(nodes):
