@@ -12,6 +12,9 @@ from holdfast.recovery.events import PartitionsReported, QueriesParked, QueriesR
 from holdfast.recovery.recovery_line import is_consistent
 from holdfast.recovery.regeneration import regenerated, regeneration_problems, regenerators
 from holdfast.recovery.strategy import RecoverySettings
+from holdfast.runtime.coordinator import regeneration
+from holdfast.runtime.coordinator.regeneration import Regenerations
+from holdfast.runtime.messages import PartitionAssignment
 from recovery.machine_driving import Driven, part, star
 
 WHY = ParkedQuery(part("b"), BatchId(4), "ValueError: thirteen", 100.0, 4)
@@ -168,3 +171,35 @@ def test_it_is_said_when_all_is_kept_again() -> None:
         driven.checkpoint(batch)
     driven.cycle(14)
     assert [*seen, *driven.of(Regenerated)] == [Regenerated((B,))]
+
+
+def test_checksums_begin_where_the_slowest_that_has_reported_is_and_it_is_said_where(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that begins anew is behind what its partition had reported: it must not read without checksums."""
+    monkeypatch.setattr(regeneration, "CHECKED_AHEAD", 2)
+    driven = dropped()
+    state = driven.machine.state
+    go_on(driven, 9, 0)
+    driven.checkpoint(9, without="b")
+    go_on(driven, 10, 0)
+    state.keep_from()
+    driven.tell(QueriesResumed((B,)))
+    known = {BatchId(number): (number,) for number in range(10)}
+    given = Regenerations(state, lambda p, after: tuple(one for one in known.items() if one[0] > after))
+    mine = state.partitions[B]
+    assert mine.node is not None
+
+    def handed() -> tuple[int, list[int], int]:
+        assert mine.node is not None
+        assignments = {B: PartitionAssignment(mine.node, mine.start, mine.frontier, mine.kept_from, mine.frontier)}
+        one = given.assign(assignments)[S]
+        return one.since, [batch for batch, _ in one.checks], one.through
+
+    assert handed() == (3, [4, 5], 5)
+    given.took({B: BatchId(6)})
+    assert handed() == (6, [7, 8], 8)
+    driven.lose(mine.node)
+    assert handed()[0] == 6, "what its process had reached stands until the new one has reported"
+    given.took({B: BatchId(3)})
+    assert handed() == (3, [4, 5], 5)

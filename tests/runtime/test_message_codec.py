@@ -258,6 +258,7 @@ def example_desired() -> DesiredState:
                 BatchId(30),
                 {BatchId(21): Quarantined((PoisonRow(OperatorId("cars"), 7, "too fast"),), 1.5)},
                 ((BatchId(19), (1, 4_000_000_000)),),
+                BatchId(18),
             )
         },
     )

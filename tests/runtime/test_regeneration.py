@@ -9,12 +9,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.ids import NodeId, OperatorId, PartitionId
+from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
+from holdfast.recovery.cluster_state import Start
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime import in_process
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.io.parquet_sink import ParquetSink
+from holdfast.runtime.messages import DesiredState, RegeneratorAssignment
+from holdfast.runtime.state.store import MemoryStore
+from holdfast.runtime.worker.host import PartitionHost
+from holdfast.runtime.worker.regenerating import Regenerating, Regeneration
+from holdfast.runtime.worker.step_guard import NoGuard
 from runtime.resident_loop import ResidentLoop
 from runtime.test_parking import NOW, Trouble, found, numbers, two_queries
 
@@ -148,3 +154,39 @@ def test_a_query_that_waited_for_a_node_comes_back_exact(tmp_path: Path) -> None
     for name in ("live", "waiting"):
         assert wrong(run.coordinator, name, 60, 3) is None
     assert not state.dropped
+
+
+def test_a_regenerator_that_begins_anew_reads_nothing_before_the_checksums_it_was_given(tmp_path: Path) -> None:
+    """The process before had come to batch 6, and checksums after it were asked for: here nothing is read yet."""
+    watched = Watched(tmp_path, Trouble())
+    for number in range(10):
+        watched.running.feed(numbers(100 + number))
+    program, log = watched.running.program, watched.running._coordinator.batch_log
+    epoch, run = Epoch(1), "run"
+    asked: list[tuple[int, object]] = []
+
+    class Seen:
+        def block(self, source: OperatorId, batch: BatchId, index: int, epoch: Epoch, checks: object) -> object:
+            asked.append((batch, checks))
+            return log.block(source, batch, index, epoch)
+
+        def reads_of(self, *about: object) -> None:
+            pass
+
+    host = PartitionHost(program, MemoryStore(), node=NodeId("n"), epoch=epoch, clock=lambda: 0.0)
+    regenerating = Regenerating(program, host, None, Seen(), NoGuard(), clock=lambda: 0.0)  # type: ignore[arg-type]
+    own = PartitionHost(program, MemoryStore(), node=NodeId("n regenerating"), epoch=epoch, clock=lambda: 0.0)
+    own.take(SOURCE, BatchId(-1))
+
+    def read(since: int) -> bool:
+        checks = tuple((BatchId(number), (number,)) for number in range(since + 1, 10))
+        given = {SOURCE: RegeneratorAssignment(Start(epoch, BatchId(-1), ()), BatchId(9), {}, checks, BatchId(since))}
+        desired = DesiredState(run, 1, epoch, {}, {}, regenerators=given)
+        done = Regeneration()
+        assert regenerating._read(own, desired, SOURCE, BatchId(2), done) is None
+        return done.waits
+
+    assert read(since=6)
+    assert asked == []
+    assert not read(since=-1), "once it has reported where it is, it has them from there on"
+    assert asked == [(number, (number,)) for number in range(3)]

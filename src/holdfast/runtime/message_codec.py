@@ -63,7 +63,7 @@ from holdfast.runtime.messages import (
     RegeneratorAssignment,
 )
 
-VERSION = 11
+VERSION = 12
 
 _MAGIC = b"HFM"
 _PREFIX = struct.Struct("<3sBc3sIIQ")
@@ -99,7 +99,7 @@ _ASSIGNMENT_SHAPES = shapes(
     list,
 )
 _REPORT_SHAPES = shapes(str, int, int, list, list, list, list, list, list, list, list, list)
-_REGENERATOR_SHAPES = shapes(str, int, int, int, int, str, list, list, list)
+_REGENERATOR_SHAPES = shapes(str, int, int, int, int, int, str, list, list, list)
 _BRANCH_SHAPES = shapes(str, int, list, int, MAYBE_INT)
 _PROBLEM_SHAPES = shapes(str, int, str)
 _PARTITION_SHAPES = shapes(str, int)
@@ -133,7 +133,7 @@ def encode_desired(desired: DesiredState) -> bytes:
 def _regenerator_row(partition: PartitionId, one: RegeneratorAssignment, contents: Contents) -> Row:
     start = one.start
     chain = chain_fields(start.snapshots, contents)
-    return [*partition, start.epoch, start.batch, one.through, *chain, skip_rows(one.skips), one.checks]
+    return [*partition, start.epoch, start.batch, one.through, one.since, *chain, skip_rows(one.skips), one.checks]
 
 
 def _assignment_row(partition: PartitionId, a: PartitionAssignment, contents: Contents) -> Row:
@@ -272,10 +272,10 @@ def _desired(row: Row, parts: Sequence[pa.Buffer]) -> DesiredState:
 
 
 def _regenerator(row: Any, parts: Sequence[pa.Buffer]) -> tuple[PartitionId, RegeneratorAssignment]:
-    name, index, epoch, batch, through, snapshots, contents, skips, checks = checked(row, _REGENERATOR_SHAPES)
+    name, index, epoch, batch, through, since, snapshots, contents, skips, checks = checked(row, _REGENERATOR_SHAPES)
     start = Start(Epoch(epoch), BatchId(batch), read_chain(snapshots, contents, parts))
     return partition_id(name, index), RegeneratorAssignment(
-        start, BatchId(through), read_skips(skips), read_checks(checks)
+        start, BatchId(through), read_skips(skips), read_checks(checks), BatchId(since)
     )
 
 

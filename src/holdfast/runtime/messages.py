@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from holdfast.errors import HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
-from holdfast.recovery.checkpoints import SavedSnapshot
+from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.recovery.cluster_state import Start
 from holdfast.recovery.events import NodesArrived, NodesLeaving, NodesLost, NodesSilent, RestoreFailed, StateMissing
 from holdfast.recovery.quarantine import PoisonRow, Quarantined
@@ -92,6 +92,9 @@ class RegeneratorAssignment:
     """Rows that are left out, of all batches that it makes again."""
     checks: tuple[tuple[BatchId, tuple[int, ...]], ...] = ()
     """Of a source that is read in place: checksums of its ranges, in the batches that are read next."""
+    since: BatchId = NOTHING
+    """The batch after which `checks` begin. A process that is not so far yet reads nothing of its source: it would
+    compare it with nothing."""
 
 
 @dataclass(frozen=True, slots=True)

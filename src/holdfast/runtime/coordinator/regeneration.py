@@ -52,17 +52,21 @@ class Regenerations:
             at = batch_of(snapshot)
             start = Start(state.epoch, at, () if snapshot is None else state.checkpoints.chain(p, snapshot))
             skips = {batch: one for batch, one in state.quarantined.get(p, {}).items() if batch > at}
-            checks, through = self._checked(p, at, last)
-            found[p] = RegeneratorAssignment(start, through, skips, checks)
+            checks, since, through = self._checked(p, at, last)
+            found[p] = RegeneratorAssignment(start, through, skips, checks, since)
         return found
 
-    def _checked(self, partition: PartitionId, start: BatchId, last: BatchId) -> tuple[Checks, BatchId]:
-        """Return checksums for the batches that come next, and the last batch that may be read with them.
+    def _checked(self, partition: PartitionId, start: BatchId, last: BatchId) -> tuple[Checks, BatchId, BatchId]:
+        """Return checksums for the batches that come next, after which batch, and the last that may be read with them.
 
-        Each process is at a batch of its own; the window begins at the lowest, so that all move on.
+        Each process is at a batch of its own; the window begins at the lowest, so that all move on. One that has not
+        reported yet, or has begun anew since, is before it: it waits until its report has moved the window back.
         """
+        known = self._checks(partition, start)
+        if not known:
+            return (), start, last  # it is not read in place: there is nothing to compare with
         at = max(start, min(self._reached.values(), default=start))
-        known = self._checks(partition, at)
-        if len(known) <= CHECKED_AHEAD:
-            return known, last
-        return known[:CHECKED_AHEAD], BatchId(known[CHECKED_AHEAD][0] - 1)
+        ahead = tuple(one for one in known if one[0] > at)
+        if len(ahead) <= CHECKED_AHEAD:
+            return ahead, at, last
+        return ahead[:CHECKED_AHEAD], at, BatchId(ahead[CHECKED_AHEAD][0] - 1)

@@ -44,7 +44,9 @@ class CopyStore:
 
     def has(self, source: OperatorId, batch: BatchId, partition: int, number: int) -> bool:
         """Whether there is a copy of a range: the so-and-so-manieth of a partition in a batch."""
-        return copy_name(source, batch, partition, number) in self._known()
+        name = copy_name(source, batch, partition, number)
+        with self._guard:
+            return name in self._listed()
 
     def add(self, source: OperatorId, batch: BatchId, partition: int, number: int, data: pa.Buffer) -> None:
         """Keep a copy; it is safe when this returns."""
@@ -65,18 +67,20 @@ class CopyStore:
 
     def drop(self, through: BatchId) -> None:
         """Delete the copies of batches that no recovery can need."""
-        over = [name for name in self._known() if _batch_of(name) <= through]
+        with self._guard:
+            over = [name for name in self._listed() if _batch_of(name) <= through]
         if over:
             self._storage.delete(over)
             with self._guard:
                 assert self._names is not None
                 self._names.difference_update(over)
 
-    def _known(self) -> set[str]:
-        with self._guard:
-            if self._names is None:
-                self._names = set(self._storage.list("copies/"))
-            return set(self._names)
+    def _listed(self) -> set[str]:
+        """Return the names of all copies, listed once; whoever calls has the guard. They are asked for one by one, and
+        may be many: no copy of them is made."""
+        if self._names is None:
+            self._names = set(self._storage.list("copies/"))
+        return self._names
 
 
 def copy_name(source: OperatorId, batch: BatchId, partition: int, number: int) -> str:

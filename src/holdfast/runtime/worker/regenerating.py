@@ -311,8 +311,8 @@ class Regenerating:
         try:
             for number in range((max(last, frontier) if epoch == desired.epoch else frontier) + 1, limit + 1):
                 batch = BatchId(number)
-                if batch > one.through:
-                    done.waits = True  # for the checksums of what comes next
+                if not one.since < batch <= one.through:
+                    done.waits = True  # for the checksums of what comes next; others may be further, or were before
                     break
                 block = self._log.block(partition.operator, batch, partition.index, desired.epoch, checks.get(batch))
                 host.deliver([block])
