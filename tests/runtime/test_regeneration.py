@@ -30,6 +30,17 @@ from wait_for_a_node import Run, wrong
 SOURCE, BAD = PartitionId(OperatorId("s"), 0), PartitionId(OperatorId("bad"), 0)
 
 
+class TickingClock:
+    """A clock that goes on by itself, a little with every look: workers that stay save once a second at most."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.02
+        return self.now
+
+
 class Watched:
     """A run with two queries, of which one can be parked; nothing is kept for it beyond a bound of no bytes."""
 
@@ -44,6 +55,7 @@ class Watched:
             sinks={name: ParquetSink(directory / "out" / name) for name in ("good", "after")},
             recovery=RecoverySettings(waiting_bytes=waiting_bytes),
             emit=self.events.append,
+            clock=TickingClock(),
         )
 
     @property

@@ -234,7 +234,12 @@ class _Moving:
             raise SnapshotLost(
                 "is not there any more", where=name, remedy="start the application as it was: it recovers it"
             )
-        return decode_snapshot(data)
+        try:
+            return decode_snapshot(data)
+        except CheckFailed as error:
+            raise SnapshotLost(
+                error.what, where=name, remedy="start the application as it was: it recovers it"
+            ) from None
 
     def save(self, partition: PartitionId, snapshot: Snapshot, saved: tuple[int, int]) -> SavedSnapshot:
         """Keep the snapshot of a new partition."""
