@@ -41,7 +41,8 @@ SEEDS = (
     *range(252, 270),  # second copies
     *range(576, 588),  # which move for load
     *range(1116, 1134),  # tentative outputs
-    *(*range(2000, 2010), 2017, 2047),  # sources read in place
+    *(900, 901),  # replica plans that change
+    *(*range(2000, 2010), 2017, 2020, 2047),  # sources read in place
     *range(2052, 2066),  # late sinks
 )
 """Seeds of every kind and with every fault. Fresh ones are for `holdfast simulate recovery --fresh`."""
