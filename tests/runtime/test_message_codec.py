@@ -26,7 +26,7 @@ from holdfast.runtime.blocks import SINK, Block, Edge, Header
 from holdfast.runtime.fetches import Fetched, Fetching, Restored
 from holdfast.runtime.io.file_ranges import RangesRead
 from holdfast.runtime.io.sinks import StagedRows
-from holdfast.runtime.message_codec import decode_desired, decode_report, encode_desired, encode_report
+from holdfast.runtime.message_codec import VERSION, decode_desired, decode_report, encode_desired, encode_report
 from holdfast.runtime.messages import (
     BranchAssignment,
     DesiredState,
@@ -388,7 +388,7 @@ def test_every_cut_and_every_addition_is_noticed(read: Read, whole: bytes) -> No
 
 @both
 def test_another_version_is_named(read: Read, whole: bytes) -> None:
-    assert "version 8, this side supports 11" in str(refused(read, whole[:3] + b"\x08" + whole[4:]))
+    assert f"version 8, this side supports {VERSION}" in str(refused(read, whole[:3] + b"\x08" + whole[4:]))
 
 
 def test_a_message_of_the_other_kind_is_refused() -> None:
