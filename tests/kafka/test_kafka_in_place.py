@@ -157,14 +157,17 @@ def test_open_transactions_hold_back_what_is_behind_them_and_aborted_ones_leave_
     second.begin_transaction()
     topic.write(rows([3]), producer=second)
     second.commit_transaction()
+    topic.await_stable(6)  # three records, each with its marker
     running.read()
     assert ids(running) == [0, 1, 2], "what lies behind an open transaction waits, though it is committed"
     first.abort_transaction()
+    topic.await_stable(10)
     running.read()
     assert ids(running) == [0, 1, 2, 3]
     second.begin_transaction()
     topic.write(rows([101]), producer=second)
     second.abort_transaction()
+    topic.await_stable(12)
     running.read()
     assert ids(running) == [0, 1, 2, 3], "a range without a record"
     running.fail("words[0]", "all[0]")

@@ -55,6 +55,17 @@ class TestTopic:
         found.init_transactions(DEADLINE)
         return found
 
+    def await_stable(self, end: int, partition: int = 0) -> None:
+        """Wait until the last stable offset is here: a broker answers a commit before it has written its marker."""
+        await_that(lambda: self._end("read_committed", partition) >= end)
+
+    def _end(self, isolation: str, partition: int) -> int:
+        config = {"bootstrap.servers": self.broker.servers, "group.id": uuid4().hex, "log_level": 0}
+        reader = Consumer({**config, "isolation.level": isolation})
+        end: int = reader.get_watermark_offsets(TopicPartition(self.name, partition), timeout=DEADLINE)[1]
+        reader.close()
+        return end
+
     def grow(self, partitions: int) -> None:
         """Give the topic more partitions."""
         for future in self.admin.create_partitions([NewPartitions(self.name, partitions)]).values():
@@ -78,7 +89,7 @@ class TestTopic:
         return [(one.key(), one.value()) for one in self.messages()]
 
     def messages(self) -> list[Any]:
-        """Return all committed records, partition by partition."""
+        """Return all committed records, partition by partition; no transaction may be open for good."""
         reader = Consumer(
             {
                 "bootstrap.servers": self.broker.servers,
@@ -92,6 +103,7 @@ class TestTopic:
         found: list[Any] = []
         numbers = sorted(reader.list_topics(self.name, timeout=DEADLINE).topics[self.name].partitions)
         for number in numbers:
+            self.await_stable(self._end("read_uncommitted", number), number)
             reader.assign([TopicPartition(self.name, number, 0)])
             deadline = time.monotonic() + DEADLINE
             while True:
