@@ -44,6 +44,8 @@ QUIET = [
     ("holdfast_run_state{state='running'}", "1x40"),
     ("holdfast_run_state{state='gone'}", "0x40"),
     ("holdfast_plans_rejected_total", "0x40"),
+    ("holdfast_plan_broken_promises", "0x40"),
+    ("holdfast_partitions_to_regenerate", "0x40"),
 ]
 """A run without trouble: series and their values, one a minute, in promtool's notation."""
 TROUBLE: dict[str, dict[str, str]] = {
@@ -59,6 +61,8 @@ TROUBLE: dict[str, dict[str, str]] = {
     "HoldfastRingDegraded": {"holdfast_ring_silent_peers": "1x40"},
     "HoldfastRingAtRisk": {"holdfast_ring_redundancy_min": "0x40"},
     "HoldfastRunFailed": {"holdfast_run_state{state='gone'}": "1x40", "holdfast_run_state{state='running'}": "0x40"},
+    "HoldfastPromiseBroken": {"holdfast_plan_broken_promises": "2x40"},
+    "HoldfastInputsDropped": {"holdfast_partitions_to_regenerate": "3x40"},
     "HoldfastPlanRejected": {"holdfast_plans_rejected_total": "0+1x40"},
 }
 """What changes, and the alert that must fire for it."""

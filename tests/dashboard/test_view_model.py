@@ -206,6 +206,13 @@ def test_a_rotated_log_begins_with_what_is_needed(tmp_path: Path) -> None:
     from holdfast.spark import event_file
 
     log = Log(CHAIN).started().after(1).lose("node-1", "m[1]")
+    query = next(iter(folded(log).queries))
+    log.add("parked", query=query, partition="m[1]", error="poison")
+    log.add("promise-alarm", what="overhead", now=0.1, target=0.05)
+    log.add("promise-alarm", what="recovery of out", now=9.0, target=5.0)
+    log.add("promise-holds", what="recovery of out", now=4.0, target=5.0)
+    log.add("kept-no-more", partitions=["m[1]", "m[2]"], outbox_bytes=10)
+    log.add("regenerated", partitions=["m[2]"])
     file = event_file.EventFile(tmp_path / "events.jsonl")
     before, event_file.MOST_BYTES = event_file.MOST_BYTES, 4000
     try:
@@ -223,6 +230,20 @@ def test_a_rotated_log_begins_with_what_is_needed(tmp_path: Path) -> None:
     view = view_of(model, log.at + 100)
     assert view["states"] == {"healthy": 7, "lost": 1}
     assert model.skipped == 0
+    assert (set(model.parked), set(model.alarms)) == ({query}, {"overhead"})
+    assert "m[1]" in model.dropped
+    assert not [one for one in model.happened if one["kind"] == "parked"], "what is repeated is no news"
+
+
+def test_what_was_dropped_for_a_waiting_partition_is_said_until_it_is_regenerated() -> None:
+    log = Log(CHAIN).started().after(1).lose("node-1", "m[1]")
+    log.add("kept-no-more", partitions=["m[1]", "m[2]"], outbox_bytes=10)
+    log.add("replicas-changed", start=["m[0]"], stop=[], why="rates")
+    assert any("m[1], m[2] were dropped" in one["title"] for one in seen(log)["notices"])
+    log.add("regenerated", partitions=["m[1]", "m[2]"])
+    assert not any("dropped" in one["title"] for one in seen(log)["notices"])
+    texts = [one["text"] for one in folded(log).happened]
+    assert "replicas started for m[0]: rates" in texts
 
 
 def test_waiting_and_slow_partitions_are_named_with_what_to_do() -> None:

@@ -81,6 +81,24 @@ ALERTS: tuple[Alert, ...] = (
         "Snapshots cannot be stored: read `snapshot-not-stored` in the events; see that storage and agents answer.",
     ),
     Alert(
+        "HoldfastPromiseBroken",
+        "holdfast_plan_broken_promises > 0",
+        "30m",
+        "ticket",
+        "{{ $value }} promises of the plan have not held for half an hour",
+        "`holdfast plan explain DIRECTORY` shows what the plan comes to with present measurements; add nodes, or start "
+        "with another target.",
+    ),
+    Alert(
+        "HoldfastInputsDropped",
+        "holdfast_partitions_to_regenerate > 0",
+        "0s",
+        "ticket",
+        "The inputs kept for {{ $value }} waiting partitions reached their bound and were dropped",
+        "No row is lost, but every further minute lengthens the return: add a node, or `holdfast resume` what is "
+        "parked. Watch the space of durable storage, where the batch log grows.",
+    ),
+    Alert(
         "HoldfastRingDegraded",
         "(holdfast_ring_silent_peers > 0) or (holdfast_ring_redundancy_min < holdfast_ring_parity_fragments)",
         "10m",

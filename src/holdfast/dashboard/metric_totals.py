@@ -46,6 +46,8 @@ class MetricTotals:
         self.plan_changes = 0
         self.alarms: set[str] = set()
         """Promises of the plan that do not hold now."""
+        self.dropped: set[str] = set()
+        """Partitions whose kept inputs were dropped and are not regenerated yet."""
         self.overhead: dict[str, float] = {}
         """Of the plan: `predicted`, `measured` and `target`, a share of the bandwidth."""
         self.measured: dict[str, dict[str, float]] = {}
@@ -61,6 +63,8 @@ class MetricTotals:
 
     def _take(self, event: Event, at: float) -> None:
         match event["event"]:
+            case "run" if not event.get("repeated"):
+                self.alarms.clear()  # a new driver raises anew what does not hold
             case "cycle":
                 self.cycles += 1
                 self.cycle_seconds += float(event["seconds"])
@@ -80,7 +84,7 @@ class MetricTotals:
                 self.checkpoints += 1
             case "snapshot-not-stored":
                 self.snapshots_not_stored += 1
-            case "parked":
+            case "parked" if not event.get("repeated"):
                 self.parkings += 1
             case "recovery-ended":
                 self.recoveries_ended += 1
@@ -109,6 +113,10 @@ class MetricTotals:
                 self.alarms.add(str(event["what"]))
             case "promise-holds":
                 self.alarms.discard(str(event["what"]))
+            case "kept-no-more":
+                self.dropped.update(str(one) for one in event["partitions"])
+            case "regenerated":
+                self.dropped.difference_update(str(one) for one in event["partitions"])
             case "measures":
                 self._measures(event["partitions"])
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.dashboard.estimate import Durations, Under, slow_after
+from holdfast.dashboard.model_rows import some
 from holdfast.dashboard.view_model import RunModel
 from holdfast.wording import counted
 
@@ -34,6 +35,7 @@ def notices_of(
         *_slow(now, under, restores, replays),
         *_broken(model),
         *_alarmed(model),
+        *_dropped(model),
         *_failing(model, now),
         *_checkpoint_late(model, now),
     ]
@@ -148,6 +150,20 @@ def _alarmed(model: RunModel) -> list[dict[str, Any]]:
             "this notice stays for ten checkpoint intervals, add nodes or change a target.",
         )
         for what, one in sorted(model.alarms.items())[:3]
+    ]
+
+
+def _dropped(model: RunModel) -> list[dict[str, Any]]:
+    if not model.dropped:
+        return []
+    return [
+        _notice(
+            "warn",
+            f"Inputs kept for {some(sorted(model.dropped))} were dropped",
+            "Outboxes reached spark.holdfast.recovery.waitingMb. No row is lost: when the partitions return, they "
+            "regenerate these inputs from the durable checkpoint and the batch log.",
+            "Add a node, or resume what is parked: every minute of waiting lengthens the return.",
+        )
     ]
 
 

@@ -177,6 +177,13 @@ RUN_METRICS = (
         single(lambda given: len(given.totals.alarms)),
     ),
     Metric(
+        "holdfast_partitions_to_regenerate",
+        _G,
+        (),
+        "Partitions that wait and whose kept inputs were dropped at a bound: their return starts at the durable line.",
+        single(lambda given: len(given.totals.dropped)),
+    ),
+    Metric(
         "holdfast_promotions_total",
         _C,
         (),

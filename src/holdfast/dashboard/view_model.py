@@ -46,6 +46,8 @@ class RunModel:
         self.plan: dict[str, Any] | None = None
         self.alarms: dict[str, dict[str, float]] = {}
         """Promises of the plan that do not hold: what each comes to now, and its target."""
+        self.dropped: set[str] = set()
+        """Partitions whose kept inputs were dropped, and which regenerate them when they return."""
         self.waiting: tuple[str, ...] = ()
         """Lost partitions that the last plan found no room for."""
         self.requested = 0
@@ -66,6 +68,8 @@ class RunModel:
         self.seen = 0
         self.skipped = 0
         """Events that could not be read."""
+        self._quiet = False
+        """Whether the event stands at the head of a rotated file once more: it is known, and no news."""
         self._started = False
         """Whether all partitions of this start have been live."""
         self._tentative_in: dict[str, frozenset[str]] = {}
@@ -83,6 +87,7 @@ class RunModel:
             handle = _HANDLERS.get(event["event"])
             self.first_at = at if self.first_at is None else self.first_at
             self.last_at = max(at, self.last_at or at)
+            self._quiet = bool(event.get("repeated"))
             if handle is not None:
                 handle(self, at, event)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, HoldfastError):
@@ -121,6 +126,7 @@ class RunModel:
             if query in before:
                 one.published, one.published_at = before[query].published, before[query].published_at
         self.nodes, self.faults, self.waiting, self.requested = {}, {}, (), 0
+        self.alarms = {}
         self.parked = parked
         self.plan = self.ended = None
         self.starts += 1
@@ -403,6 +409,21 @@ class RunModel:
         self.alarms.pop(str(event["what"]), None)
         self._note(at, "promise-holds", f"a promise of the plan holds again: {event['what']}")
 
+    def _plan_not_found(self, at: float, event: Event) -> None:
+        self._note(at, "plan-not-found", f"the search for another plan failed: {event['problem']}")
+
+    def _kept_no_more(self, at: float, event: Event) -> None:
+        self.dropped.update(str(one) for one in event["partitions"])
+        self._note(at, "kept-no-more", f"inputs kept for {some(event['partitions'])} dropped: outboxes are full")
+
+    def _regenerated(self, at: float, event: Event) -> None:
+        self.dropped.difference_update(str(one) for one in event["partitions"])
+        self._note(at, "regenerated", f"{some(event['partitions'])} regenerated what was dropped, and caught up")
+
+    def _replicas_changed(self, at: float, event: Event) -> None:
+        parts = [f"{verb} for {some(event[field])}" for field, verb in _REPLICAS_CHANGE.items() if event[field]]
+        self._note(at, "replicas-changed", f"replicas {', '.join(parts)}: {event['why']}")
+
     def _false_alarm(self, at: float, event: Event) -> None:
         self.false_alarms += len(event["nodes"])
         self._note(at, "false-alarm", f"{some(event['nodes'])} answered after it was declared silent")
@@ -445,8 +466,11 @@ class RunModel:
         return self._started
 
     def _note(self, at: float, kind: str, text: str) -> None:
-        self.happened.append({"at": at, "kind": kind, "text": text})
+        if not self._quiet:
+            self.happened.append({"at": at, "kind": kind, "text": text})
 
+
+_REPLICAS_CHANGE = {"start": "started", "stop": "stopped"}
 
 _HANDLERS: dict[str, Callable[[RunModel, float, Event], None]] = {
     "run": RunModel._run,
@@ -474,6 +498,10 @@ _HANDLERS: dict[str, Callable[[RunModel, float, Event], None]] = {
     "plan-changed": RunModel._plan_changed,
     "promise-alarm": RunModel._promise_alarm,
     "promise-holds": RunModel._promise_holds,
+    "plan-not-found": RunModel._plan_not_found,
+    "kept-no-more": RunModel._kept_no_more,
+    "regenerated": RunModel._regenerated,
+    "replicas-changed": RunModel._replicas_changed,
     "quarantined": RunModel._quarantined,
     "restoring": RunModel._restoring,
     "restored": RunModel._restored,

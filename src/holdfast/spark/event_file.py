@@ -15,8 +15,18 @@ MOST_BYTES = 64 << 20
 """A file that has grown beyond it becomes events.1.jsonl, in the place of the one before, and a new one is begun."""
 
 
-REPEATED = ("run", "plan", "state")
-"""Events without which the others say little: a new file begins with the last one of each, `state` by partition."""
+REPEATED = {"run": "", "plan": "", "state": "partition"}
+"""Events without which the others say little: a new file begins with the last one of each, by what the field names."""
+
+LASTING = {"parked": "query", "tentative": "query", "promise-alarm": "what", "kept-no-more": "partitions"}
+"""Events that say what holds until another one ends it: a new file begins with those that were not ended."""
+
+ENDS = {
+    "resumed": "parked",
+    "tentative-ended": "tentative",
+    "promise-holds": "promise-alarm",
+    "regenerated": "kept-no-more",
+}
 
 
 class EventFile:
@@ -37,15 +47,25 @@ class EventFile:
         with self._lock:
             if self._closed:
                 return
-            if seen.kind in REPEATED:
-                if seen.kind == "run":
-                    self._repeated.clear()
-                key = f"{seen.kind} {seen.fields.get('partition', '')}"
-                self._repeated[key] = _line(seen, repeated=True)
+            self._remember(seen)
             try:
                 self._append(line)
             except OSError:
                 self.left_out += 1
+
+    def _remember(self, seen: Observation) -> None:
+        """Keep what the next file begins with."""
+        if seen.kind == "run":  # what was dropped stays dropped; all else a new driver says anew
+            self._repeated = {key: line for key, line in self._repeated.items() if key.startswith("kept-no-more ")}
+        if seen.kind in REPEATED:
+            name = seen.fields.get(REPEATED[seen.kind], "")
+            self._repeated[f"{seen.kind} {name}"] = _line(seen, repeated=True)
+        elif seen.kind in LASTING:
+            for name in _subjects(seen, LASTING[seen.kind]):
+                self._repeated[f"{seen.kind} {name}"] = _line(seen, repeated=True)
+        elif (ended := ENDS.get(seen.kind)) is not None:
+            for name in _subjects(seen, LASTING[ended]):
+                self._repeated.pop(f"{ended} {name}", None)
 
     def _append(self, line: str) -> None:
         if self._file.closed:  # the last attempt to write, or to begin a file, failed
@@ -59,7 +79,7 @@ class EventFile:
             self._file.close()
             self._path.replace(self._path.with_suffix(".1.jsonl"))
             self._file = self._path.open("a")
-            self._put(self._repeated.values())
+            self._put(dict.fromkeys(self._repeated.values()))  # one line may stand for several partitions
 
     def _put(self, lines: Iterable[str]) -> None:
         try:
@@ -75,6 +95,11 @@ class EventFile:
         with self._lock, suppress(OSError):
             self._closed = True
             self._file.close()
+
+
+def _subjects(seen: Observation, field: str) -> list[object]:
+    named = seen.fields.get(field, "")
+    return list(named) if isinstance(named, list | tuple) else [named]
 
 
 def _line(seen: Observation, **more: object) -> str:
