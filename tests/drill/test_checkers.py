@@ -24,6 +24,7 @@ from holdfast.drill.checkers import (
     judge,
 )
 from holdfast.drill.history import Event, HistoryFile, read_history
+from holdfast.drill.losses import placement_of
 from holdfast.drill.measures import measure
 from holdfast.drill.report import make_report
 from holdfast.drill.result import make_result
@@ -147,6 +148,28 @@ def test_faults_must_have_been_done() -> None:
     assert check_faults(history, 3, measures, harmful=1).verdict is Verdict.UNKNOWN
     calm = [*begin(), *outputs("A[0]", range(5)), event(20, "fault", what="kill", node="node-9")]
     assert check_faults(calm, 1, measure(calm), harmful=1).verdict is Verdict.UNKNOWN, "no partition was hit"
+
+
+def test_a_fault_whose_losses_replicas_cover_has_hit() -> None:
+    took_over = {"partition": "A[1]", "before": "127.0.0.3-1", "node": "127.0.0.4-2", "batch": 19}
+    history = [
+        *begin(),
+        *outputs("A[0]", range(30)),
+        event(20, "fault", what="kill", node="node-2"),
+        event(20.2, "node-lost", nodes=["127.0.0.3-1"]),
+        event(20.2, "promoted", **took_over, why="127.0.0.3-1 lost"),
+    ]
+    assert not measure(history).failed, "no query was down"
+    check = check_faults(history, 1, measure(history), harmful=1)
+    assert (check.verdict, check.reason) == (Verdict.OK, "1 fault done, 1 partition taken over by replicas")
+    moved = [one for one in history if one.kind not in {"node-lost", "promoted"}]
+    moved.append(event(21, "promoted", **took_over, why="moved"))
+    assert check_faults(moved, 1, measure(moved), harmful=1).verdict is Verdict.UNKNOWN, "a move is no loss"
+
+
+def test_a_partition_is_where_its_replica_took_over() -> None:
+    took_over = {"partition": "A[1]", "before": "127.0.0.3-1", "node": "127.0.0.4-2", "batch": 19, "why": "lost"}
+    assert placement_of([*begin(), event(20, "promoted", **took_over)])["A[1]"] == "127.0.0.4-2"
 
 
 def test_the_worst_word_counts() -> None:

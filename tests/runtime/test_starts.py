@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pytest
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot, snapshot_name
 from holdfast.recovery.cluster_state import Start
-from holdfast.runtime.blocks import SINK, encode_blocks
+from holdfast.runtime.blocks import LATE, SINK, encode_blocks
 from holdfast.runtime.fetches import Restored
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.messages import (
@@ -165,6 +166,28 @@ def test_a_version_that_is_here_needs_a_pointer_and_no_images(kind: str, tmp_pat
         "where it is not, they are brought"
     )
     assert outbox(elsewhere) == expected, "and the two cannot be told apart"
+
+
+def test_a_copy_that_starts_from_a_later_snapshot_than_is_surely_completed_is_in_place() -> None:
+    """A checkpoint has moved while the copy was on its way: the driver counts on less than it starts with."""
+    snapshot_store = MemorySnapshotStore()
+    primary = node("old", MemoryStore(), snapshot_store)
+    later = stored(primary.reconcile(cycle("old", 1, 5, marks=(5,), with_outbox=False), 0, []))
+    assert PartitionId(LATE, 0) in PROGRAM.consumers(COUNTED), "it keeps late rows aside: these have no consumer"
+
+    replica = PartitionAssignment(
+        NodeId("new"),
+        Start(Epoch(1), BatchId(5), (later,)),
+        frontier=BatchId(2),
+        keep_from=BatchId(3),
+        through=BatchId(5),
+        replica=True,
+    )
+    told = cycle("old", 1, 5, frontier=BatchId(5))
+    desired = replace(told, published={COUNTED: BatchId(5)}, copies={COUNTED: replica})
+    report = node("new", MemoryStore(), snapshot_store).reconcile(desired, 0, [])
+    assert report.frontiers == {COUNTED: 5}
+    assert [type(one) for one in report.answers] == [Restored], "nothing of it is missing: no one will ask for it"
 
 
 def test_a_version_that_is_damaged_comes_from_images(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@
 | bound | no plan puts a node above its bound |
 | live queries | no query that lost nothing waited for one that waited for a node |
 | outboxes | at the end nothing is kept that the last checkpoint covers |
-| faults | every fault of the schedule was done, and at least one hit a partition |
+| faults | every fault of the schedule was done, and at least one hit a partition: it was lost, or taken over |
 
 The drill is `failed` where one check failed, else `unknown` where one could not be made, else `ok`.
 """
@@ -26,7 +26,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.drill.history import Event
-from holdfast.drill.losses import LOST, TAKES_EVERYTHING
+from holdfast.drill.losses import LOST, TAKES_EVERYTHING, find_takeovers
 from holdfast.drill.measures import DrillMeasures
 from holdfast.drill.schedule import FaultKind
 from holdfast.drill.settings import DrillStrategy
@@ -173,9 +173,11 @@ def check_faults(history: Sequence[Event], scheduled: int, measures: DrillMeasur
     problems = [event for event in history if event.kind == "fault-failed"]
     if problems:
         return Check(name, Verdict.UNKNOWN, f"a fault could not be done: {problems[0].fields.get('why')}")
-    if harmful and not measures.failed:
+    taken_over = find_takeovers(history)
+    if harmful and not measures.failed and not taken_over:
         return Check(name, Verdict.UNKNOWN, "no fault hit a partition: the nodes had none")
-    return Check(name, Verdict.OK, f"{counted(done, 'fault')} done")
+    covered = f", {counted(len(taken_over), 'partition')} taken over by replicas" if taken_over else ""
+    return Check(name, Verdict.OK, f"{counted(done, 'fault')} done{covered}")
 
 
 def check_bound(history: Sequence[Event], costs: Mapping[str, float], capacity: float, bound: float) -> Check:

@@ -81,6 +81,18 @@ def find_losses(history: Sequence[Event], partitions: Iterable[str]) -> list[Los
     return found
 
 
+def find_takeovers(history: Iterable[Event]) -> list[str]:
+    """Find the partitions whose replica took over because their node was lost or silent; moves are none of these."""
+    gone: set[str] = set()
+    found = []
+    for event in history:
+        if event.kind in {"node-lost", "node-silent"}:
+            gone.update(map(str, event.fields["nodes"]))
+        elif event.kind == "promoted" and str(event.fields.get("before")) in gone:
+            found.append(str(event.fields["partition"]))
+    return found
+
+
 def find_detections(history: Sequence[Event]) -> list[Detection]:
     """Find when the run noticed each node that was killed, frozen, cut off or filled up."""
     host_of = _hosts(history)
@@ -129,5 +141,5 @@ def _follow(where: dict[str, str], event: Event) -> None:
     """Note where an event puts partitions."""
     if event.kind in {"placed", "planned"}:
         where.update({str(name): str(node) for name, node in event.fields.get("placement", {}).items()})
-    elif event.kind in {"restored", "restoring"} and event.fields.get("node") is not None:
+    elif event.kind in {"restored", "restoring", "promoted"} and event.fields.get("node") is not None:
         where[str(event.fields["partition"])] = str(event.fields["node"])

@@ -374,7 +374,9 @@ class NodeWorker:
                 if consumer.operator == SINK:
                     self.host.acknowledge(p, consumer, None if assignment.parked else desired.published[p])
                 elif consumer.operator == LATE:
-                    self.host.acknowledge(p, consumer, assignment.frontier)
+                    # What was kept aside up to a snapshot is written before it counts. A copy may start from a later
+                    # one than it is known to have completed: a checkpoint has moved while it was on its way.
+                    self.host.acknowledge(p, consumer, max(assignment.frontier, assignment.start.batch))
                 else:
                     other = desired.assignments.get(consumer)
                     # What is held back gets nothing: it is kept, and comes when it goes on.
