@@ -177,6 +177,23 @@ def test_open_transactions_hold_back_what_is_behind_them_and_aborted_ones_leave_
     assert ids(running) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_no_row_is_late_because_another_topic_partition_is_hours_ahead(
+    broker: KafkaBroker, tmp_path: Path, parallelism: int
+) -> None:
+    """A backlog: the partitions of a topic begin at different hours, and are read beside each other."""
+    topic = TestTopic(broker, 2)
+    for partition, hour in ((0, 0), (1, 10)):
+        found = [row(100 * partition + n, at=f"2026-01-01T{hour:02d}:{n:02d}:00") for n in range(24)]
+        topic.write(found, partition=partition)
+    running = started(application(topic, parallelism=parallelism, max_records=4), tmp_path)
+    running.read()
+    assert running.frontier >= 6, "many batches"
+    running.close()
+    assert len(ids(running)) == 48
+    assert sum(running.rows("counts")["count"].to_pylist()) == 48, "no row was late"
+
+
 def test_a_topic_that_grows_from_2_to_8_partitions_is_read_once(broker: KafkaBroker, tmp_path: Path) -> None:
     topic = TestTopic(broker, 2)
     for number in range(2):

@@ -246,6 +246,17 @@ def test_a_partition_without_files_does_not_hold_the_watermark_back(tmp_path: Pa
     assert running.frontier == last.batch, "nothing new, no batch"
 
 
+def test_while_files_are_read_the_watermark_is_that_of_the_partition_furthest_behind(tmp_path: Path) -> None:
+    """Batches that are logged before any is processed, as where a backlog is read: one partition has older files."""
+    folder = tmp_path / "in"
+    for number in range(16):
+        write(folder, number, second=40 + number if number % 4 > 1 else number)
+    running = InProcess(application(folder, parallelism=2, maxFilesPerTrigger=2))
+    running.read()
+    running.close()
+    assert sum(running.rows("counts")["count"].to_pylist()) == 64, "no row was late"
+
+
 def test_a_row_far_in_the_future_does_not_move_the_watermark_of_files(tmp_path: Path) -> None:
     """The bound is in the batch's record: nodes have no clock and no setting of it."""
     folder, words = tmp_path / "in", OperatorId("words")

@@ -61,6 +61,12 @@ def test_a_batch_is_bounded_and_topic_partitions_get_to_their_ends_together() ->
     few = tracker(max_records=4)
     few.look(seen(300, 100))
     assert take(few) == [(0, 0, 0, 3), (0, 1, 0, 1)]
+    uneven = tracker(max_records=100)
+    uneven.look(seen(9990, 3, 7, 0))
+    assert take(uneven) == [(0, 0, 0, 98), (0, 1, 0, 1), (0, 2, 0, 1)], "none in which records wait is left out"
+    tight = tracker(max_records=2)
+    tight.look(seen(5, 5, 5))
+    assert take(tight) == [(0, 0, 0, 1), (0, 1, 0, 1), (0, 2, 0, 1)], "whatever the bound"
     large = tracker()
     large.look(seen(3))
     assert take(large, 1) == [(0, 0, 0, 1)], "one record at least, however large"

@@ -272,7 +272,9 @@ class Coordinator:
         self._began = clock()
         self._counters = _Counters()
         self._stalls = StallDetector(self.pace)
-        self.reads = SourceReads(program, batch_log, self.state.inputs_from)
+        self.reads = SourceReads(
+            program, batch_log, self.state.inputs_from, lambda partition: self.state.partitions[partition].frontier
+        )
         """What sources found that are read in place."""
         self._regenerations = Regenerations(self.state, self.reads.checks)
         self._future = FutureRows(batch_log, self._emit, log)

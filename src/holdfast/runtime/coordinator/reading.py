@@ -1,8 +1,12 @@
 """What source partitions found in the ranges that they read in place: watermarks, and checksums. Runs on the driver.
 
-A batch is logged before anybody has read its ranges. What partitions report is logged with the next batch: where the
-source's watermark stands, so that partitions without ranges do not hold it back, and the checksums of the ranges, which
-a partition that reads them again must find. So both are decided once, and a new driver reads them in the log.
+A batch is logged before its ranges are read. What partitions report is logged with the next batch: where the source's
+watermark stands, so that partitions without ranges do not hold it back, and the checksums of the ranges, which a
+partition that reads them again must find. So both are decided once, and a new driver reads them in the log.
+
+While partitions have something to read, the watermark is that of the one furthest behind: where a backlog is read,
+partitions may be days apart, and the rows of the last must not be late because of the first. When everything is read,
+it is that of the one furthest on.
 """
 
 from __future__ import annotations
@@ -14,20 +18,26 @@ from holdfast.runtime.io.batch_log import BatchLog, WasRead
 from holdfast.runtime.io.file_ranges import RangesRead
 from holdfast.runtime.messages import SourceRead
 from holdfast.runtime.program import Program
-from holdfast.runtime.times import Watermark, highest
+from holdfast.runtime.times import Watermark, highest, lowest
+
+NOTHING = BatchId(-1)
 
 
 class SourceReads:
     """What is known of the ranges of a run's sources."""
 
-    def __init__(self, program: Program, log: BatchLog, checkpoint: BatchId) -> None:
-        """Begin with what the log has of the batches after a checkpoint."""
-        self._log = log
+    def __init__(
+        self, program: Program, log: BatchLog, checkpoint: BatchId, frontier: Callable[[PartitionId], BatchId]
+    ) -> None:
+        """Begin with what the log has of the batches after a checkpoint. `frontier`: the last batch of a partition."""
+        self._log, self._frontier = log, frontier
         self._found: dict[PartitionId, dict[BatchId, RangesRead]] = {
             p: {} for p in program.partitions if p.operator in log.sources and log.sources[p.operator].reader
         }
         self._marks: dict[PartitionId, Watermark] = {}
         self._written: dict[PartitionId, set[BatchId]] = {p: set() for p in self._found}
+        self._given: dict[PartitionId, BatchId] = {}
+        """The last batch that has ranges of each partition."""
         self._counted: dict[PartitionId, BatchId] = {}
         """The last batch of each partition whose rows are in `rows_read`."""
         self.rows_read: dict[OperatorId, int] = dict.fromkeys((p.operator for p in self._found), 0)
@@ -49,6 +59,8 @@ class SourceReads:
         if record is None or record.generation != self._log.generation:
             return
         for name, one in record.sources.items():
+            for given in one.ranges:
+                self._given[PartitionId(name, given.partition)] = number
             for (batch, index), read in one.reads.items():
                 partition = PartitionId(name, index)
                 if partition in self._found:
@@ -68,7 +80,7 @@ class SourceReads:
             self._marks[partition] = highest(self._marks.get(partition), read.watermark)
             for batch, found in read.batches:
                 mine.setdefault(batch, found)
-                if batch > self._counted.get(partition, BatchId(-1)):
+                if batch > self._counted.get(partition, NOTHING):
                     self._counted[partition] = batch
                     self.rows_read[partition.operator] += found.rows
                     new.append((partition.operator, batch, found))
@@ -90,13 +102,26 @@ class SourceReads:
         last = self._log.record(self._log.frontier)
         if last is None or last.closes:
             return False
-        for partition, mark in list(self._marks.items()):
-            source, logged = self._log.sources[partition.operator], last.sources.get(partition.operator)
-            if mark is None or logged is None or source.parallelism == 1 or logged.watermark is None:
+        self._catch_up()
+        for name in self.rows_read:
+            source, logged = self._log.sources[name], last.sources.get(name)
+            if logged is None or source.parallelism == 1 or logged.watermark is None:
                 continue
-            if mark > logged.watermark:
+            mark = self._mark(name, frozenset())
+            if mark is not None and mark > logged.watermark:
                 return True
         return False
+
+    def _mark(self, source: OperatorId, reading: frozenset[int]) -> Watermark:
+        """Return where a source's watermark stands as a batch is logged in which these partitions have ranges."""
+        mine = [p for p in self._found if p.operator == source]
+        # Files go to one partition after the other: one that had some lately will have more.
+        lately = max(NOTHING, self._log.frontier - 2 * len(mine)) if reading else self._log.frontier
+        behind = [p for p in mine if p.index in reading or self._given.get(p, NOTHING) > min(lately, self._frontier(p))]
+        marks = [self._marks.get(p) for p in behind]
+        if None in marks:
+            return None  # it has not read anything yet: the watermark stays where it is
+        return lowest(marks) if behind else highest(*(self._marks.get(p) for p in mine))
 
     def marks_logged(self) -> Callable[[], bool]:
         """Return what says whether the log has moved watermarks as far as what was read until now does.
@@ -126,7 +151,7 @@ class SourceReads:
                 del mine[batch]
             self._written[partition] = {batch for batch in self._written[partition] if batch > through}
 
-    def _was_read(self, source: OperatorId) -> WasRead:
+    def _was_read(self, source: OperatorId, reading: frozenset[int]) -> WasRead:
         """Say what the record of the next batch is to have; of batches that are in the log."""
         self._catch_up()
         mine = [p for p in self._found if p.operator == source]
@@ -136,4 +161,4 @@ class SourceReads:
             for batch, read in self._found[p].items()
             if batch not in self._written[p] and batch <= self._log.frontier
         }
-        return WasRead(highest(*(self._marks.get(p) for p in mine)), new)
+        return WasRead(self._mark(source, reading), new)

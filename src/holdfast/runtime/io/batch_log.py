@@ -38,7 +38,7 @@ import pyarrow as pa
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.blocks import OUTSIDE, Block, Edge, Header
-from holdfast.runtime.io.event_bound import followed, latest_events, until
+from holdfast.runtime.io.event_bound import followed, until
 from holdfast.runtime.io.file_copies import CopiedFile
 from holdfast.runtime.io.file_ranges import FileRange, HowRead, RangesRead, how_fields, how_of
 from holdfast.runtime.io.in_place import OpenFiles, files_at, read_ranges, rejected_rows
@@ -72,9 +72,13 @@ class WasRead:
     """What is known, when a batch is logged, of the ranges of a source in the batches before."""
 
     watermark: Watermark = None
-    """Of the partition that is furthest on."""
+    """Of the partition that is furthest behind among those that have something to read."""
     reads: Reads = field(default_factory=dict)
     """What no record has yet."""
+
+
+LearnReads = Callable[[OperatorId, frozenset[int]], WasRead]
+"""Says it of a source, and of the partitions that have ranges in the batch that is logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,7 @@ class BatchLog:
         """
         self._kept, self.generation, self._now, self.ahead = kept, generation, now, ahead
         self._decide: Callable[[BatchId], LoggedMarks] = lambda batch: {}
-        self._was_read: Callable[[OperatorId], WasRead] = lambda source: WasRead()
+        self._was_read: LearnReads = lambda source, reading: WasRead()
         self._files = files
         self._reads: dict[PartitionId, dict[BatchId, RangesRead]] = {}
         """What partitions found in their ranges, here."""
@@ -228,8 +232,8 @@ class BatchLog:
         """Name who says, of every batch that is logged from now on, which segments take a snapshot at it."""
         self._decide = decide
 
-    def learn_reads(self, was_read: Callable[[OperatorId], WasRead]) -> None:
-        """Name who says, whenever a batch is logged, what partitions have found in ranges."""
+    def learn_reads(self, was_read: LearnReads) -> None:
+        """Name who says, whenever a batch is logged, what partitions have found in the ranges of those before."""
         self._was_read = was_read
 
     def append(
@@ -487,9 +491,8 @@ class BatchLog:
                 copy_of=partial(self._copied_file, source, batch, index, mine),
                 records_of=partial(self.copies.read, source, batch, index),
             )
-            events = latest_events(self.sources[source], found.rows, logged.how.until)
-            latest = events.within
-            self._reads.setdefault(receiver, {})[batch] = replace(found.read, ahead=events.ahead)
+            latest, ahead = found.followed(self.sources[source], logged.how)
+            self._reads.setdefault(receiver, {})[batch] = replace(found.read, ahead=ahead)
             if watermark is not None and latest is not None:
                 watermark = highest(watermark, latest - logged.how.lateness)
             rows = found.rows if rows is None else pa.concat_tables([rows, found.rows])
@@ -534,7 +537,8 @@ class BatchLog:
         mark = watermark_after(source, past.watermark, max(known, default=None), last=last)
         if mark is not None:
             mark = highest(mark, arrived.at_least)
-        known_read = self._was_read(source.id) if source.reader is not None else WasRead()
+        reading = frozenset(one.partition for one in arrived.ranges)
+        known_read = self._was_read(source.id, reading) if source.reader is not None else WasRead()
         if mark is not None:
             mark = highest(mark, known_read.watermark)
         counts = [0] * source.parallelism

@@ -47,6 +47,11 @@ class HowRead:
     """Microseconds that the watermark trails the latest event."""
     until: int | None = None
     """Rows with a later event time do not move the watermark; None: there is no bound."""
+    by_stream: bool = False
+    """Whether the watermark follows the stream (topic partition) that is furthest behind; False: the latest event.
+
+    The record says it, so that batches that an earlier version logged are replayed as they were processed.
+    """
 
     @property
     def file_options(self) -> FileOptions:
@@ -87,9 +92,11 @@ def range_of(fields: Sequence[Any]) -> FileRange:
 
 def how_fields(how: HowRead) -> dict[str, Any]:
     """Return how ranges are read as JSON has it."""
-    return {"format": how.format, "options": dict(how.options), "lateness": how.lateness, "until": how.until}
+    fields = {"format": how.format, "options": dict(how.options), "lateness": how.lateness, "until": how.until}
+    return {**fields, "by-stream": True} if how.by_stream else fields
 
 
 def how_of(fields: Mapping[str, Any]) -> HowRead:
     """Read how ranges are read from JSON."""
-    return HowRead(fields["format"], tuple(sorted(fields["options"].items())), fields["lateness"], fields["until"])
+    options = tuple(sorted(fields["options"].items()))
+    return HowRead(fields["format"], options, fields["lateness"], fields["until"], fields.get("by-stream", False))

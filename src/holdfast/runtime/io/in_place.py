@@ -17,10 +17,11 @@ import pyarrow as pa
 from holdfast.errors import CheckFailed, one_line
 from holdfast.ids import BatchId, PartitionId
 from holdfast.runtime.io.dead_letter_columns import DEAD_LETTER_COLUMNS
+from holdfast.runtime.io.event_bound import latest_events
 from holdfast.runtime.io.file_ranges import FileRange, HowRead, RangesRead
 from holdfast.runtime.io.kafka_reading import read_offsets
 from holdfast.runtime.io.kafka_records import Records
-from holdfast.runtime.io.offset_ranges import OffsetRange, SourceRange
+from holdfast.runtime.io.offset_ranges import OffsetRange, SourceRange, stream_name
 from holdfast.runtime.io.range_reading import read_range
 from holdfast.runtime.io.range_rows import RangeRows, Rejected, Unreadable
 from holdfast.runtime.program import SourceProgram
@@ -44,6 +45,21 @@ class PartitionRows:
     rows: pa.Table
     rejected: tuple[tuple[SourceRange, Rejected], ...]
     read: RangesRead
+    streams: tuple[tuple[str, int], ...] = ()
+    """Of each range, in their order, the file or topic partition it is of, and how many rows it has."""
+
+    def followed(self, source: SourceProgram, how: HowRead) -> tuple[int | None, int]:
+        """Return the event that the watermark follows, and how many rows are too far in the future to move it."""
+        if not how.by_stream:
+            events = latest_events(source, self.rows, how.until)
+            return events.within, events.ahead
+        latest, ahead, at = dict[str, int](), 0, 0
+        for stream, rows in self.streams:
+            events = latest_events(source, self.rows.slice(at, rows), how.until)
+            at, ahead = at + rows, ahead + events.ahead
+            if events.within is not None:
+                latest[stream] = max(events.within, latest.get(stream, events.within))
+        return min(latest.values(), default=None), ahead
 
 
 @lru_cache(maxsize=64)
@@ -68,6 +84,7 @@ def read_ranges(
 ) -> PartitionRows:
     """Read a partition's ranges, in their order; `expected` are the checksums of the reading before."""
     tables, rejected, checks = list[pa.Table](), list[tuple[SourceRange, Rejected]](), list[int]()
+    streams = list[tuple[str, int]]()
     for number, one in enumerate(ranges):
         known = None if expected is None or len(expected) != len(ranges) else expected[number]
         if isinstance(one, OffsetRange):
@@ -75,10 +92,11 @@ def read_ranges(
         else:
             found = _read(source, one, how, known, files, partial(copy_of, number))
         tables.append(found.rows)
+        streams.append((stream_name(one), found.rows.num_rows))
         rejected += [(one, row) for row in found.rejected]
         checks.append(found.check)
     rows = one_chunk(tables) if tables else source.schema.empty_table()
-    return PartitionRows(rows, tuple(rejected), RangesRead(rows.num_rows, tuple(checks)))
+    return PartitionRows(rows, tuple(rejected), RangesRead(rows.num_rows, tuple(checks)), tuple(streams))
 
 
 def _read(

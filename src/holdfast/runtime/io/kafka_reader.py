@@ -166,7 +166,7 @@ class KafkaReader:
 
     def how(self, lateness: int) -> HowRead:
         """Return how ranges are read, as the record of a batch holds it."""
-        return HowRead(self.reader.format, self.reader.options, lateness)
+        return HowRead(self.reader.format, self.reader.options, lateness, by_stream=True)
 
     def logged(self, taken: TakenOffsets) -> None:
         """What was taken is in the log."""

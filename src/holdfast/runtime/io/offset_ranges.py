@@ -34,6 +34,11 @@ SourceRange = FileRange | OffsetRange
 """What a source partition reads in place."""
 
 
+def stream_name(one: SourceRange) -> str:
+    """Return the name of what a range is part of, whose events are about in order: a topic partition, or a file."""
+    return one.file.path if isinstance(one, FileRange) else f"{one.topic}-{one.topic_partition}"
+
+
 def source_range_fields(one: SourceRange) -> Any:
     """Return a range as JSON has it: of a file a list, of a topic an object."""
     if isinstance(one, FileRange):

@@ -14,7 +14,6 @@ it is part of the same decision as the ranges: a driver that dies between lookin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -143,20 +142,24 @@ class OffsetTracker:
         return first or bool(self.waiting())
 
     def take(self, most_bytes: int) -> TakenOffsets:
-        """Return what the next batch has, about so many bytes at most; `logged` makes it so."""
-        waiting = self.waiting()
+        """Return what the next batch has, about so many bytes at most; `logged` makes it so.
+
+        Every topic partition in which records wait has one at least, whatever the bounds: the watermark follows those
+        that are read, and the rows of one that is left out could be late because of the others.
+        """
+        waiting = {number: many for number, many in self.waiting().items() if many}
         total = sum(waiting.values())
         most = max(1, int(most_bytes / max(1.0, self.record_bytes)))
         most = min(most, total, self.max_records or total)
-        after, ranges, left = dict(self.position.next), list[OffsetRange](), most
+        few = [many for many in waiting.values() if many * most < total]
+        most, total = most - len(few), total - sum(few)  # what is left for the others, and what they have
+        after, ranges = dict(self.position.next), list[OffsetRange]()
         for number in sorted(waiting):
-            count = min(left, math.ceil(waiting[number] * most / total))
-            if not count:
-                continue
+            count = max(1, min(waiting[number], waiting[number] * most // max(1, total)))
             first = after[number]
             size = round(count * self.record_bytes)
             ranges.append(OffsetRange(number % self.partitions, self.topic, number, first, first + count, size))
-            after[number], left = first + count, left - count
+            after[number] = first + count
         return TakenOffsets(tuple(ranges), OffsetPosition(self.position.topic_id, after))
 
     def logged(self, taken: TakenOffsets) -> None:
