@@ -21,7 +21,7 @@ demo: setup
 	@$(BIN)/holdfast demo
 
 test: setup lint classes
-	@$(BIN)/python -m pytest -n 2 --dist loadscope
+	@$(BIN)/python -m pytest -n 3 --dist loadscope
 
 # The tests start about a hundred JVMs.
 classes: setup

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -451,10 +452,12 @@ def test_what_waits_is_counted_until_it_is_processed() -> None:
 
 
 def test_an_idle_source_lets_the_watermark_go_where_asked_to() -> None:
-    for idle, stands in ((None, [5.0] * 6), (2, [5.0, 5.0, 5.0, 29.0, 39.0, 49.0])):
-        one = log(MemoryStorage())
-        intake = Intake(one, [S, T], idle_batches=idle)
+    for idle, stands in ((None, [5.0] * 6), (25.0, [5.0, 5.0, 5.0, 29.0, 39.0, 49.0])):
+        clock = [1000.0]
+        one = BatchLog(program().sources, "x", MemoryStorage(), claim=1, now=partial(clock.__getitem__, 0), idle=idle)
+        intake = Intake(one, [S, T])
         for batch in range(6):
+            clock[0] += 10.0
             arrive(intake, one, batch, 10.0 * batch + 10)
             if batch == 0:
                 arrive(intake, one, 0, 5.0, source=T)
@@ -646,8 +649,10 @@ def test_a_source_that_was_added_is_not_idle_before_it_began() -> None:
     before = BatchLog(only("s").sources, "x", storage, claim=1)
     for at in (1.0, 2.0, 3.0):
         before.append({"s": rows(at)})
-    after = BatchLog(program().sources, "x", storage, claim=2)
-    intake = Intake(after, [S, T], idle_batches=2)
+    clock = [1e12]
+    after = BatchLog(program().sources, "x", storage, claim=2, now=partial(clock.__getitem__, 0), idle=20.0)
+    intake = Intake(after, [S, T])
+    clock[0] += 10.0
     intake.arrived(S, MicroBatch(0, "0", (after.write_piece(S, rows(9.0), "0"),)), turn=1)
     assert intake.make_batch() == 3
     assert watermark(after, 3, T) == NOT_YET

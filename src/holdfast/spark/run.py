@@ -249,6 +249,7 @@ class SparkRun:
             claim=progress.claim,
             generation=progress.generation,
             ahead=chosen.max_event_ahead or None,
+            idle=chosen.idle_after or None,
         )
         context = RunContext(
             portable,

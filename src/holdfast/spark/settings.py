@@ -475,6 +475,14 @@ class Settings:
         "An event that is later than the time at which its batch is logged by more than this does not move the "
         "watermark; such rows are counted and reported (`future-rows`). 0: every event does.",
     )
+    idle_after: float = _setting(
+        "ingest.idleAfter",
+        _seconds,
+        0.0,
+        "A source, or a partition of a source read in place, without rows for this long, by the times of batches, does "
+        "not hold the watermark back; what it brings later may be late. 0: a source always does, and a partition only "
+        "while there is something to read.",
+    )
     max_batches_ahead: int | None = _setting(
         "ingest.maxBatchesAhead",
         _whole(1),

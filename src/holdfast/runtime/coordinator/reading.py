@@ -5,8 +5,8 @@ watermark stands, so that partitions without ranges do not hold it back, and the
 partition that reads them again must find. So both are decided once, and a new driver reads them in the log.
 
 While partitions have something to read, the watermark is that of the one furthest behind: where a backlog is read,
-partitions may be days apart, and the rows of the last must not be late because of the first. When everything is read,
-it is that of the one furthest on.
+partitions may be days apart, and the rows of the last must not be late because of the first. When everything is read
+(and, where a run has such a setting, partitions have had no rows for a while), it is that of the one furthest on.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class SourceReads:
         }
         self._marks: dict[PartitionId, Watermark] = {}
         self._written: dict[PartitionId, set[BatchId]] = {p: set() for p in self._found}
-        self._given: dict[PartitionId, BatchId] = {}
-        """The last batch that has ranges of each partition."""
+        self._given: dict[PartitionId, tuple[BatchId, float]] = {}
+        """The last batch that has ranges of each partition, and its time."""
         self._counted: dict[PartitionId, BatchId] = {}
         """The last batch of each partition whose rows are in `rows_read`."""
         self.rows_read: dict[OperatorId, int] = dict.fromkeys((p.operator for p in self._found), 0)
@@ -60,7 +60,7 @@ class SourceReads:
             return
         for name, one in record.sources.items():
             for given in one.ranges:
-                self._given[PartitionId(name, given.partition)] = number
+                self._given[PartitionId(name, given.partition)] = number, record.logged_at or 0.0
             for (batch, index), read in one.reads.items():
                 partition = PartitionId(name, index)
                 if partition in self._found:
@@ -115,13 +115,23 @@ class SourceReads:
     def _mark(self, source: OperatorId, reading: frozenset[int]) -> Watermark:
         """Return where a source's watermark stands as a batch is logged in which these partitions have ranges."""
         mine = [p for p in self._found if p.operator == source]
-        # Files go to one partition after the other: one that had some lately will have more.
-        lately = max(NOTHING, self._log.frontier - 2 * len(mine)) if reading else self._log.frontier
-        behind = [p for p in mine if p.index in reading or self._given.get(p, NOTHING) > min(lately, self._frontier(p))]
+        behind = [p for p in mine if p.index in reading or self._has_more(p, goes_on=bool(reading), of=len(mine))]
         marks = [self._marks.get(p) for p in behind]
         if None in marks:
             return None  # it has not read anything yet: the watermark stays where it is
         return lowest(marks) if behind else highest(*(self._marks.get(p) for p in mine))
+
+    def _has_more(self, partition: PartitionId, *, goes_on: bool, of: int) -> bool:
+        """Whether a partition has something to read, or will have soon, as far as its last ranges tell."""
+        given = self._given.get(partition)
+        if given is None:
+            return False
+        if given[0] > self._frontier(partition):
+            return True
+        if self._log.idle is not None:
+            return self._log.time() - given[1] <= self._log.idle
+        # Files go to one partition after the other: one that had some lately will have more.
+        return goes_on and given[0] > self._log.frontier - 2 * of
 
     def marks_logged(self) -> Callable[[], bool]:
         """Return what says whether the log has moved watermarks as far as what was read until now does.

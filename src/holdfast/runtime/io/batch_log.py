@@ -175,15 +175,18 @@ class BatchLog:
         now: Callable[[], float] = time.time,
         files: OpenFiles = files_at,
         ahead: float | None = None,
+        idle: float | None = None,
     ) -> None:
         """Open or begin a log; another application's is refused. Without storage, it is in memory.
 
         `claim`: the driver's that writes here; nodes only read. `generation`: the layout of the run;
         batches of later ones are not seen. `kept`: so many records of trimmed batches stay. `now`: what time a record
         is logged at. `files`: what opens the files of ranges. `ahead`: events that are later than that time by more
-        seconds do not move watermarks (None: all do).
+        seconds do not move watermarks (None: all do). `idle`: what has had no rows for so many seconds, by the times of
+        records, does not hold watermarks back (None: sources do, and their partitions do not).
         """
         self._kept, self.generation, self._now, self.ahead = kept, generation, now, ahead
+        self.idle = idle
         self._decide: Callable[[BatchId], LoggedMarks] = lambda batch: {}
         self._was_read: LearnReads = lambda source, reading: WasRead()
         self._files = files
@@ -294,6 +297,10 @@ class BatchLog:
         """Write rows where a batch can name them; the label tells people where they are from."""
         name = piece_name(source, self.claim, label)
         return write_piece(self._storage, self.sources[source], rows, name, self.event_bound())
+
+    def time(self) -> float:
+        """Return the time that a record would have now."""
+        return self._now()
 
     def event_bound(self, at: float | None = None) -> int | None:
         """Return the last event that watermarks follow in a batch that is logged at a time (None: now)."""

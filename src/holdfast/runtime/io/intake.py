@@ -79,7 +79,6 @@ class Intake:
         sources: Iterable[OperatorId],
         *,
         most_arrivals: int = MOST_ARRIVALS,
-        idle_batches: int | None = None,
         go_back: Callable[[OperatorId], object] = lambda source: None,
         in_place: Mapping[OperatorId, InPlaceReader] = MappingProxyType({}),
         most_bytes: Callable[[], int] = lambda: MOST_BYTES,
@@ -88,17 +87,17 @@ class Intake:
     ) -> None:
         """Go on where the last batch says.
 
-        `most_arrivals`: micro-batches that one batch takes at most. `idle_batches`: a source without rows for so many
-        batches no longer holds the watermark back: its watermark goes with those of the sources that have rows, and
-        what it brings later may be late. None: it does hold it back. `go_back` is called for each source whose reader
+        `most_arrivals`: micro-batches that one batch takes at most. `go_back` is called for each source whose reader
         must begin anew, as `reader` says: the driver before has logged a batch after this one had read the log.
         `in_place`: the readers of sources that are read in place; of each a batch takes `most_bytes` at most. Of the
         others it takes micro-batches of `arrived_bytes` at most, and one however large it is.
         `marks_ahead`: whether what was read moves watermarks further than the last batch says.
         """
-        self._log, self._most, self._idle, self._go_back = log, most_arrivals, idle_batches, go_back
+        self._log, self._most, self._go_back = log, most_arrivals, go_back
         self._guard, self._arrived_bytes = Lock(), arrived_bytes
         self._sources = {name: _Source() for name in sources}
+        self._rows_at = dict.fromkeys(self._sources, log.time())
+        """When a batch with rows of each source was last logged; of a source that has had none, when this began."""
         self._in_place, self._most_bytes, self._marks_ahead = dict(in_place), most_bytes, marks_ahead
         self._taken: dict[OperatorId, TakenRanges | None] = {}
         """What the next batch has of sources that are read in place, where logging it was tried and failed."""
@@ -205,21 +204,23 @@ class Intake:
             name: Arrived(
                 [piece for one in some for piece in one.pieces],
                 {} if not some else _position(some[-1]),
-                self._idle_watermark(name, batch),
+                self._idle_watermark(name, batch) if not some and name not in files else None,
             )
             for name, some in taken.items()
         }
         for name, ranges in files.items():
             reader, source = self._in_place[name], self._log.sources[name]
             lateness = microseconds(source.lateness) if source.lateness else 0
-            how, at_least = reader.how(lateness), arrived[name].at_least
-            arrived[name] = Arrived((), reader.fields(ranges), at_least, ranges.ranges, how)
+            arrived[name] = Arrived((), reader.fields(ranges), None, ranges.ranges, reader.how(lateness))
         self._tried = counts
         record = self._log.commit(batch, arrived)
         if not self._log.is_own(record):
             self._go_on_after_another()
             return batch
         self._taken, self._tried = {}, None
+        for name in self._sources:
+            if arrived[name].pieces or arrived[name].ranges:
+                self._rows_at[name] = self._log.time()
         for name, ranges in files.items():
             self._in_place[name].logged(ranges)
         with self._guard:
@@ -259,25 +260,22 @@ class Intake:
     # -- sources without rows ----------------------------------------------------------------------------------------
 
     def _idle_watermark(self, name: OperatorId, batch: BatchId) -> Watermark:
-        """Return where an idle source's watermark must stand: a function of the batches before, so replays agree."""
-        if self._idle is None or not self._is_idle(name, batch):
+        """Return where an idle source's watermark must stand: with those of the sources that have rows.
+
+        What it brings later may be late. The batch's record has it, so replays and other drivers agree.
+        """
+        if not self._is_idle(name):
             return None
         before = self._log.record(BatchId(batch - 1))
         marks = [
             before.sources[other].watermark
             for other in self._sources
-            if before is not None and other in before.sources and other != name and not self._is_idle(other, batch)
+            if before is not None and other in before.sources and other != name and not self._is_idle(other)
         ]
         return lowest(marks) if marks else None
 
-    def _is_idle(self, name: OperatorId, batch: BatchId) -> bool:
-        assert self._idle is not None
-        before = [self._log.record(BatchId(number)) for number in range(batch - self._idle, batch)]
-        # A source that was added is not in the batches before: nobody knows yet whether it is idle.
-        return all(
-            one is not None and name in one.sources and not sum(one.sources[name].rows) and one.sources[name].empty
-            for one in before
-        )
+    def _is_idle(self, name: OperatorId) -> bool:
+        return self._log.idle is not None and self._log.time() - self._rows_at[name] > self._log.idle
 
 
 def _first(arrived: list[MicroBatch], most_bytes: int) -> list[MicroBatch]:
