@@ -89,6 +89,7 @@ def test_every_setting_is_read_from_its_key() -> None:
         "ingest.batchBytes": "16m",
         "ingest.batchSeconds": "2s",
         "ingest.maxEventAhead": "1h",
+        "ingest.idleAfter": "40s",
         "ingest.maxBatchesAhead": "5",
         "ingest.maxBatchesBehind": "50",
         "page.enabled": "true",
