@@ -43,7 +43,7 @@ def tentative(
 
     Fig. 12 and 13 (fidelity and completeness against measured accuracy) and Fig. 9 (what checkpoints cost) run in one
     process. Fig. 7, 8, 10 and the headline are drills of one to two minutes on an embedded cluster. Finished
-    drills stay in --out: the same command continues where it was interrupted, and --most ends it after so many new
+    drills stay in --out: the same command continues where it was interrupted, and --most ends it after that many new
     drills.
 
     \b

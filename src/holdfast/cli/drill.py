@@ -130,7 +130,7 @@ _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
     type=click.IntRange(1),
     help="Rows of a batch; of an APP's sources at most, of each: batches x rows of its first rows are used.",
 )
-@click.option("--batch-seconds", default=1.0, show_default=True, help="A batch is due every so many seconds.")
+@click.option("--batch-seconds", default=1.0, show_default=True, help="Seconds between two batches.")
 @click.option("--fail-at", type=float, help="Seconds from the start to the first fault. Default: 20; for an APP 12.")
 @click.option("--checkpoint-every", default=10, show_default=True, help="Batches per checkpoint.")
 @click.option(

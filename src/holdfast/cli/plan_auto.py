@@ -20,7 +20,7 @@ _MOST_QUERIES = 20
     "--recovery",
     multiple=True,
     metavar="PRIORITY:SECONDS",
-    help="Queries of this priority and above are back within so many seconds; may be repeated.",
+    help="Queries of this priority and above are back within SECONDS; may be repeated.",
 )
 @click.option(
     "--overhead",

@@ -36,7 +36,7 @@ STRATEGIES = ("incremental", "operator-centric", "blocking", "source-replay", "b
     "--nodes",
     default=None,
     type=click.IntRange(2, 10_000),
-    help="Simulate the times of a failure on so many nodes instead, by a cost model.",
+    help="Simulate the times of a failure on a cluster of this size instead, by a cost model.",
 )
 @click.option(
     "--strategy",
@@ -87,7 +87,7 @@ def simulate_recovery_command(
     nodes, network, store and clock are simulated. A violation is printed with its seed, the history of the partitions
     involved, and how to replay it; the status is then 1. This campaign takes no topology.
 
-    With --nodes: one failure of --failed-share of so many nodes, with replacements after two to six minutes, once with
+    With --nodes: one failure of --failed-share of the nodes, with replacements after two to six minutes, once with
     each strategy: when is every query back? The recovery machine decides, times come from a cost model; no rows are
     processed. The topology is that of APP (my_app.py, my_app.py:name, package.module:name), in FILE or of NAME, with
     its own priorities and costs; without one, a copy of the hashtags example for every ten nodes.

@@ -143,16 +143,19 @@ class Settings:
         "Folder or URL (s3://…) of the run, on storage that every node reaches: logs, progress, outputs.",
     )
     checkpoint_batches: int = _setting(
-        "checkpoint.batches", _whole(1), 10, "A global checkpoint after so many batches, if not before."
+        "checkpoint.batches", _whole(1), 10, "Batches between two global checkpoints at most."
     )
     checkpoint_seconds: float = _setting(
-        "checkpoint.seconds", _some_seconds, 10.0, "A global checkpoint after so many seconds with new batches."
+        "checkpoint.seconds",
+        _some_seconds,
+        10.0,
+        "Seconds between two global checkpoints at most, while there are new batches.",
     )
     durable_every: int = _setting(
         "checkpoint.durableEvery",
         _whole(1),
         5,
-        "Every so many global checkpoints, one goes to durable storage too; with segments, of the one with the longest "
+        "One of this many global checkpoints goes to durable storage too; with segments, of the one with the longest "
         "interval.",
     )
     exchange: str = _setting(
@@ -364,7 +367,7 @@ class Settings:
         "replicas.patience",
         _whole(1),
         3,
-        "The replica plan changes after so many comparisons in a row that found it below its tolerance.",
+        "Comparisons in a row that must find the replica plan below its tolerance before it changes.",
     )
     tentative_outputs: tuple[str, ...] = _setting(
         "tentative.outputs",
