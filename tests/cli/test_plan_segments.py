@@ -105,3 +105,18 @@ def test_what_is_refused_says_why_in_one_line(
     assert printed.out == ""
     assert words in printed.err
     assert printed.err.count("\n") == 1
+
+
+def test_replay_may_be_added_up_or_pipelined(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["plan", "segments", "chain-15", "--overhead", "0.4", "--bandwidth", "20e6", "--json"]
+    assert run([*given, "--algorithm", "one-segment"]) == 0
+    summed = json.loads(capsys.readouterr().out)
+    assert run([*given, "--algorithm", "one-segment", "--replay", "pipelined"]) == 0
+    pipelined = json.loads(capsys.readouterr().out)
+    assert (summed["replay"], pipelined["replay"]) == ("summed", "pipelined")
+    assert pipelined["recovery_time"] < summed["recovery_time"]
+    assert run([*given, "--replay", "pipelined"]) == 0
+    best = json.loads(capsys.readouterr().out)
+    assert best["recovery_time"] <= pipelined["recovery_time"]
+    assert run([*given, "--algorithm", "chain", "--replay", "pipelined"]) == 2
+    assert "one after the other" in capsys.readouterr().err

@@ -80,6 +80,20 @@ def test_totals_and_segments_are_as_written_out(case, data) -> None:
         assert sorted(found.values()) == plain_segments(case, tuple(chosen))
 
 
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.sampled_from(["chain", "tree", "dag"]).flatmap(lambda shape: models(shape, 7)), st.data())
+def test_pipelined_replay_takes_as_long_as_the_slowest_of_those_that_go_back(case, data) -> None:
+    chosen = [data.draw(st.booleans()) or bool(source) for source in case.sources]
+    anchors = np.array([chosen])
+    own = case.work_seconds + np.where(anchors[0], case.input_seconds, 0.0)
+    reach, summed = reach_of(replace(case, pipelined=True), anchors), reach_of(case, anchors)
+    for number in range(len(case)):
+        back = goes_back(case, tuple(chosen), number)
+        assert reach.replay[0, number] == pytest.approx(max(own[k] for k in back))
+        assert reach.restore[0, number] == pytest.approx(max(case.state_seconds[k] for k in back))
+        assert reach.replay[0, number] <= summed.replay[0, number] * (1 + 1e-12)
+
+
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(models("dag", 7), st.floats(0.05, 2), st.floats(0.05, 5), st.data())
 def test_the_closed_form_is_never_beaten_by_other_frequencies(case, overhead, limit, data) -> None:

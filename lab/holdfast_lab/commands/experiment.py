@@ -9,6 +9,10 @@ experiment = lazy_group(
     "Run the papers' experiments: their figures beside ours, as tables, CSV and plots.",
     {
         "backups": ("holdfast_lab.commands.experiment_backups:experiment_backups_command", "Minimum backups (FTC)."),
+        "promises": (
+            "holdfast_lab.commands.experiment_promises:promises",
+            "Every operator killed under several plans: predicted beside measured.",
+        ),
         "recovery": (
             "holdfast_lab.commands.experiment_recovery:recovery",
             "Recovery on a real cluster (incremental recovery, Fig. 9-14).",

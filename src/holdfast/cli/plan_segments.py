@@ -43,6 +43,13 @@ ALGORITHMS = ("auto", "chain", "tree", "dag", "one-segment", "n-segments")
     help="Most checkpoints per second of any operator, for every algorithm.  [default: 3.333, 200 a minute]",
 )
 @click.option("--algorithm", type=click.Choice(ALGORITHMS), default="auto", show_default=True, help="How to choose.")
+@click.option(
+    "--replay",
+    type=click.Choice(("summed", "pipelined")),
+    default="summed",
+    show_default=True,
+    help="Whether operators that roll back replay one after the other, as in the paper, or at once, as in a run.",
+)
 @click.option("--refine", "refined", is_flag=True, help="Let frequencies within a segment differ by whole factors.")
 @json_option
 def segments(
@@ -53,6 +60,7 @@ def segments(
     frequencies: int,
     max_frequency: float | None,
     algorithm: str,
+    replay: str,
     refined: bool,
     as_json: bool,
 ) -> None:
@@ -82,12 +90,17 @@ def segments(
     try:
         grid = FrequencyGrid(steps, frequencies, MAX_FREQUENCY if max_frequency is None else max_frequency)
         begin = time.perf_counter()
-        model = model_of(topology, bandwidth)
+        model = model_of(topology, bandwidth, pipelined=replay == "pipelined")
         plan = plan_segments(model, overhead, algorithm=Algorithm(algorithm), grid=grid, refined=refined)
         spent = time.perf_counter() - begin
     except HoldfastError as error:
         raise error.placed(given) from None
-    document = describe(model, plan) | {"algorithm": algorithm, "refined": refined, "seconds": spent}
+    document = describe(model, plan) | {
+        "algorithm": algorithm,
+        "replay": replay,
+        "refined": refined,
+        "seconds": spent,
+    }
     if as_json:
         print_json(document | {"topology": made_for(topology)})
     else:

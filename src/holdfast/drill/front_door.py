@@ -16,7 +16,7 @@ from holdfast.drill.driving import READY_SECONDS, Admission, await_executors, em
 from holdfast.drill.faulty_operators import POISON, with_faulty_operators
 from holdfast.drill.scenarios import scenario_of
 from holdfast.ids import BatchId
-from holdfast.spark.ingest import Ingestion
+from holdfast.spark.ingest import Ingestion, warm_readers
 from holdfast.spark.run import SparkRun
 from holdfast.spark.session import start_session
 from holdfast.spark.settings import PREFIX
@@ -67,6 +67,7 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
         deadline = time.monotonic() + READY_SECONDS
         while run.recovery is not None and run.isActive and time.monotonic() < deadline:
             time.sleep(0.05)  # partitions are placed before the first file arrives
+        warm_readers(spark, job.nodes)
     events.emit("driver-ready")
     orders.readline()
     run.awaitTermination()

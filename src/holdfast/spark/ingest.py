@@ -300,6 +300,20 @@ class Ingestion:
         self._run.storage.delete([one for one in there if one not in named])
 
 
+def warm_readers(spark: SparkSession, nodes: int) -> None:
+    """Start the Python worker that writes micro-batches down, on every executor at once; return when all are there.
+
+    The first task of an executor starts one, which takes seconds on a busy machine. Micro-batches go to one executor
+    after the other: without this, each of the first ones meets a cold executor, one after the other.
+    """
+    spark.range(0, nodes, 1, nodes).mapInArrow(_pass_on, "id bigint").toArrow()
+
+
+def _pass_on(given: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Give rows back; that this module is imported for it is what it is for."""
+    yield from given
+
+
 def _write_pieces(
     storage: Storage,
     source: SourceProgram,

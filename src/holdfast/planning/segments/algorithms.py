@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from holdfast.errors import BadInput
 from holdfast.planning.segments.baselines import plan_n_segments, plan_one_segment
 from holdfast.planning.segments.chain import plan_chain
 from holdfast.planning.segments.dag import plan_dag
@@ -38,6 +39,12 @@ def plan_segments(
 ) -> SegmentPlan:
     """Return a plan that the checker has passed; refuse with the reason where there is none."""
     limit = grid.max_frequency
+    if model.pipelined and algorithm in (Algorithm.CHAIN, Algorithm.TREE):
+        raise BadInput(
+            f"{algorithm} adds replays up, one after the other",
+            field="algorithm",
+            remedy="use auto, or --replay summed",
+        )
     match algorithm:
         case Algorithm.CHAIN:
             plan = plan_chain(model, overhead, steps=grid.steps, max_frequency=limit)

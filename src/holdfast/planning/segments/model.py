@@ -11,6 +11,10 @@ and these are processed again down to i. With B the bandwidth of permanent stora
   Omega_h theta_h / B over their anchors, and b_i sums pi_k / B. The replay interval 1 / eta_i is a whole checkpoint
   interval, the longest there can be (FTC takes half of one, the mean).
 
+**Pipelined replay** (ours; docs/decisions/0235): the sum over k says that an operator begins when the one before it is
+through. A runtime whose operators pass on every batch as they make it, each on a node of its own, replays all of them
+at once, and the slowest sets the pace: with `pipelined`, a_i and b_i are the largest of the terms and not their sum.
+
 The paper has chains and trees, where one path leads to one anchor. The same definitions hold for any DAG: the
 operators that go back are a set, each counted once, and it may have several anchors. **Segments** are then the groups
 of operators that can be made to go back together: every operator that is no anchor is in the segment of all its inputs.
@@ -58,6 +62,8 @@ class SegmentModel:
     """Time to process what arrives in one second: tau Omega."""
     failure_rate: Floats
     """Failures per second: rho."""
+    pipelined: bool = False
+    """Whether operators that go back together replay at once; the paper has one after the other."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -130,7 +136,7 @@ class Reach:
     """b_i: seconds of reading states."""
 
 
-def model_of(topology: Topology, bandwidth: float) -> SegmentModel:
+def model_of(topology: Topology, bandwidth: float, *, pipelined: bool = False) -> SegmentModel:
     """Take from a topology what segments need; `bandwidth` is bytes per second to permanent storage."""
     if not (bandwidth > 0 and np.isfinite(bandwidth)):
         raise BadInput(f"must be above zero, not {bandwidth:g}", field="bandwidth", remedy="give bytes per second")
@@ -158,6 +164,7 @@ def model_of(topology: Topology, bandwidth: float) -> SegmentModel:
         state_seconds=np.array([operator.state_bytes for operator in operators], float) / bandwidth,
         work_seconds=rate * np.array([operator.tuple_seconds for operator in operators], float),
         failure_rate=failure_rate,
+        pipelined=pipelined,
     )
 
 
@@ -166,11 +173,12 @@ def reach_of(model: SegmentModel, anchors: Bools) -> Reach:
     replay = np.where(anchors, model.input_seconds, 0.0) + model.work_seconds
     restore = np.broadcast_to(model.state_seconds, anchors.shape).copy()
     if model.is_forest:
+        together = np.maximum if model.pipelined else np.add
         for number in model.order:
             for feed in model.inputs[number]:
                 goes_on = ~anchors[:, number]
-                replay[:, number] += np.where(goes_on, replay[:, feed], 0.0)
-                restore[:, number] += np.where(goes_on, restore[:, feed], 0.0)
+                for costs in (replay, restore):
+                    costs[:, number] = together(costs[:, number], np.where(goes_on, costs[:, feed], 0.0))
         return Reach(replay, restore)
     # Paths may meet again: keep, per operator, the set of those that go back with it, so that each counts once.
     size = len(model)
@@ -180,8 +188,10 @@ def reach_of(model: SegmentModel, anchors: Bools) -> Reach:
             back[number] |= back[feed]
         back[number] &= ~anchors[:, number, None]
         back[number, :, number] = True
-    costs = np.stack([replay, restore], axis=-1)
-    both = np.matmul(back.transpose(1, 0, 2).astype(float), costs)
+    if model.pipelined:
+        members = back.transpose(1, 0, 2)
+        return Reach(*(np.where(members, one[:, None, :], 0.0).max(axis=-1) for one in (replay, restore)))
+    both = np.matmul(back.transpose(1, 0, 2).astype(float), np.stack([replay, restore], axis=-1))
     return Reach(both[..., 0], both[..., 1])
 
 

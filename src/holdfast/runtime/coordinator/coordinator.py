@@ -715,6 +715,7 @@ class Coordinator:
             )
         )
         for one in result.stored:
+            self.profiler.took_snapshot(one)
             if self._keeping is not None:
                 self._keeping.saved(self._clock(), one)
             self.handle(CheckpointStored(one.partition, one.snapshot))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +23,7 @@ from holdfast.planning.profiles.sliding import SlidingSums, Sums
 from holdfast.recovery.effects import Changed, Effect, GlobalCheckpoint
 from holdfast.recovery.states import LIVE_STATES, PartitionState
 from holdfast.runtime.fetches import CodeChosen, Fetched
-from holdfast.runtime.messages import Measures
+from holdfast.runtime.messages import Measures, SnapshotStored
 
 PERIOD_SECONDS = 300.0
 """The sliding period."""
@@ -34,6 +35,16 @@ LEAST_RESTORED = 1 << 20
 """Bytes of a state whose restore says something about bandwidth; of a smaller one, its latency is most of it."""
 _KEPT = 32
 """Checkpoints and restores that averages are taken over, at most."""
+
+
+@dataclass(slots=True)
+class SavedSnapshots:
+    """What checkpoints and stored edges took: snapshots hold both."""
+
+    snapshots: int = 0
+    bytes: int = 0
+    cpu_seconds: float = 0.0
+    """Of operator processes, to write them down; coding and sending are the agents'."""
 
 
 class _Partition:
@@ -83,6 +94,8 @@ class Profiler:
         self._predicted: list[tuple[float, float]] = []
         """Predicted and measured seconds of restores from fragments."""
         self._codes: dict[tuple[NodeId, float], CodeChosen] = {}
+        self.saved = SavedSnapshots()
+        """Since the driver began."""
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
@@ -121,6 +134,12 @@ class Profiler:
             elif isinstance(effect, Changed):
                 self._changed(now, effect, lost)
         self._incidents.update(lost)
+
+    def took_snapshot(self, stored: SnapshotStored) -> None:
+        """Count what a snapshot took."""
+        self.saved.snapshots += 1
+        self.saved.bytes += stored.size
+        self.saved.cpu_seconds += stored.cpu_seconds
 
     def fetched(self, fetched: Fetched) -> None:
         """Count where the state of a restored partition came from."""

@@ -1,0 +1,1 @@
+"""Promises of plans beside what was measured: every operator killed in turn under segment and backup plans."""
