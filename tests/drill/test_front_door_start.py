@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import holdfast as hf
 from holdfast.drill import front_door
 from holdfast.drill.driver import DriverJob
 from holdfast.drill.settings import DrillSettings
@@ -46,3 +48,14 @@ def test_readers_are_started_on_every_node_before_the_first_file_arrives(
     front_door.drive(job, Events(order), io.StringIO("0\n"))  # type: ignore[arg-type]
     readers = ["readers of 4 nodes"] if warm else []
     assert order == ["launch", *readers, "driver-ready", "run", "stop"]
+
+
+def test_auto_plans_for_the_nodes_that_the_drill_takes() -> None:
+    """A plan for partitions that fail alone promised nothing about a killed node: no promise was kept or broken."""
+    asked = DrillSettings("word-count", nodes=4, kill=1, plan="auto")
+    assert front_door.plan_of_drill(asked) == hf.targets(survive=1)
+    assert front_door.plan_of_drill(replace(asked, kill=2, freeze=1)) == hf.targets(survive=3)
+    assert front_door.plan_of_drill(replace(asked, kill=4)) == hf.targets(survive=3), "one node has to be left"
+    assert front_door.plan_of_drill(replace(asked, kill=0)) == "auto"
+    assert front_door.plan_of_drill(replace(asked, plan="plan.json")) == "plan.json"
+    assert front_door.plan_of_drill(replace(asked, plan=None)) is None

@@ -17,7 +17,7 @@ from holdfast.runtime import run_in_process
 from holdfast.topology import Topology
 from holdfast_lab.experiments.promises.cells import Cells, calibration_document, measured_topology, work_of
 from holdfast_lab.experiments.promises.plans import INTERVAL, PLANS, budget_of, make_plan, model_of, plans_of
-from holdfast_lab.experiments.promises.predicting import fixed_cost, predict, rolling_back
+from holdfast_lab.experiments.promises.predicting import fixed_cost, longest_way, predict, rolling_back
 from holdfast_lab.experiments.promises.table import overheads, rankings, row, summary
 from holdfast_lab.experiments.promises.workloads import BATCH_SECONDS, ROWS, WORKLOADS, SleepPerRow, Workload
 
@@ -94,16 +94,26 @@ def test_what_keeps_nothing_replays_with_it_and_the_slowest_node_sets_the_pace()
     kept = rolling_back("yearly", inputs.__getitem__, lambda one, other: one == "hourly")
     assert set(kept) == {"yearly", "daily"}
     nodes = {name: name for name in inputs}
-    apart = predict("yearly", kept, 24, BATCH_SECONDS, CHAIN.work, nodes, 1.5)
-    assert apart.pipelined == pytest.approx(12 * 0.3)
+    apart = predict("yearly", kept, 24, BATCH_SECONDS, inputs, CHAIN.work, nodes, 1.5)
+    assert apart.pipelined == pytest.approx(11.5 * 0.3 + 0.5 * 0.6), "one batch goes all the way"
     assert apart.summed == pytest.approx(12 * 0.6)
-    assert apart.total == pytest.approx(12 * 0.3 + 1.5)
-    together = predict("yearly", kept, 24, BATCH_SECONDS, CHAIN.work, dict.fromkeys(inputs, "one"), 1.5)
+    assert apart.total == pytest.approx(11.5 * 0.3 + 0.5 * 0.6 + 1.5)
+    head = predict("readings", ("readings",), 24, BATCH_SECONDS, inputs, CHAIN.work, nodes, 0.0)
+    assert head.pipelined == pytest.approx(11.5 * 0.4 + 0.5 * 1.7), "and on to the output"
+    together = predict("yearly", kept, 24, BATCH_SECONDS, inputs, CHAIN.work, dict.fromkeys(inputs, "one"), 1.5)
     assert together.pipelined == pytest.approx(apart.summed), "on one node they replay one after the other"
 
 
+def test_one_batch_takes_the_longest_way_and_not_that_of_others() -> None:
+    dag = WORKLOADS["dag"]
+    everything = rolling_back("bills", dag.inputs.__getitem__, lambda one, other: False)
+    assert longest_way("bills", everything, dag.inputs, dag.work) == pytest.approx(0.4 + 0.7 + 0.3)
+    assert longest_way("watts", ("watts",), dag.inputs, dag.work) == pytest.approx(0.4 + 0.3), "litres did not fail"
+
+
 def kill(plan: str, operator: str, predicted: float, measured: float, **more: Any) -> dict[str, Any]:
-    prediction = predict(operator, (operator,), 20, BATCH_SECONDS, {operator: (predicted - 1) / 10}, {operator: "a"}, 1)
+    work = {operator: (predicted - 1) / 10}
+    prediction = predict(operator, (operator,), 20, BATCH_SECONDS, {operator: ()}, work, {operator: "a"}, 1.0)
     return {
         "topology": "chain",
         "plan": plan,

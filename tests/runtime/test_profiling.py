@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.drill import chain
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, NodeId, PartitionId
 from holdfast.planning.profiles.run_profile import PRIOR_SECONDS, profiled
@@ -17,6 +21,7 @@ from holdfast.recovery.effects import Changed, GlobalCheckpoint
 from holdfast.recovery.states import Cause, PartitionState
 from holdfast.runtime.coordinator.profile_records import EVERY_SECONDS, ProfileRecords, last_profile
 from holdfast.runtime.coordinator.profiling import ENOUGH_SECONDS, LEAST_COST, Profiler
+from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.messages import Measures
 from holdfast.storage.memory import MemoryStorage
 from holdfast.topology import Input, Operator, Partitioning, Topology, from_document, to_document
@@ -196,3 +201,16 @@ def test_records_stay_few_and_two_drivers_do_not_hinder_each_other() -> None:
     assert (last_profile(storage) or {})["n"] == 18, "a damaged record is passed over"
     with pytest.raises(OSError, match="No space"):
         ProfileRecords(FullStorage(), 1).write(0.0, document)
+
+
+def test_what_snapshots_took_is_counted(tmp_path: Path) -> None:
+    running = InProcess(chain.application(), directory=tmp_path, nodes=2, checkpoint_every=2)
+    for batch in chain.batches(1, 2, 30):
+        running.feed(batch)
+    first = replace(running._coordinator.profiler.saved)
+    for batch in islice(chain.batches(1, 4, 30), 2, None):
+        running.feed(batch)
+    saved = running._coordinator.profiler.saved
+    assert first.snapshots >= len(running.program.partitions)
+    assert saved.snapshots >= first.snapshots + len(running.program.partitions)
+    assert saved.bytes > first.bytes > 0

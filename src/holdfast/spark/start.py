@@ -172,7 +172,7 @@ def launch(
     progress = StartProgress(_LOG.info) if starting is None else starting
     special = drill or DrillOptions()
     topology = app.topology()  # what cannot run is refused before a cluster starts
-    planned = _planned(plan, topology, directory or conf.get(f"{PREFIX}directory"), None if spark else nodes)
+    planned = _planned(plan, topology, directory or conf.get(f"{PREFIX}directory"), special.nodes if spark else nodes)
     if spark is None:
         _refuse_active_session()
         if Settings.of({key: str(value) for key, value in conf.items()}).tracing_enabled == "true":

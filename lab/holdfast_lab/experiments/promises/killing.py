@@ -221,7 +221,14 @@ class KillingRun:
         back = rolling_back(operator, inputs.__getitem__, lambda one, other: plan.keeps(named(one), named(other)))
         # Each on a node of its own, before and after.
         return predict(
-            operator, back, batches, BATCH_SECONDS, self.asked.work, {name: name for name in inputs}, self.asked.fixed
+            operator,
+            back,
+            batches,
+            BATCH_SECONDS,
+            inputs,
+            self.asked.work,
+            {name: name for name in inputs},
+            self.asked.fixed,
         )
 
     # -- the stream ----------------------------------------------------------------------------------------------------

@@ -7,10 +7,11 @@ second:
 - **summed**, as the papers have it (FastRecover, eq. 3.2; FTC, eq. 3): n b times the sum of w along what rolls back. A
   consumer begins when its sender is through.
 - **pipelined**, as this runtime replays: a sender passes on each block as it makes it, so all replay at once and the
-  slowest node sets the pace: n b times the largest sum of w of the partitions on one node.
+  slowest node sets the pace: (n - 1) b times the largest sum of w of the partitions on one node. One batch, the first
+  that is new, goes all the way: b times the sum of w along the longest path from what rolls back to an output.
 
-Both have the fixed costs on top: detection, plan, restore, the way of one batch to the output. These are measured in
-another run, by kills right after a checkpoint.
+Both have the fixed costs on top: detection, plan, restore, publishing. These are measured in another run, by kills
+right after a checkpoint.
 """
 
 from __future__ import annotations
@@ -67,11 +68,29 @@ def rolling_back(
     return tuple(found)
 
 
+def longest_way(
+    operator: str, back: Iterable[str], inputs: Mapping[str, Iterable[str]], work: Mapping[str, float]
+) -> float:
+    """Return the work of one second of input along the longest path through what rolls back, and on to an output.
+
+    `inputs` has senders before consumers. Operators that neither roll back nor are fed by the lost one wait for none.
+    """
+    replaying, reached = set(back), {operator}
+    length: dict[str, float] = {}
+    for name, feeds in inputs.items():
+        if any(feed in reached for feed in feeds):
+            reached.add(name)
+        if name in replaying or name in reached:
+            length[name] = work[name] + max((length.get(feed, 0.0) for feed in feeds), default=0.0)
+    return max(length[name] for name in reached)
+
+
 def predict(
     operator: str,
     rolls_back: Iterable[str],
     batches: int,
     batch_seconds: float,
+    inputs: Mapping[str, Iterable[str]],
     work: Mapping[str, float],
     node_of: Mapping[str, str],
     fixed: float,
@@ -79,12 +98,12 @@ def predict(
     """Predict one kill; `work`: seconds per second of input, `node_of`: where each operator will replay."""
     back = tuple(rolls_back)
     span = batches * batch_seconds
+    one_batch = batch_seconds * longest_way(operator, back, inputs, work)
     by_node: dict[str, float] = {}
     for one in back:
         by_node[node_of[one]] = by_node.get(node_of[one], 0.0) + work[one]
-    return Prediction(
-        operator, back, batches, span * sum(work[one] for one in back), span * max(by_node.values()), fixed
-    )
+    pipelined = (span - batch_seconds) * max(by_node.values()) + one_batch
+    return Prediction(operator, back, batches, span * sum(work[one] for one in back), pipelined, fixed)
 
 
 def fixed_cost(kills: Iterable[Mapping[str, Any]]) -> float:
