@@ -8,7 +8,7 @@ from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.branches import branch_problems, read_tentative
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import BranchEnded, Corrected, Effect, WentTentative
-from holdfast.recovery.events import Event, NodesArrived, NodesLost, PartitionsReported
+from holdfast.recovery.events import Event, NodesArrived, NodesLost, PartitionsReported, Timer
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.states import LIVE_STATES
@@ -35,14 +35,15 @@ def topology() -> Topology:
 class Driven:
     """A machine whose partitions have what is reported for them."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, *, capacity: float | None = None, **settings: object) -> None:
         graph = PartitionGraph(topology())
         asked = {"tentative": frozenset({p("o")}), **settings}
         self.state = ClusterState(graph, RecoverySettings(level_lag=0, **asked))  # type: ignore[arg-type]
         self.machine = RecoveryMachine(self.state)
         self.seen: list[Effect] = []
         # Room for one partition each: those that are lost find none until a node comes.
-        self.handle(NodesArrived({NodeId(f"n{number}"): 1.0 / self.state.settings.bound for number in range(7)}))
+        room = 1.0 / self.state.settings.bound if capacity is None else capacity
+        self.handle(NodesArrived({NodeId(f"n{number}"): room for number in range(7)}))
         self.report(0)
 
     def handle(self, event: Event) -> list[Effect]:
@@ -137,6 +138,66 @@ def test_a_query_whose_output_is_lost_or_that_has_no_input_left_gives_none(drive
     other.report(5)
     other.lose(p("s", 1))
     assert other.state.branches.now.queries == {}, "0.75 is below what is asked for"
+
+
+def roomy(**settings: object) -> Driven:
+    """Nodes whose bound leaves room for one partition, and whose capacity is enough for two."""
+    found = Driven(capacity=2.0, **settings)
+    assert len(set(found.state.placement.values())) == 7
+    found.report(5)
+    return found
+
+
+def test_a_lost_output_has_a_stand_in_where_a_node_has_room_above_its_bound() -> None:
+    driven = roomy()
+    (went,) = [one for one in driven.lose(p("o")) if isinstance(one, WentTentative)]
+    assert (went.since, went.fidelity, went.without) == (6, 1.0, ()), "all that it reads is there"
+    state = driven.state
+    assert went.stand_in in state.nodes
+    assert state.branches.now.stand_ins == {p("o"): went.stand_in}
+    assert dict(state.branches.now.members) == {p("o"): ()}
+    driven.lose(p("s", 1))
+    assert state.branches.now.queries == {p("o"): 0.75}, "the fidelity of exactly what is missing"
+    assert dict(state.branches.now.members) == {p("c", 0): (p("s", 1),), p("o"): ()}
+    where = state.branches.now.stand_ins[p("o")]
+    driven.report(8, tentative={p("o"): 8})
+    assert state.branches.now.stand_ins == {p("o"): where}, "it stays where it is"
+
+
+def test_a_stand_in_is_over_when_its_partition_has_a_node_and_the_final_rows_correct_it() -> None:
+    driven = roomy()
+    driven.lose(p("o"))
+    driven.report(8, tentative={p("o"): 8})
+    found = driven.handle(NodesArrived({NodeId("m"): 1.25}))
+    assert driven.state.branches.now.stand_ins == {}
+    assert BranchEnded(p("o"), None) in found
+    found = driven.report(9)
+    assert Corrected(p("o"), BatchId(6), BatchId(8)) in found
+
+
+def test_stand_ins_begin_when_nothing_is_being_restored() -> None:
+    driven = roomy()
+    driven.handle(NodesArrived({NodeId("m"): 1.25}))
+    gone = (driven.state.placement[p("o")], driven.state.placement[p("s", 1)])
+    driven.handle(NodesLost(gone))
+    state = driven.state
+    assert state.partitions[p("s", 1)].state == "restoring", "there is room for one, and no query without its source"
+    assert state.partitions[p("o")].state == "lost"
+    assert state.branches.now.stand_ins == {}, "its snapshots would be fetched beside those of what comes back"
+    driven.report(6)
+    assert set(state.branches.now.stand_ins) == {p("o")}
+
+
+def test_no_stand_in_where_nothing_is_kept_for_it_or_at_a_start() -> None:
+    driven = roomy()
+    driven.lose(p("o"))
+    driven.state.dropped.add(p("o"))
+    driven.handle(Timer())
+    assert driven.state.branches.now.stand_ins == {}, "it would wait for blocks that no sender has"
+    started = Driven(capacity=2.0)
+    started.state.branches.whole.clear()
+    started.lose(p("o"))
+    assert started.state.branches.now.stand_ins == {}
 
 
 def test_a_branch_that_fails_is_given_up_for_this_outage_alone(driven: Driven) -> None:

@@ -43,6 +43,7 @@ from holdfast.runtime.messages import (
     SnapshotNotStored,
     SnapshotStored,
     SourceRead,
+    StandInAssignment,
 )
 
 GOLDEN = Path(__file__).parent.parent / "data" / "messages"
@@ -94,6 +95,12 @@ regenerators = st.builds(
     st.dictionaries(batch_ids, st.builds(Quarantined, poison, st.floats(allow_nan=False)), max_size=3),
     st.lists(st.tuples(batch_ids, st.lists(counts, max_size=3).map(tuple)), max_size=3).map(tuple),
 )
+stand_ins = st.builds(
+    StandInAssignment,
+    nodes,
+    st.builds(Start, epochs, batch_ids, chains),
+    st.dictionaries(batch_ids, st.builds(Quarantined, poison, st.floats(allow_nan=False)), max_size=3),
+)
 desired_states = st.builds(
     DesiredState,
     texts,
@@ -114,6 +121,12 @@ desired_states = st.builds(
         max_size=3,
     ),
     regenerators=st.dictionaries(partitions, regenerators, max_size=3),
+    stand_ins=st.dictionaries(partitions, stand_ins, max_size=3),
+    watermarks=st.dictionaries(
+        texts.map(OperatorId),
+        st.lists(st.tuples(batch_ids, st.integers(-(2**62), 2**62)), max_size=3).map(tuple),
+        max_size=3,
+    ),
 )
 measured = st.builds(Measures, counts, counts, counts, seconds, counts, counts, seconds)
 watermarks = st.none() | st.integers(-(2**62), 2**62)
@@ -261,6 +274,14 @@ def example_desired() -> DesiredState:
                 BatchId(18),
             )
         },
+        stand_ins={
+            partition("jams", 11): StandInAssignment(
+                NodeId("node-3"),
+                Start(E, BatchId(15), (base, changes)),
+                {BatchId(21): Quarantined((PoisonRow(OperatorId("cars"), 7, "too fast"),), 1.5)},
+            )
+        },
+        watermarks={OperatorId("cars"): ((BatchId(23), -5), (BatchId(25), 2**62))},
     )
 
 

@@ -63,6 +63,8 @@ class Running:
         processes: int = 1,
         app: hf.Application | None = None,
         asked: bool = True,
+        nodes: int = 7,
+        capacity: float = 1.25,
     ) -> None:
         self.clock = 0.0
         self.program = Program(app or application())
@@ -77,14 +79,14 @@ class Running:
             lambda node: stores.setdefault(node, MemoryStore()),
             processes=processes,
         )
-        self.backend.add_nodes({NodeId(f"n{number}"): 1.25 for number in range(7)})
+        self.backend.add_nodes({NodeId(f"n{number}"): capacity for number in range(nodes)})
         self.sink = sink or MemorySink()
         self.seen: list[Observation] = []
         self.coordinator = Coordinator(
             self.program,
             self.backend,
             self.log,
-            {OperatorId("all"): self.sink},
+            {query.operator: self.sink for query in self.program.outputs},
             lambda operator, feed: MemorySink(),
             progress,
             recovery=RecoverySettings(tentative=frozenset(self.program.outputs if asked else ())),

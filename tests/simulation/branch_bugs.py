@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from holdfast.recovery import branches
 from holdfast.recovery.branches import Branches
 from holdfast.recovery.branching import BranchLifecycle
 from holdfast.runtime.blocks import Block
@@ -52,10 +53,9 @@ def state_mixed(patch: Patch) -> None:
         host._store = self._clean._store
         return store, host
 
-    def begin(self: Branching, partition: Any) -> None:
+    def begin(self: Branching, partition: Any) -> Any:
         self.host.take(partition, self._clean.frontier(partition))
-        self.host.hold_back(partition, True)
-        self._forks[partition] = self._clean.frontier(partition)
+        return self._clean.frontier(partition)
 
     patch.setattr(Branching, "_empty", empty)
     patch.setattr(Branching, "_begin", begin)
@@ -101,6 +101,32 @@ def tentative_rows_shown_in_place_of_final_ones(patch: Patch) -> None:
     )
 
 
+def rows_of_a_stand_in_count_as_final(patch: Patch) -> None:
+    """What a stand-in has published passes for the final output of its partition."""
+    right = BranchLifecycle.published
+
+    def published(self: BranchLifecycle, batches: Any) -> None:
+        right(self, batches)
+        state = self._state
+        for query, batch in batches.items():
+            if query in state.branches.now.stand_ins:
+                state.published[query] = max(state.published[query], batch)
+
+    patch.setattr(BranchLifecycle, "published", published)
+
+
+def a_stand_in_beside_its_partition(patch: Patch) -> None:
+    """A stand-in goes on when its partition has a node again."""
+    right = branches.place_stand_ins
+
+    def place(state: Any, queries: Any) -> Any:
+        before = state.branches.now.stand_ins
+        held = {q: before[q] for q in queries if q in before and before[q] in state.nodes}
+        return {**held, **right(state, queries)}
+
+    patch.setattr(branches, "place_stand_ins", place)
+
+
 BRANCH_BUGS = tuple(
     Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)
     for one in (
@@ -111,5 +137,7 @@ BRANCH_BUGS = tuple(
         clean_line_takes_blocks_of_the_branch,
         branch_passes_for_clean,
         tentative_rows_shown_in_place_of_final_ones,
+        rows_of_a_stand_in_count_as_final,
+        a_stand_in_beside_its_partition,
     )
 )

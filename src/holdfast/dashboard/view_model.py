@@ -260,7 +260,8 @@ class RunModel:
         one.fidelity = float(event["fidelity"])
         self._mark_tentative(one.id, map(str, event.get("without") or ()))
         share = f"{one.fidelity:.0%} of the data"
-        self._note(at, "tentative", f"{one.id} goes on with tentative outputs, on {share}")
+        where = f", by a stand-in on {node}" if (node := event.get("stand_in")) else ""
+        self._note(at, "tentative", f"{one.id} goes on with tentative outputs, on {share}{where}")
 
     def _tentative_ended(self, at: float, event: Event) -> None:
         one = self.queries[str(event["query"])]

@@ -5,7 +5,8 @@ line stands. A *branch* goes on in their place. Each of its members begins with 
 stands, takes the same blocks from those that are clean, takes the blocks of other members, and takes a forged barrier
 without rows for every *hole*: a partition that gives nothing. The clean line stays as it is, waits, and is what
 checkpoints and final outputs come from. So a branch is of its own line: its blocks carry it, its state is in no file,
-it is never part of a snapshot, and it ends where the clean line is whole again.
+it is never part of a snapshot, and it ends where the clean line is whole again. An output partition that is lost itself
+may have a stand-in on another node (`stand_ins`).
 
 A branch belongs to an epoch: its members begin anew in the next. What is out of it stays out until the clean line
 brings the final rows of the same batches: these are the correction.
@@ -17,8 +18,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from holdfast.ids import BatchId, PartitionId
+from holdfast.ids import BatchId, NodeId, PartitionId
 from holdfast.planning.replicas.fidelity import LossModel
+from holdfast.recovery.stand_ins import can_have, place_stand_ins
 from holdfast.recovery.states import LIVE_STATES
 from holdfast.topology import Topology
 
@@ -56,6 +58,8 @@ class Branch:
     """The queries that give tentative outputs, and their predicted fidelity."""
     holes: tuple[PartitionId, ...] = ()
     """The partitions that give nothing."""
+    stand_ins: Mapping[PartitionId, NodeId] = field(default_factory=dict)
+    """Members that are lost themselves, and the nodes on which something stands in for them."""
 
 
 @dataclass(slots=True)
@@ -131,7 +135,8 @@ def branch_of(state: ClusterState) -> Branch:
     ]
     if not torn:
         return Branch()
-    kept = what_is_kept(state, gone)
+    stand_ins = place_stand_ins(state, torn)
+    kept = what_is_kept(state, gone - stand_ins.keys())
     holes = {p for p in state.graph.order if kept[p] <= _NOTHING_KEPT}
     least = state.settings.tentative_fidelity
     queries = {q: kept[q] for q in torn if q not in holes and kept[q] >= least}
@@ -142,9 +147,10 @@ def branch_of(state: ClusterState) -> Branch:
             continue
         senders = state.graph.senders(p)
         forged = tuple(s for s in senders if s in holes)
-        if forged or any(s in members for s in senders):
+        if forged or p in stand_ins or any(s in members for s in senders):
             members[p] = forged
-    return Branch(members, queries, tuple(p for p in state.graph.order if p in holes and p in serving))
+    given = {q: node for q, node in stand_ins.items() if q in queries}
+    return Branch(members, queries, tuple(p for p in state.graph.order if p in holes and p in serving), given)
 
 
 def asked_for(state: ClusterState) -> list[PartitionId]:
@@ -182,10 +188,17 @@ def branch_problems(state: ClusterState) -> list[str]:
             found.append(f"{query} has a branch, and that it is tentative is not known")
         if query not in now.members:
             found.append(f"{query} is tentative, and has no branch of its own")
+    for p, node in now.stand_ins.items():
+        if p not in now.members:
+            found.append(f"{p} has a stand-in, and no branch")
+        if not can_have(state, p):
+            found.append(f"{p} has a stand-in on {node}, and is {state.partitions[p].state}")
+        if node not in state.nodes:
+            found.append(f"the stand-in of {p} is on {node}, which is not there")
     for p, forged in now.members.items():
-        if state.partitions[p].state not in LIVE_STATES:
+        if p not in now.stand_ins and state.partitions[p].state not in LIVE_STATES:
             found.append(f"{p} has a branch, and is {state.partitions[p].state}")
-        if p in state.branches.away:
+        if p not in now.stand_ins and p in state.branches.away:
             found.append(f"{p} has a branch, and is behind")
         if not set(forged) <= set(state.graph.senders(p)):
             found.append(f"the branch of {p} has forged barriers of partitions that do not send to it")

@@ -11,7 +11,7 @@ from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.branches import Branch, TentativeQuery, branch_of, gone_of
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import BranchChanged, BranchEnded, Changed, Corrected, Effect, WentTentative
-from holdfast.recovery.states import LIVE_STATES, Cause
+from holdfast.recovery.states import LIVE_STATES, Cause, PartitionState
 
 _LEAVING = frozenset({Cause.NODE_LOST, Cause.STATE_MISSING, Cause.RESTORE_FAILED, Cause.ROLLED_BACK, Cause.PLACED})
 
@@ -37,7 +37,10 @@ class BranchLifecycle:
         seen = (
             state.epoch,
             frozenset(branches.away),
-            tuple(one.state in LIVE_STATES for one in state.partitions.values()),
+            tuple((s in LIVE_STATES, s is PartitionState.LOST) for s in (p.state for p in state.partitions.values())),
+            frozenset(state.nodes),
+            frozenset(state.copies.leaving),
+            frozenset(state.dropped),
             frozenset(state.parked),
             frozenset(branches.failed),
             tuple(branches.chosen.items()),
@@ -92,15 +95,15 @@ class BranchLifecycle:
             if one is None:
                 since = BatchId(self._state.published[query] + 1)
                 one = branches.at[query] = TentativeQuery(since, fidelity, BatchId(since - 1))
-                self._emit(WentTentative(query, since, fidelity, branch.holes))
+                self._emit(WentTentative(query, since, fidelity, branch.holes, branch.stand_ins.get(query)))
             elif not one.active or one.fidelity != fidelity:
                 one.active, one.fidelity = True, fidelity
-                self._emit(WentTentative(query, one.since, fidelity, branch.holes))
+                self._emit(WentTentative(query, one.since, fidelity, branch.holes, branch.stand_ins.get(query)))
         for query in before.queries:
             if query not in branch.queries:
                 branches.at[query].active = False
                 self._emit(BranchEnded(query, branches.failed.get(query)))
-        if before.members != branch.members:
+        if (before.members, before.stand_ins) != (branch.members, branch.stand_ins):
             self._emit(BranchChanged(tuple(branch.members)))
 
     def _corrected(self) -> None:

@@ -193,11 +193,13 @@ class WentTentative:
     """As predicted for what is missing now."""
     without: tuple[PartitionId, ...]
     """The partitions that give nothing."""
+    stand_in: NodeId | None = None
+    """The node on which something stands in for its output partition; None: that is live."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchChanged:
-    """Other partitions than before have a branch: workers are to be told."""
+    """Other partitions than before have a branch, or other nodes stand-ins: workers are to be told."""
 
     members: tuple[PartitionId, ...]
 

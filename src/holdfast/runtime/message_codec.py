@@ -61,9 +61,10 @@ from holdfast.runtime.messages import (
     NodeReport,
     PartitionAssignment,
     RegeneratorAssignment,
+    StandInAssignment,
 )
 
-VERSION = 12
+VERSION = 13
 
 _MAGIC = b"HFM"
 _PREFIX = struct.Struct("<3sBc3sIIQ")
@@ -72,7 +73,9 @@ _DESIRED, _REPORT = b"D", b"R"
 
 T = TypeVar("T")
 
-_DESIRED_SHAPES = shapes(str, int, int, MAYBE_INT, NUMBER, int, bool, bool, int, list, list, list, list, list, list)
+_DESIRED_SHAPES = shapes(
+    str, int, int, MAYBE_INT, NUMBER, int, bool, bool, int, list, list, list, list, list, list, list, list
+)
 _ASSIGNMENT_SHAPES = shapes(
     str,
     int,
@@ -101,6 +104,9 @@ _ASSIGNMENT_SHAPES = shapes(
 _REPORT_SHAPES = shapes(str, int, int, list, list, list, list, list, list, list, list, list)
 _REGENERATOR_SHAPES = shapes(str, int, int, int, int, int, str, list, list, list)
 _BRANCH_SHAPES = shapes(str, int, list, int, MAYBE_INT)
+_STAND_IN_SHAPES = shapes(str, int, str, int, int, str, list, list)
+_WATERMARKS_SHAPES = shapes(str, list)
+_WATERMARK_SHAPES = shapes(int, int)
 _PROBLEM_SHAPES = shapes(str, int, str)
 _PARTITION_SHAPES = shapes(str, int)
 
@@ -126,6 +132,8 @@ def encode_desired(desired: DesiredState) -> bytes:
         copies,
         [[*p, list(one.holes), one.through, one.out] for p, one in desired.branches.items()],
         [_regenerator_row(p, one, contents) for p, one in desired.regenerators.items()],
+        [_stand_in_row(p, one, contents) for p, one in desired.stand_ins.items()],
+        [[source, marks] for source, marks in desired.watermarks.items()],
     ]
     return _packed(_DESIRED, fields, contents.parts)
 
@@ -134,6 +142,11 @@ def _regenerator_row(partition: PartitionId, one: RegeneratorAssignment, content
     start = one.start
     chain = chain_fields(start.snapshots, contents)
     return [*partition, start.epoch, start.batch, one.through, one.since, *chain, skip_rows(one.skips), one.checks]
+
+
+def _stand_in_row(partition: PartitionId, one: StandInAssignment, contents: Contents) -> Row:
+    chain = chain_fields(one.start.snapshots, contents)
+    return [*partition, one.node, one.start.epoch, one.start.batch, *chain, skip_rows(one.skips)]
 
 
 def _assignment_row(partition: PartitionId, a: PartitionAssignment, contents: Contents) -> Row:
@@ -249,7 +262,7 @@ def _unpacked(buffer: pa.Buffer, kind: bytes) -> tuple[Row, list[pa.Buffer]]:
 
 def _desired(row: Row, parts: Sequence[pa.Buffer]) -> DesiredState:
     run, number, epoch, max_batches, budget, lag, sizes, trim, generation, *rest = checked(row, _DESIRED_SHAPES)
-    forget, assignments, published, copies, branches, regenerators = rest
+    forget, assignments, published, copies, branches, regenerators, stand_ins, watermarks = rest
     if not all_of(str, forget):
         raise bad("has fields that do not fit")
     return DesiredState(
@@ -268,6 +281,8 @@ def _desired(row: Row, parts: Sequence[pa.Buffer]) -> DesiredState:
         copies=mapping((_assignment(each, parts) for each in copies), len(copies)),
         branches=mapping(map(_branch, branches), len(branches)),
         regenerators=mapping((_regenerator(each, parts) for each in regenerators), len(regenerators)),
+        stand_ins=mapping((_stand_in(each, parts) for each in stand_ins), len(stand_ins)),
+        watermarks=mapping(map(_watermarks, watermarks), len(watermarks)),
     )
 
 
@@ -277,6 +292,18 @@ def _regenerator(row: Any, parts: Sequence[pa.Buffer]) -> tuple[PartitionId, Reg
     return partition_id(name, index), RegeneratorAssignment(
         start, BatchId(through), read_skips(skips), read_checks(checks), BatchId(since)
     )
+
+
+def _stand_in(row: Any, parts: Sequence[pa.Buffer]) -> tuple[PartitionId, StandInAssignment]:
+    name, index, node, epoch, batch, snapshots, contents, skips = checked(row, _STAND_IN_SHAPES)
+    start = Start(Epoch(epoch), BatchId(batch), read_chain(snapshots, contents, parts))
+    return partition_id(name, index), StandInAssignment(NodeId(node), start, read_skips(skips))
+
+
+def _watermarks(row: Any) -> tuple[OperatorId, tuple[tuple[BatchId, int], ...]]:
+    source, marks = checked(row, _WATERMARKS_SHAPES)
+    found = (checked(each, _WATERMARK_SHAPES) for each in marks)
+    return OperatorId(source), tuple((BatchId(batch), mark) for batch, mark in found)
 
 
 def _branch(row: Any) -> tuple[PartitionId, BranchAssignment]:

@@ -71,7 +71,7 @@ class PartitionAssignment:
 
 @dataclass(frozen=True, slots=True)
 class BranchAssignment:
-    """What the branch of a partition is to do, where its clean line runs: see `worker/branching.py`."""
+    """What the branch of a partition is to do, where its clean line or its stand-in is: see `worker/branching.py`."""
 
     holes: tuple[PartitionId, ...]
     """Its senders that give nothing: their barriers are forged."""
@@ -79,6 +79,16 @@ class BranchAssignment:
     """The last batch of the log."""
     out: BatchId | None = None
     """The last batch that is out, of an output partition whose query is tentative; None: its sink gets nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandInAssignment:
+    """Where the branch of a partition runs that is lost and waits for a node, and what it begins with."""
+
+    node: NodeId
+    start: Start
+    skips: Mapping[BatchId, Quarantined] = field(default_factory=dict)
+    """Rows of the batches after its start that it leaves out, because that was decided and logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,10 @@ class RegeneratorAssignment:
     since: BatchId = NOTHING
     """The batch after which `checks` begin. A process that is not so far yet reads nothing of its source: it would
     compare it with nothing."""
+
+
+SourceWatermarks: TypeAlias = Mapping[OperatorId, tuple[tuple[BatchId, int], ...]]
+"""Of sources: batches of the log, in order, and the watermark after each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +144,12 @@ class DesiredState:
     copies: Mapping[PartitionId, PartitionAssignment] = field(default_factory=dict)
     """Second copies of partitions, on other nodes than their primaries."""
     branches: Mapping[PartitionId, BranchAssignment] = field(default_factory=dict)
-    """Partitions that have a branch beside their clean line, where that is."""
+    """Partitions that have a branch: beside their clean line, where that is, or as a stand-in."""
+    stand_ins: Mapping[PartitionId, StandInAssignment] = field(default_factory=dict)
+    """Those of them that are lost, and what stands in for them."""
+    watermarks: SourceWatermarks = field(default_factory=dict)
+    """Where the watermarks of sources stand after recent batches of the log, while there are branches: forged barriers
+    carry them. A source of which that is not known is left out."""
     regenerators: Mapping[PartitionId, RegeneratorAssignment] = field(default_factory=dict)
     """Everything upstream of partitions that return after what was kept for them has been dropped."""
 
@@ -138,6 +157,10 @@ class DesiredState:
         """Return what a node has to do: primaries, and copies of others."""
         found = {p: one for p, one in self.assignments.items() if one.node == node}
         return found | {p: one for p, one in self.copies.items() if one.node == node and p not in found}
+
+    def standing_in_on(self, node: NodeId) -> dict[PartitionId, StandInAssignment]:
+        """Return the stand-ins that a node has to run."""
+        return {p: one for p, one in self.stand_ins.items() if one.node == node and p in self.branches}
 
 
 # -- what a partition host answers: values, never exceptions -----------------------------------------------------------
@@ -428,8 +451,10 @@ class CycleResult:
         report: NodeReport,
         placement: Mapping[PartitionId, NodeId],
         copies: Mapping[PartitionId, NodeId] = MappingProxyType({}),
+        stand_ins: Mapping[PartitionId, NodeId] = MappingProxyType({}),
     ) -> None:
-        """Add one report; `copies` are where second copies of partitions are."""
+        """Add one report; `copies` are where second copies of partitions are, `stand_ins` where those of lost ones."""
+        branches = {**placement, **stand_ins}
         mine = {p for p, node in copies.items() if node == report.node}
         self.outbox_bytes[report.node] = report.outbox_bytes
         for partition, frontier in report.frontiers.items():
@@ -441,9 +466,9 @@ class CycleResult:
         self.measures += [(p, one) for p, one in report.measures.items() if p not in mine]
         self.copy_measures += [(p, one) for p, one in report.measures.items() if p in mine]
         self.outputs += [block for block in report.outputs if not block.header.tentative]
-        here = [one for one in report.outputs if placement.get(one.header.sender) == report.node]
+        here = [one for one in report.outputs if branches.get(one.header.sender) == report.node]
         self.tentative += [block for block in here if block.header.tentative]
-        self.branch_problems |= {p: why for p, why in report.branch_problems.items() if placement.get(p) == report.node}
+        self.branch_problems |= {p: why for p, why in report.branch_problems.items() if branches.get(p) == report.node}
         self.regenerated |= {p: at for p, at in report.regenerated.items() if placement.get(p) == report.node}
         self.staged.update(report.staged)
         self.not_staged.update(report.not_staged)
@@ -499,9 +524,10 @@ def merge_reports(
     reports: Sequence[NodeReport],
     placement: Mapping[PartitionId, NodeId],
     copies: Mapping[PartitionId, NodeId] = MappingProxyType({}),
+    stand_ins: Mapping[PartitionId, NodeId] = MappingProxyType({}),
 ) -> CycleResult:
     """Merge reports; a worker may send several."""
     result = CycleResult()
     for report in reports:
-        result.add(report, placement, copies)
+        result.add(report, placement, copies, stand_ins)
     return result

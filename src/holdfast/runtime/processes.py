@@ -57,8 +57,9 @@ class ProcessSpread:
         if self.count == 1:
             return desired
         here: dict[NodeId, list[PartitionId]] = {}
-        for partition, one in [*desired.assignments.items(), *desired.copies.items()]:
-            here.setdefault(one.node, []).append(partition)
+        for placed in (desired.assignments, desired.copies, desired.stand_ins):
+            for partition, one in placed.items():
+                here.setdefault(one.node, []).append(partition)
         at: dict[tuple[PartitionId, NodeId], NodeId] = {}
         for node, partitions in here.items():
             known = self._at.setdefault(node, {}) if node in held else {}
@@ -69,7 +70,12 @@ class ProcessSpread:
         def named(assigned: Mapping[PartitionId, PartitionAssignment]) -> dict[PartitionId, PartitionAssignment]:
             return {p: replace(one, node=at[p, one.node]) for p, one in assigned.items()}
 
-        return replace(desired, assignments=named(desired.assignments), copies=named(desired.copies))
+        return replace(
+            desired,
+            assignments=named(desired.assignments),
+            copies=named(desired.copies),
+            stand_ins={p: replace(one, node=at[p, one.node]) for p, one in desired.stand_ins.items()},
+        )
 
     def report_of(self, node: NodeId, index: int, report: NodeReport) -> NodeReport:
         """Return the report of a process as one of its node: with what is that process's to say."""

@@ -96,10 +96,12 @@ from holdfast.runtime.coordinator.status import RunStatus
 from holdfast.runtime.coordinator.tentative import (
     TentativeChoices,
     assign_branches,
+    assign_stand_ins,
     branches_have_more,
     check_sinks,
     publish_tentative,
     refusal_of,
+    source_watermarks,
 )
 from holdfast.runtime.fetches import CodeChosen, Fetched, Fetching
 from holdfast.runtime.io.batch_log import BatchLog
@@ -567,6 +569,8 @@ class Coordinator:
             copies=copies,
             branches=assign_branches(state, logged),
             regenerators=regenerators,
+            stand_ins=assign_stand_ins(state),
+            watermarks=source_watermarks(state, self.batch_log),
         )
 
     def _hand_out(self, desired: DesiredState) -> None:
@@ -650,10 +654,11 @@ class Coordinator:
         if not current:
             return
         placement, copies = self.state.placement, self.state.copies.placement
-        result = merge_reports(current, placement, copies)
+        stand_ins = self.state.branches.now.stand_ins
+        result = merge_reports(current, placement, copies, stand_ins)
         if self._cycle is not None:
             for one in current:
-                self._cycle.result.add(one, placement, copies)
+                self._cycle.result.add(one, placement, copies, stand_ins)
         if result.refused is not None:
             self._take_refusal(result.refused)
         self._take(result)

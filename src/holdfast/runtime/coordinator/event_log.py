@@ -151,9 +151,11 @@ def effect_line(effect: Effect) -> str | None:
             return f"{partition} continues on {node} by its replica, after batch {batch}; it was on {before}"
         case NodesEvacuated(nodes):
             return f"{', '.join(nodes)}: nothing is left there, its task ends"
-        case WentTentative(query, since, fidelity, without):
+        case WentTentative(query, since, fidelity, without, stand_in):
             missing = counted(len(without), "partition")
-            return f"tentative outputs of {query} from batch {since} on, without {missing}: fidelity {fidelity:.2f}"
+            where = "" if stand_in is None else f", by a stand-in on {stand_in}"
+            what = f"tentative outputs of {query} from batch {since} on{where}"
+            return f"{what}, without {missing}: fidelity {fidelity:.2f}"
         case BranchEnded(query, problem) if problem is not None:
             return f"no more tentative outputs of {query} in this outage: {problem}"
         case Corrected(query, since, through) if through >= since:
@@ -222,8 +224,9 @@ def effect_fields(
             return [("promoted", fields)]
         case NodesEvacuated(nodes):
             return [("node-evacuated", {"nodes": list(nodes)})]
-        case WentTentative(query, since, fidelity, without):
+        case WentTentative(query, since, fidelity, without, stand_in):
             fields = {"query": str(query), "since": since, "fidelity": fidelity, "without": [str(p) for p in without]}
+            fields |= {} if stand_in is None else {"stand_in": stand_in}
             return [("tentative", fields)]
         case BranchEnded(query, problem):
             return [("tentative-ended", {"query": str(query), "problem": problem})]

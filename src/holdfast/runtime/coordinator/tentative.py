@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
+from holdfast.recovery.branches import gone_of
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.events import TentativeChosen
@@ -20,8 +21,9 @@ from holdfast.recovery.states import LIVE_STATES
 from holdfast.runtime.blocks import SINK, Block
 from holdfast.runtime.coordinator.outputs import Outputs, Published
 from holdfast.runtime.coordinator.requests import TentativeRequests, queries_named
+from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.sinks import VERSION_COLUMNS, Sink
-from holdfast.runtime.messages import BranchAssignment, DesiredState
+from holdfast.runtime.messages import BranchAssignment, DesiredState, StandInAssignment
 from holdfast.runtime.program import Program
 
 POLL_SECONDS = 1.0
@@ -91,11 +93,39 @@ def assign_branches(state: ClusterState, logged: BatchId) -> dict[PartitionId, B
     return {p: BranchAssignment(holes, logged, out(p)) for p, holes in branch.members.items()}
 
 
+def assign_stand_ins(state: ClusterState) -> dict[PartitionId, StandInAssignment]:
+    """Return where branches of lost partitions run, from what these would start themselves."""
+    return {
+        p: StandInAssignment(node, state.partitions[p].start, state.skips_for(p))
+        for p, node in state.branches.now.stand_ins.items()
+    }
+
+
+def source_watermarks(state: ClusterState, log: BatchLog) -> dict[OperatorId, tuple[tuple[BatchId, int], ...]]:
+    """Return where the watermarks of sources stand after recent batches: forged barriers carry them.
+
+    That of a source that is read in place follows what its partitions find, and waits for one that is lost with ranges
+    to read: it would hold back what is left. So such a source is left out while one of its partitions is gone.
+    """
+    if not state.branches.now.members:
+        return {}
+    gone, found = gone_of(state), {}
+    for name, source in log.sources.items():
+        moves = source.reader is None or all(PartitionId(name, i) not in gone for i in range(source.parallelism))
+        marks = log.recent_watermarks(name) if moves else ()
+        if marks:
+            found[name] = marks
+    return found
+
+
 def branches_have_more(state: ClusterState, desired: DesiredState, logged: BatchId) -> bool:
     """Whether branches would have more to do with a new desired state than with this one."""
     now = state.branches.now.members
-    return desired.branches.keys() != now.keys() or any(
-        one.holes != now[p] or one.through < logged for p, one in desired.branches.items()
+    stand_ins = {p: (one.node, one.start) for p, one in desired.stand_ins.items()}
+    return (
+        desired.branches.keys() != now.keys()
+        or any(one.holes != now[p] or one.through < logged for p, one in desired.branches.items())
+        or stand_ins != {p: (n, state.partitions[p].start) for p, n in state.branches.now.stand_ins.items()}
     )
 
 

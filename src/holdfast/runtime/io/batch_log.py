@@ -61,6 +61,8 @@ RECORDS_KEPT = 64
 """Of trimmed batches, so many records stay."""
 _HELD = 256
 """So many records are kept in memory."""
+WATERMARKS_KEPT = 64
+"""Of so many of the last batches watermarks are handed out with forged barriers."""
 
 
 Reads = Mapping[tuple[BatchId, int], RangesRead]
@@ -463,6 +465,17 @@ class BatchLog:
         """Return when a recent batch was logged; None where that is not known without reading."""
         held = self._held.get(batch)
         return None if held is None else held.logged_at
+
+    def recent_watermarks(self, source: OperatorId) -> tuple[tuple[BatchId, int], ...]:
+        """Return where a source's watermark stood after recent batches, those after which it had moved; reads none."""
+        found: list[tuple[BatchId, int]] = []
+        for number in range(max(0, self._frontier - WATERMARKS_KEPT + 1), self._frontier + 1):
+            held = self._held.get(BatchId(number))
+            mine = None if held is None else held.sources.get(source)
+            mark = None if mine is None else mine.watermark
+            if mark is not None and (not found or found[-1][1] != mark):
+                found.append((BatchId(number), mark))
+        return tuple(found)
 
     def block(
         self,

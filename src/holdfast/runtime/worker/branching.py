@@ -1,36 +1,54 @@
 """The branch of a worker: partitions that go on without inputs that are lost, beside their clean line. Runs on a node.
 
-A member begins with its partition's state where the clean line stands. It takes the blocks of clean partitions, of
-other members after the batch from which these have a branch, and a barrier that is forged here for every hole. It has a
-host of its own and keeps everything in memory, so nothing of it can reach the files, the snapshots or the outboxes of
-the clean line; blocks to and from it are marked tentative and go to this host alone. A forged barrier has no rows and
-no watermark: what is left carries the watermark of the sources. Members are taken in only where the worker has nothing
-else to do, or now and then: a branch yields. Whatever fails ends the branch, and nothing else.
+A member begins with its partition's state where the clean line stands; a stand-in, whose partition is lost, with the
+snapshots that the partition would start from. It takes the blocks of clean partitions, of other members after the batch
+from which these have a branch, and a barrier that is forged here for every hole. It has a host of its own and keeps
+everything in memory, so nothing of it can reach the files, the snapshots or the outboxes of the clean line; blocks to
+and from it are marked tentative and go to this host alone. A forged barrier has no rows, and the watermark of the
+sources that its hole reads: what the hole's own barrier would have had. So windows close when they would have, also
+where nothing is left that has a watermark. Members are taken in only where the worker has nothing else to do, or now
+and then: a branch yields. Whatever fails ends the branch, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.errors import CheckFailed
+from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
+from holdfast.recovery.cluster_state import Start
 from holdfast.runtime.blocks import SINK, Block, Header
-from holdfast.runtime.messages import BranchAssignment, DesiredState, Done, Missing
+from holdfast.runtime.messages import (
+    BranchAssignment,
+    DesiredState,
+    Done,
+    Missing,
+    PartitionAssignment,
+    SourceWatermarks,
+    StandInAssignment,
+)
 from holdfast.runtime.program import Program
+from holdfast.runtime.state.snapshots import Snapshot
 from holdfast.runtime.state.store import MemoryStore
 from holdfast.runtime.state.versions import NO_BATCH, Pointer
+from holdfast.runtime.times import Watermark, lowest
 from holdfast.runtime.worker.host import PartitionHost
 from holdfast.runtime.worker.step_guard import StepGuard
 from holdfast.runtime.worker.subscriptions import Request, Subscriptions
 
 BRANCH_BYTES = 256 << 20
-"""With more than this in its outboxes and inboxes, a branch is given up."""
+"""With more than this in its outboxes and inboxes, a branch is given up; so is a stand-in with more state."""
 ATTEMPT = -1
 """Steps of a branch are noted as this attempt: a process that dies in one is no failed attempt of the clean line."""
 YIELDS = 4
 """Where the clean line always has work, a branch gets every so many-th round."""
 _LOOK_BYTES = 16
 _RESEND_SECONDS = 1.0
+
+Bring = Callable[[str, PartitionId, Start], Sequence[Snapshot] | str | None]
+"""Brings what a partition of a run starts from; None: it is on its way; text: why it cannot be had."""
 
 
 class Branching:
@@ -45,9 +63,14 @@ class Branching:
         clock: Callable[[], float],
         subscriptions: Subscriptions,
         window: int,
+        bring: Bring,
         most_bytes: int = BRANCH_BYTES,
     ) -> None:
-        """`clean` is the host of the clean line; `subscriptions` are for the branch's own requests."""
+        """`clean` is the host of the clean line; `subscriptions` are for the branch's own requests.
+
+        `bring` has the snapshots that a stand-in begins with.
+        """
+        self._bring = bring
         self._program, self._clean, self._guard, self._clock = program, clean, guard, clock
         self._subscriptions, self._window, self._most_bytes = subscriptions, window, most_bytes
         self._store, self.host = self._empty(Epoch(0))
@@ -55,6 +78,12 @@ class Branching:
         self._wanted: Mapping[PartitionId, BranchAssignment] = {}
         self._forks: dict[PartitionId, BatchId] = {}
         """Where each member left the clean line."""
+        self._stand_ins: Mapping[PartitionId, StandInAssignment] = {}
+        """Those of `_wanted` that stand in for partitions that are lost."""
+        self._begun_with: dict[PartitionId, int] = {}
+        """How many bytes of state each stand-in has begun with."""
+        self._sources: dict[PartitionId, tuple[OperatorId, ...]] = {}
+        """The sources that holes read, or are."""
         self._handed: dict[tuple[PartitionId, PartitionId], BatchId] = {}
         self._reported: dict[PartitionId, tuple[BatchId, float, int]] = {}
         self._problems: dict[PartitionId, str] = {}
@@ -77,52 +106,98 @@ class Branching:
         """Return where a member left the clean line; None: it has no branch here."""
         return self._forks.get(partition)
 
+    @property
+    def waits(self) -> bool:
+        """Whether snapshots are on their way that a stand-in begins with."""
+        return any(p not in self._forks and p not in self._problems for p in self._stand_ins)
+
     # -- the desired state ---------------------------------------------------------------------------------------------
 
     def apply(self, desired: DesiredState, here: Iterable[PartitionId]) -> None:
         """Begin the members that are wanted here, and drop the others; a new epoch drops all of them."""
         if not desired.branches and not self._forks and desired.epoch == self._epoch:
             self._problems.clear()
-            self._wanted = {}
+            self._wanted, self._stand_ins = {}, {}
             return
         wanted = {p: desired.branches[p] for p in here if p in desired.branches and not self._clean.is_held_back(p)}
+        self._stand_ins = desired.standing_in_on(self._clean.node)
+        wanted |= {p: desired.branches[p] for p in self._stand_ins}
         if desired.epoch != self._epoch or (not wanted and self._forks):
             self._drop_all(desired.epoch)
-        for p in [p for p in self._forks if p not in wanted]:
+        for p in [p for p in self._forks if p not in wanted or self._is_passed(p)]:
             self.host.lose(p)
             self._forget(p)
         self._wanted = wanted
         for p in wanted:
-            if p not in self._forks and p not in self._problems:
-                self._begin(p)
+            if p in self._forks or p in self._problems:
+                continue
+            at = self._stand_in(desired.run, p, one) if (one := self._stand_ins.get(p)) is not None else self._begin(p)
+            if at is not None:
+                self.host.hold_back(p, True)  # who takes what from whom is decided here
+                self._forks[p] = at
+
+    def _is_passed(self, partition: PartitionId) -> bool:
+        """Whether the checkpoint of a stand-in's partition has moved past it: senders keep what comes after that."""
+        one = self._stand_ins.get(partition)
+        return one is not None and self.host.frontier(partition) < one.start.batch
 
     def _drop_all(self, epoch: Epoch) -> None:
         self._store, self.host = self._empty(epoch)
         self._epoch = epoch
         for memory in (self._forks, self._handed, self._reported, self._problems, self._problems_reported):
             memory.clear()
+        self._begun_with.clear()
 
     def _forget(self, partition: PartitionId) -> None:
         self._forks.pop(partition, None)
+        self._begun_with.pop(partition, None)
         self._reported.pop(partition, None)
         self._subscriptions.again(partition)
         for pair in [pair for pair in self._handed if partition in pair]:
             del self._handed[pair]
 
-    def _begin(self, partition: PartitionId) -> None:
-        """Let a member begin where the clean line of its partition stands."""
+    def _begin(self, partition: PartitionId) -> BatchId | None:
+        """Let a member begin where the clean line of its partition stands; return where, None: it cannot now."""
         self._guard.turn()
         at = self._clean.frontier(partition)
         if at == NO_BATCH:
-            self._store.point(partition, Pointer(self._epoch, None))
-            self.host.take(partition, NO_BATCH)
-        else:
-            taken = self._clean.snapshot(partition, at)
-            if isinstance(taken, Missing):
-                return  # its files are gone: the clean line says so
-            self.host.restore([taken])
-        self.host.hold_back(partition, True)  # who takes what from whom is decided here
-        self._forks[partition] = at
+            return self._from_nothing(partition)
+        taken = self._clean.snapshot(partition, at)
+        if isinstance(taken, Missing):
+            return None  # its files are gone: the clean line says so
+        self.host.restore([taken])
+        return at
+
+    def _from_nothing(self, partition: PartitionId) -> BatchId:
+        self._store.point(partition, Pointer(self._epoch, None))
+        self.host.take(partition, NO_BATCH)
+        return NO_BATCH
+
+    def _stand_in(self, run: str, partition: PartitionId, one: StandInAssignment) -> BatchId | None:
+        """Let a stand-in begin where its partition would start; return where, None: it cannot now."""
+        if one.start.batch == NO_BATCH:
+            return self._from_nothing(partition)
+        found = self._bring(run, partition, one.start)
+        if found is None:
+            return None
+        self._guard.turn()
+        problem = found if isinstance(found, str) else self._put_in_place(partition, found)
+        if problem is None:
+            return one.start.batch
+        self._problems.setdefault(partition, f"its stand-in cannot begin: {problem}")
+        return None
+
+    def _put_in_place(self, partition: PartitionId, snapshots: Sequence[Snapshot]) -> str | None:
+        """Give a stand-in its state; return why that cannot be. It is in memory, beside all else on the node."""
+        size = snapshots[-1].commit.state_bytes
+        if sum(self._begun_with.values()) + size > self._most_bytes:
+            return f"stand-ins on this node would have more than {self._most_bytes >> 20} MB of state"
+        try:
+            self.host.restore(snapshots)
+        except CheckFailed as error:  # they do not fit each other
+            return str(error)
+        self._begun_with[partition] = size
+        return None
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
@@ -183,12 +258,12 @@ class Branching:
         if busy and self._rounds % YIELDS:
             return False
         for p in self.host.partitions:
-            self._feed(p)
+            self._feed(p, desired.watermarks)
         answers = self.host.run(
             1,
             without=[p for p in self.host.partitions if p in self._problems],
             attempts=dict.fromkeys(self.host.partitions, ATTEMPT),
-            skips={p: skips for p in self.host.partitions if (skips := desired.assignments[p].skips)},
+            skips={p: skips for p in self.host.partitions if (skips := self._placed(desired, p).skips)},
             limits={p: self._wanted[p].through for p in self.host.partitions},
         )
         for answer in answers:
@@ -203,14 +278,18 @@ class Branching:
             self.host.keep(p, BatchId(self.host.frontier(p) if out is None else out + 1) if sink_only else BatchId(0))
         return any(isinstance(one, Done) for one in answers)
 
-    def _feed(self, partition: PartitionId) -> None:
+    def _placed(self, desired: DesiredState, partition: PartitionId) -> PartitionAssignment | StandInAssignment:
+        return self._stand_ins.get(partition) or desired.assignments[partition]
+
+    def _feed(self, partition: PartitionId, watermarks: SourceWatermarks) -> None:
         """Give a member what senders in this process have for it, and the barriers that are forged."""
         frontier, one = self.host.frontier(partition), self._wanted[partition]
         coming = BatchId(frontier + 1)
         for edge, sender in self._program.streams(partition):
             if sender in one.holes:
                 if coming <= one.through:
-                    header = Header(edge, sender, partition, coming, self._epoch, None, tentative=True)
+                    mark = self._forged_watermark(sender, coming, watermarks)
+                    header = Header(edge, sender, partition, coming, self._epoch, mark, tentative=True)
                     self.host.deliver([Block(header)])
                 continue
             at = self.frontier(sender)
@@ -223,6 +302,22 @@ class Branching:
                     continue
                 self.host.deliver(block.stamped(self._epoch) for block in blocks)
                 self._handed[partition, sender] = through
+
+    def _forged_watermark(self, hole: PartitionId, batch: BatchId, watermarks: SourceWatermarks) -> Watermark:
+        """Return the watermark that a hole's barrier would carry: the lowest of its sources, as far as that is known.
+
+        Of a batch in between, that of the one before: a watermark never goes back, and what comes later moves it on.
+        """
+        sources = self._sources.get(hole)
+        if sources is None:
+            above = dict.fromkeys(p.operator for p in (*self._program.graph.upstream(hole), hole))
+            sources = self._sources[hole] = tuple(name for name in above if name in self._program.sources)
+        found = []
+        for source in sources:
+            marks = watermarks.get(source, ())
+            place = bisect_right(marks, batch, key=lambda one: one[0])
+            found.append(marks[place - 1][1] if place else None)
+        return lowest(found)
 
     # -- what goes out -------------------------------------------------------------------------------------------------
 

@@ -108,6 +108,7 @@ class ResidentWorker:
             clock=clock,
             subscriptions=self.subscriptions.beside(),
             window=window,
+            bring=worker.bring,
         )
         """Members of the branch that are here."""
         self._was_busy = False
@@ -145,7 +146,8 @@ class ResidentWorker:
         desired = self._desired
         if desired is None:
             return set()
-        found = (desired.assignments.get(sender) for p in self._here for sender in self._senders[p])
+        here = (*self._here, *desired.standing_in_on(self._worker.name))
+        found = (desired.assignments.get(sender) for p in here for sender in self._senders[p])
         return {one.node for one in found if one is not None and one.node != self._worker.name}
 
     # -- messages in ---------------------------------------------------------------------------------------------------
@@ -195,7 +197,8 @@ class ResidentWorker:
             answered, self._fresh = self._fresh, False
             return Round(report=refused if answered else None, applied=desired.number)
         began, now = self._cpu_clock(), self._clock()
-        if not (self._fresh or self._mine or self._arrived or self._host.partitions):
+        stands_in = self.branching.members or self.branching.waits
+        if not (self._fresh or self._mine or self._arrived or self._host.partitions or stands_in):
             return self._rest(desired)
         answers: list[Answer] = []
         fresh = self._fresh
@@ -224,7 +227,7 @@ class ResidentWorker:
         moved = branched or regenerated.moved or any(isinstance(one, Done) for one in answers)
         # Who cannot read the log has work, and tries again: a storage that is away for a while ends no process.
         done.idle, done.problem = not moved and not away, next(iter(away), None)
-        soon = unsettled or saving or regenerated.waits or self.publications.waits
+        soon = unsettled or saving or regenerated.waits or self.publications.waits or self.branching.waits
         done.wait = 0.0 if moved else TICK_SECONDS if soon else IDLE_SECONDS
         outputs = self._outputs(desired, done, now)
         answers = [one for one in answers if self._is_news(one, now)]
@@ -349,7 +352,8 @@ class ResidentWorker:
         frontiers = {p: host.frontier(p) for p in self._here}
 
         def senders(consumer: PartitionId) -> Iterable[tuple[PartitionId, NodeId]]:
-            lacking = self._mine[consumer].regenerate
+            mine = self._mine.get(consumer)  # a stand-in has no assignment of its own
+            lacking = {} if mine is None else mine.regenerate
             for sender in self._senders[consumer]:
                 one = desired.assignments.get(sender)
                 if one is None or lacking.get(sender, BatchId(-1)) > frontiers.get(consumer, BatchId(-1)):

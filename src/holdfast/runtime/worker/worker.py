@@ -20,6 +20,7 @@ import pyarrow as pa
 from holdfast.errors import CheckFailed, HoldfastError
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot, is_saved_of, saved_count, snapshot_name
+from holdfast.recovery.cluster_state import Start
 from holdfast.recovery.quarantine import Decisions
 from holdfast.runtime.blocks import LATE, SINK, Block
 from holdfast.runtime.fetches import Fetched, Fetching, Restored
@@ -43,7 +44,7 @@ from holdfast.runtime.messages import (
 )
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.snapshot_store import Answered, SnapshotStore
-from holdfast.runtime.state.snapshots import decode_snapshot, encode_snapshot
+from holdfast.runtime.state.snapshots import Snapshot, decode_snapshot, encode_snapshot
 from holdfast.runtime.state.store import StaleEpoch, VersionStore
 from holdfast.runtime.state.versions import Pointer, VersionId
 from holdfast.runtime.tables import one_chunk
@@ -356,6 +357,23 @@ class NodeWorker:
         self.host.release(partition)
         answers.append(Restored(partition, assignment.start.batch, fetched))
         return True
+
+    def bring(self, run: str, partition: PartitionId, start: Start) -> list[Snapshot] | str | None:
+        """Return the snapshots of a start, whoever begins with it; None: they are on their way; text: why not."""
+        found = []
+        for snapshot in start.snapshots:
+            name = snapshot_name(run, partition, snapshot)
+            data = self._snapshot_store.fetched(name) if snapshot.contents is None else snapshot.contents
+            if data is None:
+                self._snapshot_store.fetch(name)
+                if (problem := self._snapshot_store.lost(name)) is not None:
+                    return problem
+                continue
+            try:
+                found.append(decode_snapshot(data))
+            except CheckFailed as error:
+                return str(error)
+        return found if len(found) == len(start.snapshots) else None
 
     # -- acknowledgements and sources ----------------------------------------------------------------------------------
 

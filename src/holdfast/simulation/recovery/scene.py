@@ -10,6 +10,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 from holdfast.ids import PartitionId
+from holdfast.planning.recovery.placement import BOUND
 from holdfast.recovery.executed_plan import ExecutedPlan
 from holdfast.recovery.segments import ONE_SEGMENT
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
@@ -62,6 +63,8 @@ class BranchScene:
     layouts: tuple[Recipe, ...]
     spare: float
     """With little to spare, what is lost waits for nodes."""
+    bound: float = BOUND
+    """Of a node's capacity, what plans may use; the rest has room for stand-ins of lost outputs."""
 
     def queries(self, program: Program) -> frozenset[PartitionId]:
         """Return the queries that give tentative outputs, by their names alone; none, where people choose them."""
@@ -137,7 +140,12 @@ class Scene:
     def capacity(self, program: Program) -> float:
         """Return what a node can carry."""
         costs, spare = program.topology.cost, self.spare if self.copies is None else self.spare * self.copies.room
-        return max(float(costs.sum()) / self.nodes * spare, float(costs.max()) * 1.05) / 0.8
+        return max(float(costs.sum()) / self.nodes * spare, float(costs.max()) * 1.05) / self.bound
+
+    @property
+    def bound(self) -> float:
+        """What plans may use of a node's capacity; that is as much of it in every run."""
+        return BOUND if self.branches is None else self.branches.bound
 
     def pace_for(self, program: Program, driver: int) -> CycleSettings:
         """Return the pace of a driver of this program."""
@@ -168,6 +176,7 @@ class Scene:
             backup_partitions=backups,
             incremental_after_losses=found.incremental_after_losses,
             level_lag=found.level_lag,
+            bound=self.bound,
             buffer_bytes=found.buffer_bytes,
             waiting_bytes=self.waiting_bytes,
             replicas=() if self.copies is None else self.copies.replicas(program),
@@ -230,7 +239,8 @@ def draw_branches(seed: int) -> BranchScene:
     recipe = draw.choice(WITH_BRANCHES)
     layouts = (draw_change(draw, recipe),) if draw.random() < 0.25 else ()
     share, least = draw.choice((0.5, 1.0, 1.0, 1.0)), draw.choice((0.0, 0.0, 0.0, 0.4))
-    return BranchScene(seed, share, least, recipe, layouts, draw.choice((1.02, 1.1)))
+    bound = random.Random(f"{seed} stand-ins").choice((BOUND, 0.4, 0.4, 0.4))
+    return BranchScene(seed, share, least, recipe, layouts, draw.choice((1.02, 1.1)), bound)
 
 
 def draw_copies(seed: int) -> CopyScene:
