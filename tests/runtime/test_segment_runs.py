@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.io.logged_marks import ALL_PARTITIONS
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.program import Program
+from holdfast.spark.planned_segments import read_segments
 
 SCHEMA = {"n": "int64"}
 LETTERS = "abcd"
@@ -184,3 +186,91 @@ def test_examples_give_the_same_rows_under_every_operator_lost_in_turn(name: str
     run.close()
     for output in {str(p.operator) for p in plain.program.outputs}:
         assert run.rows(output).equals(plain.rows(output))
+
+
+# -- frequencies within a segment --------------------------------------------------------------------------------------
+
+
+def refined(anchors: str, frequency: dict[str, float]) -> Segments:
+    """Read a plan with these frequencies, as `holdfast plan segments --refine --json` prints it."""
+    document = {"anchors": ["a", *anchors], "frequency": frequency, "topology": None}
+    found = read_segments(document, Program(four()).topology, "a plan")
+    assert not found.lines, "all of it is executed"
+    return found.segments
+
+
+def saved_at(running: Running) -> dict[str, list[int]]:
+    """Return the batches at which each operator has saved, of complete checkpoints and between them."""
+    found: dict[str, list[int]] = {letter: [] for letter in LETTERS}
+    for one in running.seen:
+        if one.kind == "intermediate-snapshots":
+            for name in one.fields["operators"]:
+                found[name].append(one.fields["batch"])
+        elif one.kind == "checkpoint":
+            names = one.fields.get("segments")
+            for letter in LETTERS:
+                if names is None or running.state.segments.of(partition(letter)) in names:
+                    found[letter].append(one.fields["batch"])
+    return found
+
+
+def test_each_operator_saves_at_its_own_frequency() -> None:
+    segments = refined("", {"a": 0.4, "b": 0.4, "c": 0.2, "d": 0.1})
+    running = Running(segments, {}, every=8)
+    for number in range(25):
+        running.run.feed(numbers(number))
+    found = saved_at(running)
+    assert found["d"] == [7, 15, 23], "its segment's checkpoint"
+    assert found["c"] == [3, 7, 11, 15, 19, 23]
+    assert found["a"] == found["b"] == [1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23]
+
+
+def test_segments_have_multiples_of_their_own() -> None:
+    segments = refined("c", {"a": 0.2, "b": 0.1, "c": 0.3, "d": 0.1})
+    running = Running(segments, {"a": 4, "c": 6}, every=4)
+    for number in range(13):
+        running.run.feed(numbers(number))
+    found = saved_at(running)
+    assert [b - a for a, b in pairwise(found["a"])] == [2] * (len(found["a"]) - 1)
+    assert [b - a for a, b in pairwise(found["c"])] == [2] * (len(found["c"]) - 1)
+    assert set(found["b"]) < set(found["a"])
+    assert set(found["d"]) < set(found["c"])
+
+
+@pytest.mark.parametrize(
+    ("lost", "wanted"),
+    [("a", {"a": 13}), ("b", {"b": 13}), ("c", {"a": 11, "b": 11, "c": 11}), ("d", dict.fromkeys(LETTERS, 7))],
+)
+def test_a_lost_operator_starts_from_its_own_last_snapshot_and_its_senders_with_it(
+    lost: str, wanted: dict[str, int]
+) -> None:
+    running = Running(refined("", {"a": 0.4, "b": 0.4, "c": 0.2, "d": 0.1}), {}, every=8)
+    for number in range(15):
+        running.run.feed(numbers(number))
+    _, restored = running.kill_node_of(lost)
+    assert restored == wanted, "of b's inputs after batch 13 its sender still has all"
+    for number in range(15, 20):
+        running.run.feed(numbers(number))
+    assert list(running.run.rows("d")["n"].to_pylist()) == rows_without_failure(20)
+
+
+def test_operators_lost_one_after_the_other_between_checkpoints_give_the_same_rows() -> None:
+    running = Running(refined("c", {"a": 0.4, "b": 0.1, "c": 0.4, "d": 0.1}), {"a": 8, "c": 8}, every=8)
+    for number in range(40):
+        running.run.feed(numbers(number))
+        if number % 4 == 3:
+            running.kill_node_of(LETTERS[number // 4 % 4])
+    assert list(running.run.rows("d")["n"].to_pylist()) == rows_without_failure(40)
+
+
+def test_a_driver_that_starts_again_starts_from_the_checkpoint(tmp_path: Path) -> None:
+    segments = refined("", {"a": 0.4, "b": 0.4, "c": 0.2, "d": 0.1})
+    running = Running(segments, {}, every=8, directory=tmp_path)
+    for number in range(15):
+        running.run.feed(numbers(number))
+    again = Running(segments, {}, every=8, directory=tmp_path)
+    restored = {str(one.fields["partition"])[0]: one.fields["batch"] for one in again.seen if one.kind == "restored"}
+    assert restored == dict.fromkeys(LETTERS, 7)
+    for number in range(15, 20):
+        again.run.feed(numbers(number))
+    assert list(again.run.rows("d")["n"].to_pylist()) == rows_without_failure(20)

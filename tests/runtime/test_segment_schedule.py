@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.ids import BatchId, Epoch, PartitionId, SegmentId
+import math
+from dataclasses import replace
+
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId, SegmentId
 from holdfast.recovery.checkpoints import Checkpoints, SavedSnapshot
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.executed_plan import SegmentInterval
@@ -13,7 +16,7 @@ from holdfast.runtime.coordinator.marking import BatchMarks, spread
 from holdfast.runtime.coordinator.pacing import CycleSettings, Mark
 from holdfast.runtime.coordinator.segment_schedule import SegmentSchedule, by_segment
 from holdfast.runtime.io.batch_log import BatchLog
-from holdfast.runtime.io.logged_marks import LoggedMark
+from holdfast.runtime.io.logged_marks import LoggedMark, mark_fields, marks_of
 from holdfast.runtime.program import Program
 from holdfast.storage.memory import MemoryStorage
 from runtime.test_coordinator import EXAMPLE
@@ -128,3 +131,41 @@ def test_seconds_count_before_batches_in_who_is_slowest() -> None:
     assert at_five == {FAST: LoggedMark(durable=False)}
     assert schedule.next_marks(BatchId(6), 10.0, lambda name: nothing, ()) == {ALL_PARTITIONS: LoggedMark(durable=True)}
     assert partition("jams").operator == SLOW
+
+
+def test_an_interval_is_cut_into_steps_at_which_some_operators_save() -> None:
+    multiples = {OperatorId("locations"): 4, OperatorId("speeds"): 2}
+    segments = replace(segments_of(TOPOLOGY, []), multiples=multiples)
+    settings = CycleSettings(checkpoint_batches=8, checkpoint_seconds=math.inf, durable_every=2)
+    schedule = SegmentSchedule(settings, segments, 0.0)
+    found: dict[int, tuple[bool, int, list[str]]] = {}
+    last = BatchId(-1)
+    for number in range(24):
+        marks = schedule.next_marks(BatchId(number), 0.0, lambda name, at=last: at, ())
+        again = marks_of({"marks": mark_fields(marks)})
+        assert again == marks, "a record keeps the step"
+        mark = schedule.marked(BatchId(number), again, 0.0)
+        for logged in marks.values():
+            found[number] = logged.durable, logged.step, [] if mark is None else sorted(mark.between)
+            last = last if logged.step else BatchId(number)
+    steps = {1: (1, ["locations"]), 3: (2, ["locations", "speeds"]), 5: (3, ["locations"])}
+    assert found == {start + number: (False, *one) for start in (0, 8, 16) for number, one in steps.items()} | {
+        7: (True, 0, []),
+        15: (False, 0, []),
+        23: (True, 0, []),
+    }
+
+
+def test_steps_by_time_and_a_mark_of_all_that_begins_the_interval_anew() -> None:
+    segments = replace(segments_of(TOPOLOGY, []), multiples={OperatorId("locations"): 2})
+    schedule = SegmentSchedule(CycleSettings(checkpoint_batches=1000, checkpoint_seconds=10.0), segments, 0.0)
+
+    def due(number: int, now: float) -> int | None:
+        marks = schedule.next_marks(BatchId(number), now, lambda name: BatchId(-1), ())
+        schedule.marked(BatchId(number), marks, now)
+        return next((mark.step for mark in marks.values()), None)
+
+    assert [due(number, now) for number, now in enumerate((4.0, 5.0, 9.0, 10.0))] == [None, 1, None, 0]
+    assert due(4, 15.0) == 1
+    schedule.marked(BatchId(5), {ALL_PARTITIONS: LoggedMark(durable=True)}, 16.0)
+    assert [due(number, now) for number, now in ((6, 20.0), (7, 21.0), (8, 26.0))] == [None, 1, 0]

@@ -25,7 +25,7 @@ from holdfast.simulation.recovery.scene import (
     moves_for_load,
     replans,
 )
-from holdfast.simulation.recovery.segment_scene import has_segments
+from holdfast.simulation.recovery.segment_scene import has_segments, is_refined
 from holdfast.simulation.recovery.world import has_agents, loses_files, reads_in_place
 from simulation.branch_bugs import BRANCH_BUGS
 from simulation.bugs import AGENT_BUGS, BUGS, Bug
@@ -34,6 +34,7 @@ from simulation.detection_bugs import DETECTION_BUGS
 from simulation.fence_bugs import FENCE_BUGS
 from simulation.file_bugs import FILE_BUGS, RETENTION_BUGS
 from simulation.fragment_bugs import FRAGMENT_BUGS
+from simulation.intermediate_bugs import INTERMEDIATE_BUGS
 from simulation.mark_bugs import MARK_BUGS
 from simulation.parking_bugs import PARKING_BUGS
 from simulation.plan_bugs import PLAN_BUGS
@@ -84,6 +85,7 @@ PLANTED = (
     *(Planted(bug, replans) for bug in REPLAN_BUGS),
     *(Planted(bug, has_late_sinks) for bug in PUBLISHING_BUGS),
     *(Planted(bug, has_segments) for bug in SEGMENT_BUGS),
+    *(Planted(bug, is_refined) for bug in INTERMEDIATE_BUGS),
     *(Planted(bug, changes_plans) for bug in PLAN_BUGS),
     *(Planted(bug, has_branches) for bug in BRANCH_BUGS),
     *(Planted(bug, freezes_at_fences) for bug in FENCE_BUGS),

@@ -97,6 +97,13 @@ def test_seeds_that_found_a_fault_once_find_it_no_more(seed: int) -> None:
     assert simulate_recovery(seed).violation is None
 
 
+@pytest.mark.parametrize("seed", [111, 303])
+def test_partitions_start_from_intermediate_snapshots_in_some_seeds(seed: int) -> None:
+    outcome = simulate_recovery(seed)
+    assert outcome.violation is None
+    assert outcome.ahead > 0
+
+
 def test_a_seed_gives_one_run() -> None:
     first, second = simulate_recovery(7, record=True), simulate_recovery(7, record=True)
     assert without_tokens(first.journal) == without_tokens(second.journal)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from holdfast import Application
 from holdfast.cli.plan_segments import describe
 from holdfast.errors import BadInput, NoPlan
 from holdfast.ids import OperatorId, PartitionId
@@ -23,7 +24,9 @@ from holdfast.planning.segments.model import model_of
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.profile_records import ProfileRecords
 from holdfast.runtime.coordinator.promises import PromiseWatch
+from holdfast.runtime.program import Program
 from holdfast.spark.planned import NEVER, plan_for_run
+from holdfast.spark.planned_segments import planned_segments, segment_lines
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.spark.start import Watch, _Relay
 from holdfast.storage.memory import MemoryStorage
@@ -181,9 +184,65 @@ def test_a_plan_of_segments_only_is_executed_and_the_rest_is_as_set(tmp_path: Pa
     refined = plan_for_run(file, topology, None)
     assert refined is not None
     assert not refined.segments.segments.many
-    assert refined.interval == pytest.approx(min(seconds.values()))
-    if max(seconds.values()) > 1.01 * min(seconds.values()):
-        assert any("frequencies within a segment are not executed" in line for line in refined.lines)
+    assert refined.interval == pytest.approx(max(seconds.values())), "of the least frequent one"
+
+
+def test_frequencies_within_a_segment_become_multiples_of_its_checkpoints(tmp_path: Path) -> None:
+    topology, file = chain(), tmp_path / "segments.json"
+    document: dict[str, object] = {"anchors": ["s"], "frequency": {"s": 0.4, "a": 0.2, "b": 0.1}}
+    file.write_text(json.dumps({**document, "topology": made_for(topology)}))
+    plan = plan_for_run(file, topology, None)
+    assert plan is not None
+    assert plan.interval == pytest.approx(10)
+    assert plan.segments.segments.multiples == {"s": 4, "a": 2}
+    assert plan.event()["not_executed"] == []
+    by_hand = plan.executed_segments({"spark.holdfast.checkpoint.seconds": "5"})
+    assert by_hand.segments.multiples == {}, "what a user has set holds for all operators"
+    file.write_text(json.dumps({**document, "anchors": ["s", "b"], "topology": None}))
+    several = plan_for_run(file, topology, None)
+    assert several is not None
+    assert several.segments.segments.multiples == {"s": 2}
+    assert [
+        (one["segment"], one["interval_seconds"], one.get("multiples")) for one in several.segments.described()
+    ] == [
+        ("s", pytest.approx(5), {"s": 2}),
+        ("b", pytest.approx(10), None),
+    ]
+    file.write_text(json.dumps({"anchors": ["s"], "frequency": {"s": 0.25, "a": 0.1, "b": 0.1}, "topology": None}))
+    odd = plan_for_run(file, topology, None)
+    assert odd is not None
+    assert odd.segments.segments.multiples == {"s": 2}
+    assert odd.event()["not_executed"] == [
+        "s is planned to save 2.5 times as often as its segment's checkpoint moves, and saves 2 times"
+    ]
+
+
+def test_lines_of_a_start_name_multiples_and_segments_that_do_not_recover_alone() -> None:
+    app = Application("noisy")
+    stream = app.source("s", schema={"n": "int64"})
+    for name, sure in (("a", True), ("b", False), ("c", True)):
+        stream = stream.apply(
+            lambda state, inputs, watermark: (state, inputs[0]),
+            schema={"n": "int64"},
+            state={"n": "int64"},
+            id=name,
+            deterministic=sure,
+        )
+    stream.output()
+    program = Program(app)
+    found = planned_segments(program.topology, ["c"], {"s": 1.0, "a": 2.0, "b": 4.0, "c": 4.0})
+    assert segment_lines(found.segments, program) == [
+        "2 segments checkpoint at intervals of their own",
+        "as often as their segment's checkpoint moves, operators save: a 2 times, s 4 times",
+        "segments after b do not recover alone, and the plan's recovery times do not hold for them: they roll back "
+        "with what is not deterministic; declare it deterministic=True where it is, or plan without anchors after it",
+    ]
+    one = planned_segments(program.topology, [], {"s": 1.0, "a": 1.0, "b": 1.0, "c": 2.0})
+    assert segment_lines(one.segments, program) == [
+        "as often as their segment's checkpoint moves, operators save: a 2 times, s 2 times",
+        "b save only when their segment's checkpoint moves: what is not deterministic, or comes after it, starts from "
+        "there",
+    ]
 
 
 def test_a_plan_of_backups_only_is_executed_for_its_own_topology(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import CheckFailed
-from holdfast.ids import BatchId, Epoch, PartitionId, SegmentId
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId, SegmentId
+from holdfast.recovery.intermediate import IntermediateMarks, kept_between
 from holdfast.recovery.recovery_line import Line
 from holdfast.recovery.segments import ONE_SEGMENT, MarkedSegments, Segments
 
@@ -112,6 +113,8 @@ class Checkpoints:
         """Which partitions move their checkpoints together while all is well."""
         self._marked: dict[BatchId, frozenset[SegmentId]] = {}
         """The segments of each open mark that is not of all of them."""
+        self.between = IntermediateMarks()
+        """Where operators save between two checkpoints of their segments."""
 
     @property
     def global_batch(self) -> BatchId:
@@ -167,10 +170,30 @@ class Checkpoints:
         """The open marks that are those of every segment."""
         return [mark for mark in self.marks if mark not in self._marked]
 
+    def mark_between(self, batch: BatchId, operators: Iterable[OperatorId]) -> None:
+        """Say that operators save at a batch, and that no checkpoint moves by it."""
+        named = frozenset(operators)
+        if behind := {p.operator for p, at in self.line.items() if p.operator in named and at < batch}:
+            self.between.open[batch] = self.between.open.get(batch, frozenset()) | behind
+
+    def close_between(self, batch: BatchId) -> frozenset[OperatorId]:
+        """Return the operators of an intermediate mark, of which all partitions have saved there, and close it."""
+        mine = [p for p in self._partitions if self.between.concerns(p, batch)]
+        if not mine or any(self.at(p, batch) is None for p in mine):
+            return frozenset()
+        return self.between.open.pop(batch)
+
+    def snapshots(self, partition: PartitionId) -> list[SavedSnapshot]:
+        """Return all snapshots of a partition."""
+        return [*self._snapshots[partition].values()]
+
     def open_marks(self, segment: SegmentId) -> list[BatchId]:
-        """Return the marks to which the checkpoint of a segment may still move."""
+        """Return the marks to which the checkpoint of a segment may still move, and its intermediate ones."""
         mine = [p for p in self._partitions if self.segments.of(p) == segment]
-        return [mark for mark in self.marks if any(self.lacks(p, mark) for p in mine)]
+        between = sorted({batch for p in mine for batch in self.between.of(p)}) if self.between.open else []
+        if not self.segments.many:
+            return self.marks + between
+        return [mark for mark in self.marks if any(self.lacks(p, mark) for p in mine)] + between
 
     def give_up(self, batch: BatchId, segment: SegmentId | None = None) -> None:
         """Give up a mark that will never be a checkpoint: a partition's state at it is lost.
@@ -194,6 +217,7 @@ class Checkpoints:
         """
         for mark in [*self._marked]:
             self.give_up(mark)
+        self.between.open.clear()
         self.segments = segments
         return self.sweep()
 
@@ -338,6 +362,7 @@ class Checkpoints:
         there are several segments, it follows when the last of them has a durable mark: others may be past it.
         """
         self.line.update(moving)
+        self.between.trim(self.line)
         if self.segments.many:
             return self._move_segments({} if published is None else published)
         level = len(set(self.line.values())) == 1
@@ -399,19 +424,27 @@ class Checkpoints:
             self.durable_line, self.line_before = self.line_before, None
         self.line = dict(self.durable_line)
         self.marks, self._marked = [], {}
+        self.between = IntermediateMarks()
         self._durable_marks = set(self.durable_line.values())
         return {partition: self.forget_after(partition, at) for partition, at in self.line.items()}
 
     def sweep(self) -> dict[PartitionId, list[SavedSnapshot]]:
         """Drop what nobody needs any more, and return it.
 
-        Needed are the lines, what a partition's checkpoint may still move to, and every partition's last snapshot.
+        Needed are the lines, what a partition's checkpoint may still move to, and every partition's last snapshot;
+        where operators save at multiples, also what others of the segment may have it start from (`intermediate`).
         """
         gone = {}
+        lasts = self._last_by_segment() if self.segments.multiples else {}
         for partition, snapshots in self._snapshots.items():
             needed_at = {*self._kept(partition), *(mark for mark in self.marks if mark > self.line[partition])}
             if self.segments.many:
                 needed_at |= self._durable_marks & set(self.marks)  # others have not come to it yet
+            if lasts:
+                held = (batch for batch, _ in snapshots)
+                needed_at |= kept_between(held, self.line[partition], lasts[self.segments.of(partition)])
+            if partition in self.between.started:
+                needed_at.add(self.between.started[partition])
             needed: set[tuple[BatchId, Epoch]] = set()
             last = self.last(partition)
             for snapshot in snapshots.values():
@@ -419,6 +452,15 @@ class Checkpoints:
                     needed |= {one.id for one in self.chain(partition, snapshot)}
             gone[partition] = [snapshots.pop(key) for key in [key for key in snapshots if key not in needed]]
         return gone
+
+    def _last_by_segment(self) -> dict[SegmentId, set[BatchId]]:
+        """Return the batches of the last snapshots of partitions, by their segments."""
+        found: dict[SegmentId, set[BatchId]] = {}
+        for partition in self._partitions:
+            batches = found.setdefault(self.segments.of(partition), set())
+            if (last := self.last(partition)) is not None:
+                batches.add(last.batch)
+        return found
 
     def _kept(self, partition: PartitionId) -> set[BatchId]:
         """The batches of a partition's checkpoints that a recovery may start from."""

@@ -297,6 +297,10 @@ class ClusterState:
             and self.checkpoints.lacks(partition, mark)
             and not self.checkpoints.has(partition, mark)
         ]
+        if self.checkpoints.between.open:
+            between = self.checkpoints.between.of(partition)
+            wanted = [one for one in between if one >= max(mine.first_mark, mine.start.batch)]
+            found = sorted({*found, *(one for one in wanted if self.checkpoints.at(partition, one) is None)})
         own = mine.own_mark
         if own is not None and self.checkpoints.outbox_from(partition, own) is None and self.with_outbox(partition):
             found = sorted({*found, own})  # also where it saved there before outboxes were part of it

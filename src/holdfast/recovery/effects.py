@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from holdfast.ids import BatchId, Epoch, NodeId, PartitionId, SegmentId
+from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId, SegmentId
 from holdfast.recovery.checkpoints import SavedSnapshot
 from holdfast.recovery.cluster_state import ParkedQuery
 from holdfast.recovery.executed_plan import ExecutedPlan
@@ -75,6 +75,14 @@ class GlobalCheckpoint:
     """Partitions that wait, and whose checkpoint stays where it is; none: the checkpoint is global."""
     segments: tuple[SegmentId, ...] = ()
     """The segments whose checkpoint moved, where there are several."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntermediateSnapshots:
+    """Operators have saved between two checkpoints of their segment: for those who watch."""
+
+    batch: BatchId
+    operators: tuple[OperatorId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +284,7 @@ Effect: TypeAlias = (
     | Keep
     | RequestNodes
     | GlobalCheckpoint
+    | IntermediateSnapshots
     | Forget
     | Changed
     | Parked

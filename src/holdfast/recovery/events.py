@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import SavedSnapshot
 from holdfast.recovery.cluster_state import ParkedQuery
 from holdfast.recovery.executed_plan import ExecutedPlan
@@ -81,6 +81,8 @@ class CheckpointMarked:
     durable: bool
     segments: MarkedSegments = None
     """Whose partitions; None: all."""
+    between: frozenset[OperatorId] = frozenset()
+    """Operators that save there, too, between two checkpoints of their segments (`intermediate`)."""
 
 
 @dataclass(frozen=True, slots=True)

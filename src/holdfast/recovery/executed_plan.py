@@ -69,6 +69,7 @@ class ExecutedPlan:
             "origin": self.origin,
             "segments": {str(operator): str(name) for operator, name in self.segments.operators.items()},
             "anchors": sorted(self.segments.anchors),
+            "multiples": {str(operator): multiple for operator, multiple in self.segments.multiples.items()},
             "backups": sorted(map(str, self.backups)),
             "intervals": [
                 [one.segment, one.batches, None if math.isinf(one.seconds) else one.seconds] for one in self.intervals
@@ -83,6 +84,7 @@ class ExecutedPlan:
             Segments(
                 {OperatorId(operator): SegmentId(name) for operator, name in fields["segments"].items()},
                 frozenset(map(OperatorId, fields["anchors"])),
+                {OperatorId(operator): int(multiple) for operator, multiple in fields.get("multiples", {}).items()},
             ),
             frozenset(map(PartitionId.parse, fields["backups"])),
             tuple(
@@ -98,7 +100,8 @@ class ExecutedPlan:
         """Whether it is a plan for these operators and partitions."""
         operators = {p.operator for p in graph.order}
         named = set(self.segments.operators)
-        return (not named or named == operators) and self.backups <= set(graph.order)
+        known = (not named or named == operators) and self.segments.multiples.keys() <= operators
+        return known and self.backups <= set(graph.order)
 
 
 @dataclass(slots=True)

@@ -38,6 +38,7 @@ from holdfast.recovery.effects import (
     Fence,
     Forget,
     GlobalCheckpoint,
+    IntermediateSnapshots,
     Keep,
     KeptNoMore,
     LeaveOut,
@@ -74,10 +75,11 @@ from holdfast.recovery.events import (
     TentativeChosen,
     Timer,
 )
+from holdfast.recovery.intermediate import latest_start, may_be_ahead
 from holdfast.recovery.quarantine import Quarantined, without_old
 from holdfast.recovery.recovery_line import Line, set_that_moves
 from holdfast.recovery.regeneration import beyond_repair, returned, to_drop
-from holdfast.recovery.rollback import partitions_to_roll_back
+from holdfast.recovery.rollback import partitions_to_roll_back, starts_again
 from holdfast.recovery.states import AT_WORK_STATES, LIVE_STATES, PLACED_STATES, Cause, PartitionState
 from holdfast.recovery.strategy import RecoveryStrategy
 from holdfast.wording import counted
@@ -214,14 +216,21 @@ class RecoveryMachine:
         )
 
     def _marked(self, event: CheckpointMarked) -> None:
-        self.state.checkpoints.mark(event.batch, durable=event.durable, segments=event.segments)
-        for p, mine in self.state.partitions.items():
-            if mine.frontier <= event.batch and self.state.checkpoints.concerns(p, event.batch):
-                mine.first_mark = min(mine.first_mark, event.batch)
+        if event.segments is None or event.segments:
+            self.state.checkpoints.mark(event.batch, durable=event.durable, segments=event.segments)
+            for p, mine in self.state.partitions.items():
+                if mine.frontier <= event.batch and self.state.checkpoints.concerns(p, event.batch):
+                    mine.first_mark = min(mine.first_mark, event.batch)
+        if event.between and not self.state.recovering and self.state.plan.next is None:
+            # Not in a recovery: there live partitions save outboxes too, at every mark.
+            order = self.state.graph.order
+            sure = {p.operator for p in order if p.operator in event.between and may_be_ahead(self.state, p)}
+            self.state.checkpoints.mark_between(event.batch, sure)
 
     def _mark_given_up(self, event: CheckpointGivenUp) -> None:
         """Give up a mark, and those before it that a partition does not save at because of a later one."""
         checkpoints = self.state.checkpoints
+        checkpoints.between.open.pop(event.batch, None)
         if event.partition is not None and self.state.partitions[event.partition].own_mark == event.batch:
             self.state.partitions[event.partition].own_mark = None
             if event.batch not in checkpoints.marks:
@@ -244,17 +253,26 @@ class RecoveryMachine:
         if event.snapshot in self.state.partitions[event.partition].gone:
             return  # said again, and its batch may be marked again: it will be saved anew, under another name
         marks = [mark for mark in checkpoints.marks if checkpoints.concerns(event.partition, mark)]
+        marks += checkpoints.between.of(event.partition)
         if event.snapshot.batch in (*marks, self.state.partitions[event.partition].own_mark):
             needed = self._needed_from(event.partition, event.snapshot.batch)
             found = checkpoints.stored(event.partition, event.snapshot, needed)
             if found is None or found != event.snapshot:
                 self._forget(event.partition, [] if found is None else [found])
+                self._close_between(event.snapshot.batch)
                 self._advance_checkpoint()
                 if self.state.recovering:
                     self._give_up_marks()
                 return
         if not checkpoints.knows(event.partition, event.snapshot):  # said twice, it may be part of a checkpoint
             self._forget(event.partition, [event.snapshot])
+
+    def _close_between(self, batch: BatchId) -> None:
+        """Where an intermediate mark is saved by all, senders start from it: older such snapshots may go."""
+        if operators := self.state.checkpoints.close_between(batch):
+            self._effects.append(IntermediateSnapshots(batch, tuple(sorted(operators))))
+            for p, snapshots in self.state.checkpoints.sweep().items():
+                self._forget(p, snapshots)
 
     def _needed_from(self, partition: PartitionId, batch: BatchId) -> BatchId | None:
         """Return the first batch up to this one whose output a snapshot at it has to hold, if there is one.
@@ -380,8 +398,11 @@ class RecoveryMachine:
                 self.state.checkpoints.line,
                 frozenset(self.state.in_state(LIVE_STATES)),
                 self.state.dropped,
+                *([self._start_at] if self.state.segments.multiples else []),
             )
             self._roll_back([p for p in self.state.graph.order if p in back])
+            if self.state.segments.multiples:
+                self._set_lost_starts()  # senders that stayed have kept what these need, and perhaps no more
             if len(promoted) == len(partitions) and not back and not self.state.recovering:
                 self._copies.drop_useless()
                 return  # copies have taken over where the lost ones stood: nothing is to be recovered
@@ -424,8 +445,7 @@ class RecoveryMachine:
             self._forget(p, snapshots)
         self.state.dropped.clear()  # everybody starts from one batch: all is made again
         self._roll_back(self.state.in_state(PLACED_STATES))
-        for p in self.state.lost:
-            self._set_start(p)
+        self._set_lost_starts()
         if self.state.settings.strategy is not RecoveryStrategy.SOURCE_REPLAY:
             self._keep_everything()
         self.state.recovering = True
@@ -436,12 +456,13 @@ class RecoveryMachine:
             return
         self._copies.drop_all(partitions, "its primary rolls back")
         line = self.state.checkpoints.line
-        self._effects.append(RollBack(tuple(partitions), min(line[p] for p in partitions)))
+        starts = self._starts_again(partitions)
+        self._effects.append(RollBack(tuple(partitions), min(starts.get(p, line[p]) for p in partitions)))
         for p in partitions:
             if not self.state.graph.deterministic(p):
                 self._forget(p, self.state.checkpoints.forget_after(p, line[p]))
             self._turn(p, Cause.ROLLED_BACK)
-            self._set_start(p, at_line=True)
+            self._set_start(p, at=starts.get(p, line[p]))
 
     def _keep_everything(self) -> None:
         if not self.state.buffering:
@@ -470,9 +491,10 @@ class RecoveryMachine:
                 self._keep_everything()
         placement = assignment.placement
         self._effects.append(Place(tuple(placement.items()), assignment.queries, assignment.priority, assignment.left))
+        starts = self._starts_again()
         for p in self.state.graph.order:
             if p in placement:
-                self._set_start(p)
+                self._set_start(p, at=starts.get(p))
                 self._turn(p, Cause.PLACED, node=placement[p])
         self._copies.tend()
 
@@ -519,10 +541,31 @@ class RecoveryMachine:
             return last
         return checkpoints.at(partition, at)
 
-    def _set_start(self, partition: PartitionId, *, at_line: bool = False) -> None:
+    def _start_at(self, partition: PartitionId, starts: Line) -> BatchId:
+        """Return where a partition starts again, given where its consumers do: as late as serves them."""
+        checkpoints = self.state.checkpoints
+        at_line = checkpoints.at(partition, checkpoints.line[partition])
+        lost = self.state.partitions[partition].state is PartitionState.LOST
+        otherwise = self._start_of(partition) if lost else at_line
+        return batch_of(latest_start(self.state, partition, otherwise, starts))
+
+    def _starts_again(self, partitions: Iterable[PartitionId] = ()) -> dict[PartitionId, BatchId]:
+        """Return where lost partitions and these start, where they may start later than their checkpoints."""
+        if not self.state.segments.multiples:
+            return {}
+        return starts_again(self.state.graph, {*self.state.lost, *partitions}, self._start_at)
+
+    def _set_lost_starts(self) -> None:
+        """Let lost partitions start from what is there now."""
+        found = self._starts_again()
+        for p in self.state.lost:
+            self._set_start(p, at=found.get(p))
+
+    def _set_start(self, partition: PartitionId, *, at: BatchId | None = None) -> None:
+        """Let a partition start again: from its snapshot at a batch; none given: as a lost one."""
         checkpoints, mine = self.state.checkpoints, self.state.partitions[partition]
+        snapshot = self._start_of(partition) if at is None else checkpoints.at(partition, at)
         at = checkpoints.line[partition]
-        snapshot = checkpoints.at(partition, at) if at_line else self._start_of(partition)
         if snapshot is None and at != NOTHING:
             raise CheckFailed(
                 f"{partition} has no snapshot at batch {at}",
@@ -530,6 +573,8 @@ class RecoveryMachine:
                 remedy="this is a fault of ours: report it",
             )
         mine.begin(self.state.epoch, snapshot, () if snapshot is None else checkpoints.chain(partition, snapshot))
+        if self.state.segments.multiples:
+            checkpoints.between.started[partition] = mine.start.batch
         if not self.state.graph.deterministic(partition):
             mine.acknowledged = mine.frontier  # the batches after it may come out differently
             self._forget(partition, checkpoints.forget_after(partition, mine.start.batch))
@@ -560,8 +605,7 @@ class RecoveryMachine:
         gone = checkpoints.move(found, published)
         # A decision is needed for as long as its partition may process the batch again.
         self.state.quarantined = without_old(self.state.quarantined, min(checkpoints.oldest_line.values()))
-        for p in self.state.lost:
-            self._set_start(p)
+        self._set_lost_starts()
         moved = {self.state.segments.of(p) for p in found}
         waiting = tuple(
             p for p in self.state.graph.order if checkpoints.line[p] < mark and self.state.segments.of(p) in moved
@@ -759,6 +803,7 @@ class RecoveryMachine:
 
     def _new_epoch(self, why: str) -> None:
         self.state.epoch = self.state.epoch.next
+        self.state.checkpoints.between.open.clear()  # what some have saved there stays
         self._effects.append(Fence(self.state.epoch, why))
 
     def _turn(self, partition: PartitionId, cause: Cause, node: NodeId | None = None) -> None:

@@ -4,15 +4,21 @@ A partition that starts again from a batch needs its inputs after it. A sender w
 whose outbox has not must roll back to a checkpoint itself and regenerate them, and so on, up to senders that kept them,
 at worst to the sources' log. A nondeterministic partition may regenerate other batches than it sent before, so
 everything downstream of it rolls back too.
+
+Partitions roll back to their checkpoints, or to later snapshots that serve their consumers as well (`intermediate`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import TypeAlias
 
 from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.recovery_line import Line
+
+StartAt: TypeAlias = Callable[[PartitionId, Mapping[PartitionId, BatchId]], BatchId]
+"""The batch that a partition would start from, given those of its consumers that start again."""
 
 
 def partitions_to_roll_back(
@@ -23,6 +29,7 @@ def partitions_to_roll_back(
     line: Line,
     live: Collection[PartitionId],
     dropped: Collection[PartitionId] = (),
+    start_at: StartAt | None = None,
 ) -> set[PartitionId]:
     """Return the placed partitions that must roll back to a checkpoint.
 
@@ -31,22 +38,34 @@ def partitions_to_roll_back(
     checkpoint, which the recovery line has. For `dropped` ones no sender rolls back: regenerators run beside it.
     A partition that is being restored may have advanced in a cycle that was never reported: where it has received
     blocks that will be regenerated differently, it starts again as well.
+
+    With `start_at`, where operators have snapshots that are later than their checkpoints, it decides where lost and
+    rolled-back partitions start. That depends on where their consumers start, so each one more that rolls back may
+    take the starts of its senders further back; one that is being restored may have started too late for it.
     """
     back: set[PartitionId] = set()
-    starts = {**lost, **restoring}
-    waiting = list(starts)
-    while waiting:
-        partition = waiting.pop()
-        needed = BatchId(starts[partition] + 1)
-        for sender in graph.senders(partition):
-            if partition not in dropped and sender in live and sender not in starts and kept_from(sender) > needed:
-                back.add(sender)
-                starts[sender] = line[sender]
-                waiting.append(sender)
-        if not graph.deterministic(partition) and (partition in lost or partition in back):
-            for consumer in graph.consumers(partition):
-                if (consumer in live or consumer in restoring) and consumer not in back:
-                    back.add(consumer)
-                    starts[consumer] = line[consumer]
-                    waiting.append(consumer)
-    return back
+    while True:
+        starts = starts_again(graph, {*lost, *back}, start_at or (lambda p, _: lost.get(p, line[p])))
+        starts |= {p: at for p, at in restoring.items() if p not in back}
+        more: set[PartitionId] = set()
+        for partition, at in starts.items():
+            for sender in graph.senders(partition) if partition not in dropped else ():
+                placed = sender in live or (start_at is not None and sender in restoring)
+                if placed and sender not in lost and sender not in back and kept_from(sender) > at + 1:
+                    more.add(sender)
+            if not graph.deterministic(partition) and (partition in lost or partition in back):
+                more.update(one for one in graph.consumers(partition) if one in live or one in restoring)
+        if more <= back:
+            return back
+        back |= more
+
+
+def starts_again(
+    graph: PartitionGraph, partitions: Collection[PartitionId], start_at: StartAt
+) -> dict[PartitionId, BatchId]:
+    """Return where partitions start that start again: consumers first, as their senders have to serve them."""
+    starts: dict[PartitionId, BatchId] = {}
+    for partition in reversed(graph.order):
+        if partition in partitions:
+            starts[partition] = start_at(partition, starts)
+    return starts

@@ -11,10 +11,13 @@ policies on edges:
 
 What a sender sent after its last checkpoint is the *unstored tail*: if the sender is lost as well, it makes these
 blocks again. A durable mark is one batch for all segments: the durable line stays one batch.
+
+Within a segment operators may save more often than its checkpoint moves, by whole multiples (`intermediate`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -39,6 +42,8 @@ class Segments:
     """The segment of every operator; none: one segment has them all."""
     anchors: frozenset[OperatorId] = frozenset()
     """Operators whose inputs are kept back to their checkpoints; sources read the log, and need not be named."""
+    multiples: Mapping[OperatorId, int] = field(default_factory=dict)
+    """How many times as often as their segment's checkpoint moves operators save; those not named: once."""
 
     many: bool = field(init=False, compare=False)
     """Whether there are several."""
@@ -50,6 +55,20 @@ class Segments:
     def names(self) -> tuple[SegmentId, ...]:
         """All segments."""
         return tuple(sorted(set(self.operators.values()))) if self.many else (ALL_PARTITIONS,)
+
+    def steps(self, segment: SegmentId) -> int:
+        """Return into how many steps the interval of a segment is cut, so that every operator saves at some of them."""
+        mine = (m for one, m in self.multiples.items() if not self.many or self.operators[one] == segment)
+        return math.lcm(*mine)
+
+    def saving_at(self, segment: SegmentId, step: int) -> frozenset[OperatorId]:
+        """Return the operators of a segment that save at a step between two of its checkpoints."""
+        steps = self.steps(segment)
+        return frozenset(
+            one
+            for one, multiple in self.multiples.items()
+            if (not self.many or self.operators[one] == segment) and step * multiple % steps == 0
+        )
 
     def of(self, partition: PartitionId) -> SegmentId:
         """Return the segment of a partition."""

@@ -91,7 +91,10 @@ class RunPlan:
     def executed_segments(self, given: Mapping[str, str]) -> PlannedSegments:
         """Return the segments that a run executes; an interval that somebody has set is that of all of them."""
         by_hand = {f"{PREFIX}checkpoint.seconds", f"{PREFIX}checkpoint.batches"} & set(given)
-        return replace(self.segments, intervals=(), shortest=math.inf) if by_hand else self.segments
+        if not by_hand:
+            return self.segments
+        plain = replace(self.segments.segments, multiples={})
+        return replace(self.segments, segments=plain, intervals=(), shortest=math.inf)
 
     def replanning(
         self, settings: Settings, given: Mapping[str, str], submit: Callable[[Callable[[], Planned]], Future[Planned]]

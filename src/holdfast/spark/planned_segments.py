@@ -1,14 +1,15 @@
 """Segments of a plan, as a run executes them: who checkpoints together and how often. Runs on the driver, at a start.
 
 A joint plan and a plan of `holdfast plan segments` say the same in two formats: anchors, and how often each operator
-checkpoints. A segment has one interval: where a refined plan gives its operators several, the shortest holds.
+checkpoints. A segment's checkpoint moves at the interval of its least frequent operator. Where a refined plan gives
+others shorter ones, they save at a whole multiple of that frequency (`recovery.intermediate`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.errors import BadInput
@@ -31,7 +32,7 @@ class PlannedSegments:
     intervals: tuple[SegmentInterval, ...] = ()
     """Of every segment, where there are several."""
     shortest: float = math.inf
-    """Seconds."""
+    """Seconds between the checkpoints of the segment that takes most."""
     lines: tuple[str, ...] = ()
     """For people: what is executed otherwise than planned."""
 
@@ -47,27 +48,34 @@ class PlannedSegments:
                 "operators": operators,
                 "anchors": [one for one in operators if one in self.segments.anchors],
                 "interval_seconds": seconds.get(SegmentId(name), self.shortest),
+                **self._multiples(operators),
             }
             for name, operators in members.items()
             if self.segments.many and not math.isinf(self.shortest)
         ]
 
+    def _multiples(self, operators: Iterable[str]) -> dict[str, Any]:
+        found = {one: self.segments.multiples[OperatorId(one)] for one in operators if one in self.segments.multiples}
+        return {"multiples": found} if found else {}
+
 
 def planned_segments(topology: Topology, anchors: Iterable[str], seconds: Mapping[str, float]) -> PlannedSegments:
     """Return the segments that anchors make, with the interval of each; `seconds`: that of every operator."""
     segments = segments_of(topology, anchors)
-    found: dict[str, list[float]] = {}
+    found: dict[str, float] = {}
     for operator, name in segments.operators.items():
-        found.setdefault(name, []).append(float(seconds[operator]))
-    several = [name for name, given in found.items() if not math.isclose(min(given), max(given), rel_tol=1e-6)]
-    lines = []
-    if several:
-        lines.append(
-            f"frequencies within a segment are not executed: all operators of {', '.join(sorted(several))} checkpoint "
-            "at the shortest of their intervals"
-        )
-    intervals = tuple(SegmentInterval(name, NEVER, min(found[name])) for name in segments.names if segments.many)
-    return PlannedSegments(segments, intervals, min(map(min, found.values())), tuple(lines))
+        found[name] = max(found.get(name, 0.0), float(seconds[operator]))
+    wanted = {operator: found[name] / float(seconds[operator]) for operator, name in segments.operators.items()}
+    multiples = {operator: round(times) for operator, times in wanted.items() if round(times) > 1}
+    lines = [
+        f"{operator} is planned to save {times:.3g} times as often as its segment's checkpoint moves, and saves "
+        f"{multiples.get(operator, 1)} times"
+        for operator, times in sorted(wanted.items())
+        if abs(times - multiples.get(operator, 1)) > 1e-3 * times
+    ]
+    segments = replace(segments, multiples=multiples)
+    intervals = tuple(SegmentInterval(name, NEVER, found[name]) for name in segments.names if segments.many)
+    return PlannedSegments(segments, intervals, min(found.values()), tuple(lines))
 
 
 def read_segments(document: Mapping[str, Any], topology: Topology, where: str) -> PlannedSegments:
@@ -92,9 +100,19 @@ def read_segments(document: Mapping[str, Any], topology: Topology, where: str) -
 
 def segment_lines(segments: Segments, program: Program) -> list[str]:
     """Return lines for people about segments that a run executes."""
+    lines = []
+    sure = {name: many for name, many in segments.multiples.items() if program.operators[name].deterministic}
+    if sure:
+        times = ", ".join(f"{name} {many} times" for name, many in sorted(sure.items()))
+        lines.append(f"as often as their segment's checkpoint moves, operators save: {times}")
+    if others := sorted(set(segments.multiples) - set(sure)):
+        lines.append(
+            f"{', '.join(others)} save only when their segment's checkpoint moves: what is not deterministic, or comes "
+            "after it, starts from there"
+        )
     if not segments.many:
-        return []
-    lines = [f"{counted(len(segments.names), 'segment')} checkpoint at intervals of their own"]
+        return lines
+    lines.insert(0, f"{counted(len(segments.names), 'segment')} checkpoint at intervals of their own")
     nondeterministic = sorted(
         {
             str(one.source)
@@ -106,7 +124,8 @@ def segment_lines(segments: Segments, program: Program) -> list[str]:
     )
     if nondeterministic:
         lines.append(
-            f"segments after {', '.join(nondeterministic)} roll back with it: it is not deterministic, "
-            "so what it sent may come out differently"
+            f"segments after {', '.join(nondeterministic)} do not recover alone, and the plan's recovery times do not "
+            "hold for them: they roll back with what is not deterministic; declare it deterministic=True where it is, "
+            "or plan without anchors after it"
         )
     return lines

@@ -523,7 +523,9 @@ class Coordinator:
         """Derive what holds for every worker now. It lets sources read what is logged, and has the marks in it."""
         self._future.look()
         for mark in self._marks.take():
-            self.handle(CheckpointMarked(mark.batch, mark.durable, mark.segments))
+            self.handle(CheckpointMarked(mark.batch, mark.durable, mark.segments, mark.between))
+            if mark.segments == frozenset():
+                continue  # no checkpoint moves to it
             self.profiler.marked(self._clock(), mark.batch)
             if self._keeping is not None:
                 self._keeping.marked(self._clock(), mark.batch)

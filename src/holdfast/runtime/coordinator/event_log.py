@@ -20,6 +20,7 @@ from holdfast.recovery.effects import (
     Effect,
     Fence,
     GlobalCheckpoint,
+    IntermediateSnapshots,
     KeptNoMore,
     LeaveOut,
     NodesEvacuated,
@@ -201,6 +202,8 @@ def effect_fields(
                 tail = state.unstored_tail()
                 fields |= {"segments": list(segments), "unstored_batches": {name: tail[name] for name in sorted(tail)}}
             return [("checkpoint", fields)]
+        case IntermediateSnapshots(batch, operators):
+            return [("intermediate-snapshots", {"batch": batch, "operators": list(operators)})]
         case Parked(query, why):
             return [("parked", {"query": str(query), **why.written()})]
         case Resumed(query):
@@ -264,6 +267,7 @@ def plan_fields(plan: ExecutedPlan) -> dict[str, Any]:
         "number": plan.number,
         "segments": found["segments"],
         "anchors": found["anchors"],
+        **({"multiples": found["multiples"]} if found["multiples"] else {}),
         "backups": found["backups"],
         "intervals": intervals,
         **plan.about,

@@ -44,8 +44,8 @@ class BatchMarks:
         open_marks: dict[SegmentId, list[BatchId]] = {}
         last: dict[SegmentId, BatchId] = {}
         for name, members in segments.by_name(checkpoints.line).items():
-            known = checkpoints.open_marks(name) if segments.many else checkpoints.marks
-            found = (mark.batch for mark in self._found if mark.segments is None or name in mark.segments)
+            known = checkpoints.open_marks(name)
+            found = (mark.batch for mark in self._found if is_of(mark, name) or self._is_between(mark, name))
             open_marks[name] = [*known, *found]
             last[name] = max([*(checkpoints.line[p] for p in members), *open_marks[name]])
         # One at a time; during a recovery live partitions take further snapshots meanwhile.
@@ -69,8 +69,18 @@ class BatchMarks:
         found, self._found = self._found, []
         new = [mark for mark in found if mark.batch > self._checkpoint]
         names = self._state.segments.names
-        mine = {name: [mark for mark in new if mark.segments is None or name in mark.segments] for name in names}
-        return by_segment(mine, lambda marks: spread(marks, MOST_AT_ONCE))
+        mine = {name: [mark for mark in new if is_of(mark, name)] for name in names}
+        chosen = by_segment(mine, lambda marks: spread(marks, MOST_AT_ONCE))
+        # Of intermediate marks in a long stretch the last is enough: no partition starts from one before it.
+        between = [mark for mark in new if mark.between and mark.segments == frozenset()][-1:]
+        return sorted([*chosen, *between], key=lambda mark: mark.batch)
+
+    def _is_between(self, mark: Mark, segment: SegmentId) -> bool:
+        """Whether an intermediate mark is one of a segment."""
+        segments = self._state.segments
+        return bool(mark.between) and (
+            not segments.many or any(segments.operators[one] == segment for one in mark.between)
+        )
 
     def _read(self) -> None:
         """Read the records of batches that have not been handed out."""
@@ -87,6 +97,11 @@ class BatchMarks:
                 mark = self._schedule.marked(record.batch, record.marks, self._clock())
                 if mark is not None:
                     self._found.append(mark)
+
+
+def is_of(mark: Mark, segment: SegmentId) -> bool:
+    """Whether the checkpoint of a segment may move to a mark."""
+    return mark.segments is None or segment in mark.segments
 
 
 def spread(marks: Sequence[Mark], most: int) -> list[Mark]:

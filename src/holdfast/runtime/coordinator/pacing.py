@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from holdfast.ids import BatchId, SegmentId
+from holdfast.ids import BatchId, OperatorId, SegmentId
 from holdfast.recovery.executed_plan import SegmentInterval
 
 REPORT_SECONDS = 15.0
@@ -59,6 +59,8 @@ class Mark:
     durable: bool
     segments: frozenset[SegmentId] | None = None
     """Whose partitions; None: all."""
+    between: frozenset[OperatorId] = frozenset()
+    """Operators that save there between two checkpoints of their segments."""
 
 
 @dataclass(slots=True)
@@ -88,6 +90,10 @@ class CheckpointSchedule:
     def follow(self, before: CheckpointSchedule, now: float) -> None:
         """Count on from where another schedule has come."""
         self._marked_at, self._since_durable = now, before._since_durable
+
+    def stepped(self, now: float) -> None:
+        """Count an intermediate mark that is in the log."""
+        self._marked_at = now
 
     def marked(self, mark: Mark, now: float) -> None:
         """Count a mark that is in the log, whichever driver has decided it."""

@@ -18,20 +18,28 @@ class LoggedMark:
     """That a segment's partitions take a snapshot at a batch."""
 
     durable: bool
+    step: int = 0
+    """0: the segment's checkpoint moves to it; else, of which step between two checkpoints it is (`intermediate`)."""
 
 
 LoggedMarks = Mapping[SegmentId, LoggedMark]
 """Of one batch; segments that are not named take no snapshot at it."""
 
 
-def mark_fields(marks: LoggedMarks) -> dict[str, dict[str, bool]]:
+def mark_fields(marks: LoggedMarks) -> dict[str, dict[str, int]]:
     """Return marks as a record holds them."""
-    return {segment: {"durable": mark.durable} for segment, mark in marks.items()}
+    return {
+        segment: {"durable": mark.durable} | ({"step": mark.step} if mark.step else {})
+        for segment, mark in marks.items()
+    }
 
 
 def marks_of(fields: Mapping[str, Any]) -> LoggedMarks:
     """Read the marks of a record; one that an earlier version wrote has none."""
-    return {SegmentId(name): LoggedMark(bool(one["durable"])) for name, one in fields.get("marks", {}).items()}
+    return {
+        SegmentId(name): LoggedMark(bool(one["durable"]), int(one.get("step", 0)))
+        for name, one in fields.get("marks", {}).items()
+    }
 
 
 __all__ = ["ALL_PARTITIONS", "LoggedMark", "LoggedMarks", "mark_fields", "marks_of"]

@@ -17,7 +17,7 @@ from holdfast.recovery.segments import ONE_SEGMENT, segments_of
 from holdfast.recovery.states import AT_WORK_STATES
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.program import Program
-from holdfast.simulation.recovery.segment_scene import has_segments
+from holdfast.simulation.recovery.segment_scene import has_segments, is_refined, with_multiples
 
 
 def changes_plans(seed: int) -> bool:
@@ -55,7 +55,9 @@ class PlanScene:
         share = draw.choice((0.0, 0.3, 0.6, 1.0))
         anchors = [str(operator.id) for operator in topology.operators if draw.random() < share]
         segments = segments_of(topology, anchors)
-        if not segments.many:
+        if is_refined(self.seed):
+            segments = with_multiples(program, segments, f"{self.seed} {self.chosen} chosen")
+        elif not segments.many:
             segments = ONE_SEGMENT
         kept = draw.choice((0.0, 0.0, 0.3))
         return ExecutedPlan(

@@ -44,7 +44,7 @@ from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.poison import parked_problem
 from holdfast.simulation.recovery.poison_rows import Answer
 from holdfast.simulation.recovery.scene import freezes_at_fences
-from holdfast.simulation.recovery.segment_scene import rolled_back_alone
+from holdfast.simulation.recovery.segment_scene import rolled_back_alone, served
 from holdfast.simulation.recovery.starting import Starter
 from holdfast.simulation.recovery.stores import NodeFiles
 from holdfast.simulation.recovery.world import RUN, Driver, DriverDied, Found, World
@@ -82,6 +82,8 @@ class Outcome:
     """How often a second copy took its primary's place."""
     tentative: int = 0
     """How many batches of queries were published as tentative."""
+    ahead: int = 0
+    """How many partitions started from snapshots that are later than their checkpoints."""
 
 
 def simulate_recovery(seed: int, *, record: bool = False) -> Outcome:
@@ -119,7 +121,7 @@ class _Run:
         self._complain, self._found = world.complain, world.found
         self.starter = Starter(world, self._observe)
         self.snapshot_store.superseded = lambda: hasattr(self, "driver") and self.driver.claim < self._last_claim()
-        self.epochs = self.rollbacks = self.promotions = self.tentative = 0
+        self.epochs = self.rollbacks = self.promotions = self.tentative = self.ahead = 0
         self._tentative_out: dict[tuple[int, PartitionId], int] = {}
         """The last batch of each query, by layout, that is out as tentative."""
         self._tentative_by = 0
@@ -344,6 +346,11 @@ class _Run:
         elif seen.kind == "rolled-back" and self._is_the_drivers():
             rolled_back = tuple(map(PartitionId.parse, fields["partitions"]))
             rolled_back_alone(self.coordinator.state, rolled_back, self._found)
+        elif seen.kind == "intermediate-snapshots" and self._is_the_drivers():
+            self.world.aimed.saw(fields["operators"])
+        elif seen.kind == "restored" and self._is_the_drivers():
+            at = self.coordinator.state.checkpoints.line[PartitionId.parse(fields["partition"])]
+            self.ahead += fields["batch"] > at and bool(self.coordinator.state.segments.multiples)
         elif seen.kind == "plan-chosen" and self._is_the_drivers():
             self.world.plans.awaited(self.coordinator.state, self.driver.generation, fields["number"])
         elif seen.kind == "plan-changed" and self._is_the_drivers():
@@ -417,6 +424,9 @@ class _Run:
         self.world.chooser.strike(self.driver.program)
         if self.world.replanner.wanted:
             self._do(self.driver, lambda driver: self.world.replanner.strike(driver.coordinator))
+        if (node := self.world.aimed.strike(self.coordinator.state.placement, self.cluster.members)) is not None:
+            self.mischief.injected[Fault.NODE_KILLED] += 1
+            self.cluster.kill([node])
         if self.world.plans.strikes():
             self._do(self.driver, lambda driver: self.world.plans.choose(driver.coordinator, driver.program))
         self._step()
@@ -604,6 +614,7 @@ class _Run:
 
     def _look(self, *, ran: bool) -> None:
         state, logged = self.coordinator.state, self.coordinator.status.logged
+        served(state, self._found)
         self.driver.checks.after_step(state, ran and self.cluster.clean, logged, self.coordinator.parking.failing)
         if self._tentative_by != self.driver.number:
             self._tentative_out.clear()  # the one before may have published the final rows, and written so
@@ -688,6 +699,7 @@ class _Run:
             tuple(self.world.journal or ()),
             self.promotions,
             self.tentative,
+            self.ahead,
         )
 
 

@@ -5,15 +5,16 @@ What other runs draw stays the same. Another driver may start with another plan:
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from holdfast.ids import PartitionId
+from holdfast.ids import NodeId, OperatorId, PartitionId
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.executed_plan import SegmentInterval
 from holdfast.recovery.segments import ONE_SEGMENT, Segments, segments_of
-from holdfast.recovery.states import PartitionState
+from holdfast.recovery.states import PLACED_STATES, PartitionState
 from holdfast.recovery.strategy import RecoveryStrategy
 from holdfast.runtime.program import Program
 from holdfast.simulation.recovery.checks import Violation
@@ -30,6 +31,8 @@ class SegmentScene:
     """Whether every driver starts with a plan of its own."""
     longest: int
     """Batches between the checkpoints of a segment, at most."""
+    refined: bool = False
+    """Whether operators save at multiples of their segment's frequency."""
 
     def segments(self, program: Program, driver: int) -> Segments:
         """Return the segments that a driver executes."""
@@ -37,9 +40,10 @@ class SegmentScene:
         if self.changes and random.Random(f"{plan} one").random() < 0.2:
             return ONE_SEGMENT
         names = [str(operator.id) for operator in program.topology.operators]
-        return segments_of(
+        found = segments_of(
             program.topology, [one for one in names if random.Random(f"{one} {plan} anchor").random() < self.share]
         )
+        return with_multiples(program, found, plan) if self.refined else found
 
     def intervals(self, segments: Segments, driver: int) -> tuple[SegmentInterval, ...]:
         """Return how often the segments checkpoint."""
@@ -52,6 +56,25 @@ class SegmentScene:
         )
 
 
+def with_multiples(program: Program, segments: Segments, plan: str) -> Segments:
+    """Let operators save at random multiples: mostly of those they feed, as planners give them."""
+    draw = random.Random(f"{plan} multiples")
+    nested, topology = draw.random() < 0.8, program.topology
+    multiples: dict[OperatorId, int] = {}
+    for number in reversed(topology.operator_order):
+        name = OperatorId(topology.operators[number].id)
+        fed = [OperatorId(one.id) for one in topology.operators if name in [feed.source for feed in one.inputs]]
+        own = [multiples[one] for one in fed if segments.operators[one] == segments.operators[name]]
+        below = math.lcm(*own) if nested else 1
+        multiples[name] = below * draw.choice((1, 1, 2) if nested else (1, 2, 3))
+    return replace(segments, multiples=multiples)
+
+
+def is_refined(seed: int) -> bool:
+    """Whether operators of a segment save at multiples of its frequency: in a third of the runs with segments."""
+    return has_segments(seed) and seed % 3 == 0
+
+
 def has_segments(seed: int) -> bool:
     """Whether a run has a random segment plan: a fifth of all do."""
     return seed // 36 % 5 == 3
@@ -60,7 +83,63 @@ def has_segments(seed: int) -> bool:
 def draw_segments(seed: int) -> SegmentScene:
     """Draw a plan."""
     draw = random.Random(f"{seed} segments")
-    return SegmentScene(seed, draw.choice((0.3, 0.6, 1.0)), draw.random() < 0.4, draw.choice((2, 4, 6)))
+    found = SegmentScene(seed, draw.choice((0.3, 0.6, 1.0)), draw.random() < 0.4, draw.choice((2, 4, 6)))
+    if not is_refined(seed):
+        return found
+    draw = random.Random(f"{seed} refined")
+    return replace(found, share=draw.choice((0.0, 0.2, 0.4)), longest=draw.choice((4, 8, 12)), refined=True)
+
+
+def draw_calm(seed: int) -> float:
+    """Draw what is left of all faults in a run with multiples: recoveries leave no time for intermediate snapshots."""
+    return random.Random(f"{seed} calm").choice((0.05, 0.2, 0.6))
+
+
+@dataclass(slots=True)
+class AimedLosses:
+    """Nodes that die soon after operators have saved between two checkpoints: partitions start from there."""
+
+    seed: int
+    _draw: random.Random = field(init=False)
+    _wait: int = -1
+    """Turns until one dies; below 0: none does."""
+    _operators: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._draw = random.Random(f"{self.seed} aimed")
+
+    def saw(self, operators: Iterable[str]) -> None:
+        """Operators have saved."""
+        if self._wait < 0 and self._draw.random() < 0.6:
+            self._wait, self._operators = self._draw.randint(0, 3), tuple(operators)
+
+    def strike(self, placement: Mapping[PartitionId, NodeId], there: Collection[NodeId]) -> NodeId | None:
+        """Return the node that dies now: of an operator that has saved, or of another one; now and then two follow."""
+        if self._wait < 0:
+            return None
+        self._wait -= 1
+        near = [p for p in placement if p.operator in self._operators]
+        chosen = near if near and self._draw.random() < 0.5 else [*placement]
+        if self._wait >= 0 or not chosen or len(there) < 2:
+            return None
+        self._wait = self._draw.choice((-1, -1, 0, 1))
+        node = placement[self._draw.choice(chosen)]
+        return node if node in there else None
+
+
+def served(state: ClusterState, complain: Callable[[Violation], None]) -> None:
+    """See that whatever partitions start from, or stand at, their senders have what they ask for next.
+
+    Partitions that started later than their checkpoints hold nothing from before: not where a consumer needs it.
+    """
+    if not state.segments.multiples or state.settings.strategy is RecoveryStrategy.SOURCE_REPLAY:
+        return
+    for p in state.in_state(PLACED_STATES):
+        for consumer in state.graph.consumers(p):
+            first, next_one = state.partitions[p].kept_from, state.partitions[consumer].frontier + 1
+            if first > next_one and consumer not in state.dropped:
+                what = f"{consumer} goes on from batch {next_one}, and {p} has only {first} and later"
+                complain(Violation(what, (p, consumer)))
 
 
 def rolled_back_alone(

@@ -143,7 +143,7 @@ class LoggedBatch:
     """The layout that processes it."""
     sources: Mapping[OperatorId, LoggedSource]
     marked: frozenset[SegmentId]
-    """The segments of which it is a mark."""
+    """The segments of which it is a mark; those of which it is an intermediate one are not among them."""
 
 
 @dataclass(slots=True)
@@ -199,7 +199,8 @@ class LogWatch:
             if OperatorId(source) in self.folders:
                 tables, marks = self._in_place(OperatorId(source), batch, one, len(tables))
             found[OperatorId(source)] = LoggedSource(pieces, tables, one["watermark"], marks)
-        self.batches[batch] = LoggedBatch(fields["generation"], found, frozenset(map(SegmentId, fields["marks"])))
+        moving = frozenset(SegmentId(name) for name, mark in fields["marks"].items() if not mark.get("step"))
+        self.batches[batch] = LoggedBatch(fields["generation"], found, moving)
 
     def _in_place(
         self, name: OperatorId, batch: BatchId, one: Mapping[str, Any], partitions: int

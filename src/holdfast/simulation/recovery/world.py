@@ -51,7 +51,7 @@ from holdfast.simulation.recovery.scene import (
     is_resident,
     replans,
 )
-from holdfast.simulation.recovery.segment_scene import draw_segments, has_segments
+from holdfast.simulation.recovery.segment_scene import AimedLosses, draw_calm, draw_segments, has_segments, is_refined
 from holdfast.simulation.recovery.storage import DriverStorage, LogWatch, Outage, SimulatedReader
 from holdfast.simulation.recovery.stores import (
     SlowSnapshotStore,
@@ -129,6 +129,7 @@ class World:
         self.scene.waiting_bytes = draw_waiting_bytes(seed)
         if has_segments(seed):
             self.scene.segments = draw_segments(seed)
+        self.aimed = AimedLosses(seed)
         self.plans = PlanScene(seed, self.complain)
         if changes_plans(seed):
             # A change needs a time in which nothing is recovered, and shows what it is worth where saves take long.
@@ -136,6 +137,13 @@ class World:
             rates = self.mischief.rates
             rates.update({one: 0.3 * rates[one] for one in SELDOM_WITH_MOVES if one in rates})
             rates[Fault.SAVE_LATE] = max(0.3, rates.get(Fault.SAVE_LATE, 0.0))
+        if is_refined(seed):
+            # Intermediate snapshots are taken while nothing is recovered, and count until the next checkpoint.
+            self.scene.pace = replace(self.scene.pace, most_batches=1, checkpoint_batches=8)
+            self.scene.count, self.scene.nodes = max(self.scene.count, 24), max(self.scene.nodes, 6)
+            rates = self.mischief.rates
+            calm = draw_calm(seed)
+            rates.update({one: calm * rate for one, rate in rates.items()})
         if has_branches(seed):
             self.scene.use_branches(draw_branches(seed))
             self.mischief.rates.update(calmer_for_branches(self.mischief.rates))
