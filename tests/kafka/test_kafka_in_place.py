@@ -189,9 +189,27 @@ def test_no_row_is_late_because_another_topic_partition_is_hours_ahead(
     running = started(application(topic, parallelism=parallelism, max_records=4), tmp_path)
     running.read()
     assert running.frontier >= 6, "many batches"
+    assert sum(running.rows("counts")["count"].to_pylist()) >= 46, "all is read: the furthest closes windows"
     running.close()
     assert len(ids(running)) == 48
     assert sum(running.rows("counts")["count"].to_pylist()) == 48, "no row was late"
+
+
+def test_ranges_that_have_only_markers_of_transactions_make_no_row_late(broker: KafkaBroker, tmp_path: Path) -> None:
+    topic = TestTopic(broker, 2)
+    producer = topic.transactional(f"{topic.name}-1")
+    for number in range(4):  # offsets 0, 2, 4, 6 are records; 1, 3, 5, 7 are markers
+        producer.begin_transaction()
+        topic.write([row(number, at=f"2026-01-01T00:0{number}:00")], producer=producer)
+        producer.commit_transaction()
+    topic.await_stable(8)
+    later = [row(100 + n, at=f"2026-01-01T10:{n // 60:02d}:{n % 60:02d}") for n in range(400)]
+    topic.write(later, partition=1)
+    running = started(application(topic, max_records=20), tmp_path)
+    running.read()
+    running.close()
+    assert len(ids(running)) == 404
+    assert sum(running.rows("counts")["count"].to_pylist()) == 404, "no row was late"
 
 
 def test_a_topic_that_grows_from_2_to_8_partitions_is_read_once(broker: KafkaBroker, tmp_path: Path) -> None:

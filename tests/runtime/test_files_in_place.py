@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -245,36 +244,6 @@ def test_a_partition_without_files_does_not_hold_the_watermark_back(tmp_path: Pa
     assert last.sources[OperatorId("words")].watermark == 1767225602_000_000
     running.read()
     assert running.frontier == last.batch, "nothing new, no batch"
-
-
-def test_while_files_are_read_the_watermark_is_that_of_the_partition_furthest_behind(tmp_path: Path) -> None:
-    """Batches that are logged before any is processed, as where a backlog is read: one partition has older files."""
-    folder = tmp_path / "in"
-    for number in range(16):
-        write(folder, number, second=40 + number if number % 4 > 1 else number)
-    running = InProcess(application(folder, parallelism=2, maxFilesPerTrigger=2))
-    running.read()
-    running.close()
-    assert sum(running.rows("counts")["count"].to_pylist()) == 64, "no row was late"
-
-
-def test_a_partition_that_has_read_everything_holds_the_watermark_back_until_it_is_idle(tmp_path: Path) -> None:
-    for number in range(2):
-        write(tmp_path / "in", number, second=30 * number)
-    clock = [time.time()]
-    running = InProcess(application(tmp_path / "in", parallelism=2, maxFilesPerTrigger=1))
-    running.batch_log.idle, running.batch_log._now = 60.0, partial(clock.__getitem__, 0)
-
-    def stands() -> int:
-        last = running.batch_log.record(running.frontier)
-        assert last is not None
-        return ((last.sources[OperatorId("words")].watermark or 0) - 1767225600_000_000) // 1_000_000
-
-    running.read()
-    assert stands() <= 0, "that of the partition with the older file"
-    clock[0] += 61.0
-    running.read()
-    assert stands() == 30, "no rows for a minute: that of the other"
 
 
 def test_a_row_far_in_the_future_does_not_move_the_watermark_of_files(tmp_path: Path) -> None:

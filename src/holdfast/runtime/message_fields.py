@@ -76,7 +76,7 @@ _STAGED_SHAPES = shapes(str, int, int, str, int)
 NOT_STAGED_SHAPES = shapes(str, str)
 _CHECKS_SHAPES = shapes(int, list)
 _READS_SHAPES = shapes(str, int, MAYBE_INT, list)
-_RANGES_SHAPES = shapes(int, int, list) | shapes(int, int, list, int)
+_RANGES_SHAPES = shapes(int, int, list) | shapes(int, int, list, int) | shapes(int, int, list, int, int)
 
 
 def checked(row: Any, shapes: Shapes) -> Row:
@@ -144,18 +144,20 @@ def read_checks(rows: Row) -> tuple[tuple[BatchId, tuple[int, ...]], ...]:
 
 def reads_row(partition: PartitionId, read: SourceRead) -> Row:
     """Write what a source partition has read."""
-    batches = [[batch, found.rows, found.checks, *_ahead(found)] for batch, found in read.batches]
+    batches = [[batch, found.rows, found.checks, *_events(found)] for batch, found in read.batches]
     return [*partition, read.watermark, batches]
 
 
-def _ahead(found: RangesRead) -> Row:
-    """Rows in the future are rare: where there are none, nothing is written."""
+def _events(found: RangesRead) -> Row:
+    """Rows in the future are rare, and so are streams apart: where there are none, nothing is written."""
+    if found.furthest is not None:
+        return [found.ahead, found.furthest]
     return [found.ahead] if found.ahead else []
 
 
 def _ranges_read(row: Any) -> tuple[BatchId, RangesRead]:
-    batch, rows, checks, *ahead = checked(row, _RANGES_SHAPES)
-    return BatchId(batch), RangesRead(rows, tuple(whole_numbers(checks)), *ahead)
+    batch, rows, checks, *events = checked(row, _RANGES_SHAPES)
+    return BatchId(batch), RangesRead(rows, tuple(whole_numbers(checks)), *events)
 
 
 def read_reads(row: Any) -> tuple[PartitionId, SourceRead]:

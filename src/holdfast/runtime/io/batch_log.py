@@ -511,8 +511,8 @@ class BatchLog:
                 copy_of=partial(self._copied_file, source, batch, index, mine),
                 records_of=partial(self.copies.read, source, batch, index),
             )
-            latest, ahead = found.followed(self.sources[source], logged.how)
-            self._reads.setdefault(receiver, {})[batch] = replace(found.read, ahead=ahead)
+            latest, read = found.followed(self.sources[source], logged.how)
+            self._reads.setdefault(receiver, {})[batch] = read
             if watermark is not None and latest is not None:
                 watermark = highest(watermark, latest - logged.how.lateness)
             rows = found.rows if rows is None else pa.concat_tables([rows, found.rows])
@@ -659,8 +659,8 @@ class BatchLog:
                 tuple(source_range_of(fields) for fields in one.get("ranges", ())),
                 how_of(one["how"]) if "how" in one else None,
                 {
-                    (BatchId(batch), index): RangesRead(rows, tuple(checks))
-                    for batch, index, rows, checks in one.get("reads", ())
+                    (BatchId(batch), index): RangesRead(rows, tuple(checks), 0, *furthest)
+                    for batch, index, rows, checks, *furthest in one.get("reads", ())
                 },
                 one.get("ahead", 0),
             )
@@ -711,7 +711,10 @@ def _in_place_fields(one: SourceBatch) -> dict[str, Any]:
     if one.ranges and one.how is not None:
         found |= {"ranges": [source_range_fields(part) for part in one.ranges], "how": how_fields(one.how)}
     if one.reads:
-        found["reads"] = [[batch, index, read.rows, list(read.checks)] for (batch, index), read in one.reads.items()]
+        found["reads"] = [
+            [batch, index, read.rows, list(read.checks), *([] if read.furthest is None else [read.furthest])]
+            for (batch, index), read in one.reads.items()
+        ]
     if one.ahead:
         found["ahead"] = one.ahead
     return found

@@ -50,6 +50,8 @@ class HowRead:
     by_stream: bool = False
     """Whether the watermark follows the stream (topic partition) that is furthest behind; False: the latest event.
 
+    Where a range of a stream has no record (a marker of a transaction), it is not known, and nothing is followed.
+
     The record says it, so that batches that an earlier version logged are replayed as they were processed.
     """
 
@@ -68,6 +70,8 @@ class RangesRead:
     """CRC-32 of the bytes of each range, in their order: every later reading must find the same."""
     ahead: int = 0
     """Rows whose event is too far in the future to move the watermark."""
+    furthest: int | None = None
+    """Where the watermark would stand by the stream that is furthest on; None: it does, or nothing is known."""
 
 
 def is_split(format: str, options: FileOptions, path: str) -> bool:  # noqa: A002

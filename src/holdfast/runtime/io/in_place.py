@@ -9,7 +9,7 @@ file, before a row of it goes anywhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import pyarrow as pa
@@ -48,18 +48,24 @@ class PartitionRows:
     streams: tuple[tuple[str, int], ...] = ()
     """Of each range, in their order, the file or topic partition it is of, and how many rows it has."""
 
-    def followed(self, source: SourceProgram, how: HowRead) -> tuple[int | None, int]:
-        """Return the event that the watermark follows, and how many rows are too far in the future to move it."""
+    def followed(self, source: SourceProgram, how: HowRead) -> tuple[int | None, RangesRead]:
+        """Return the event that the watermark follows, and what was read, with what else is to be known of events."""
         if not how.by_stream:
             events = latest_events(source, self.rows, how.until)
-            return events.within, events.ahead
+            return events.within, replace(self.read, ahead=events.ahead)
         latest, ahead, at = dict[str, int](), 0, 0
+        silent = {stream for stream, rows in self.streams if not rows}
+        silent -= {stream for stream, rows in self.streams if rows}
+        silent -= {stream_name(one) for one, _ in self.rejected}
         for stream, rows in self.streams:
             events = latest_events(source, self.rows.slice(at, rows), how.until)
             at, ahead = at + rows, ahead + events.ahead
             if events.within is not None:
                 latest[stream] = max(events.within, latest.get(stream, events.within))
-        return min(latest.values(), default=None), ahead
+        behind = None if silent else min(latest.values(), default=None)
+        furthest = max(latest.values(), default=None)
+        mark = None if furthest is None or furthest == behind else furthest - how.lateness
+        return behind, replace(self.read, ahead=ahead, furthest=mark)
 
 
 @lru_cache(maxsize=64)

@@ -39,6 +39,8 @@ class InPlaceReader(Protocol):
     """What it looks at, in a sentence: its folder, its topic."""
     look_seconds: float
     """The shortest pause between two looks."""
+    listed: int
+    """How many looks there were since it began, or began anew."""
     pause_factor: float
     """The pause after a look is at least the time that the look took, times this factor."""
 

@@ -31,6 +31,8 @@ MOST_ARRIVALS = 16
 MOST_BYTES = 32 << 20
 """Bytes of files of one source that one batch takes at most, unless told otherwise."""
 NOTHING_READ = -1
+IDLE_BATCHES = 3
+"""A source that is idle has had no rows in so many batches, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +98,8 @@ class Intake:
         self._log, self._most, self._go_back = log, most_arrivals, go_back
         self._guard, self._arrived_bytes = Lock(), arrived_bytes
         self._sources = {name: _Source() for name in sources}
-        self._rows_at = dict.fromkeys(self._sources, log.time())
-        """When a batch with rows of each source was last logged; of a source that has had none, when this began."""
+        self._rows_at = dict.fromkeys(self._sources, (log.frontier, log.time()))
+        """The last batch with rows of each source, and its time; of a source that has had none, where this began."""
         self._in_place, self._most_bytes, self._marks_ahead = dict(in_place), most_bytes, marks_ahead
         self._taken: dict[OperatorId, TakenRanges | None] = {}
         """What the next batch has of sources that are read in place, where logging it was tried and failed."""
@@ -169,7 +171,7 @@ class Intake:
     @property
     def pending(self) -> bool:
         """Whether there is something for a batch: micro-batches that have arrived, or files."""
-        if any(reader.pending for reader in self._in_place.values()) or self._marks_ahead():
+        if any(reader.pending for reader in self._in_place.values()) or self._moves_marks():
             return True
         with self._guard:
             return any(one.arrived for one in self._sources.values())
@@ -197,7 +199,7 @@ class Intake:
         if self._tried is None:
             self._taken = {name: reader.take(self._most_bytes()) for name, reader in self._in_place.items()}
         files = {name: some for name, some in self._taken.items() if some is not None}
-        if self._tried is None and not any(taken.values()) and not files and not self._marks_ahead():
+        if self._tried is None and not any(taken.values()) and not files and not self._moves_marks():
             return None
         batch = BatchId(self._log.frontier + 1)
         arrived = {
@@ -220,7 +222,7 @@ class Intake:
         self._taken, self._tried = {}, None
         for name in self._sources:
             if arrived[name].pieces or arrived[name].ranges:
-                self._rows_at[name] = self._log.time()
+                self._rows_at[name] = batch, record.logged_at or self._log.time()
         for name, ranges in files.items():
             self._in_place[name].logged(ranges)
         with self._guard:
@@ -257,6 +259,11 @@ class Intake:
                     remedy=f"read it as before: app.source(…, hf.{min(held)}(…)); or begin in another directory",
                 )
 
+    def _moves_marks(self) -> bool:
+        """Whether a batch without rows is to bring watermarks on: everything is read, as far as readers have looked."""
+        readers = self._in_place.values()
+        return all(one.listed and not one.unsettled for one in readers) and self._marks_ahead()
+
     # -- sources without rows ----------------------------------------------------------------------------------------
 
     def _idle_watermark(self, name: OperatorId, batch: BatchId) -> Watermark:
@@ -264,18 +271,22 @@ class Intake:
 
         What it brings later may be late. The batch's record has it, so replays and other drivers agree.
         """
-        if not self._is_idle(name):
+        if not self._is_idle(name, batch):
             return None
         before = self._log.record(BatchId(batch - 1))
         marks = [
             before.sources[other].watermark
             for other in self._sources
-            if before is not None and other in before.sources and other != name and not self._is_idle(other)
+            if before is not None and other in before.sources and other != name and not self._is_idle(other, batch)
         ]
         return lowest(marks) if marks else None
 
-    def _is_idle(self, name: OperatorId) -> bool:
-        return self._log.idle is not None and self._log.time() - self._rows_at[name] > self._log.idle
+    def _is_idle(self, name: OperatorId, batch: BatchId) -> bool:
+        if self._log.idle is None:
+            return False
+        last, at = self._rows_at[name]
+        # Some batches, too: where the run itself has paused, a source had no time to bring anything.
+        return batch - last >= IDLE_BATCHES and self._log.time() - at > self._log.idle
 
 
 def _first(arrived: list[MicroBatch], most_bytes: int) -> list[MicroBatch]:
