@@ -114,6 +114,51 @@ def test_the_other_partitions_of_an_output_flow_whether_or_not_one_is_lost(capac
     assert running.coordinator.state.branches.at == {}
 
 
+def test_rows_are_right_when_a_source_is_back_before_its_output_is() -> None:
+    """Windows that were open meanwhile get the rows that were not there."""
+    sink = Watched()
+    running = Running(sink, app=application(), nodes=8, capacity=2.0)
+    for number, batch in enumerate(batches()):
+        if number == 7:
+            running.lose("visits[2]", "pages[1]")
+        if number == 9:
+            running.backend.add_nodes({NodeId("m"): 1.25})
+        if number == 15:
+            running.backend.add_nodes({NodeId("k"): 1.25})
+        running.feed(batch)
+        if number == 14:
+            assert running.coordinator.state.partitions[PartitionId.parse("visits[2]")].state == "running"
+            assert running.coordinator.state.branches.now.queries == {PartitionId.parse("pages[1]"): 1.0}
+    right = {key: rows for key, (rows, fidelity) in sink.seen.items() if rows and fidelity == 1.0}
+    assert right, "the window from 6 to 12 has closed after the source was back"
+    running.end()
+    final = sink.final()
+    assert {key: final[key] for key in right} == right, "and has all its rows, as its fidelity says"
+    assert sink.whole() == expected(application(), batches(), "pages")
+
+
+def test_a_stand_in_begins_anew_when_what_it_did_without_is_back() -> None:
+    """It has taken forged barriers, and what they stood for is there: its state would lack rows that nothing lacks."""
+    running = Running(app=application(), nodes=8, capacity=2.0)
+    for number, batch in enumerate(batches()[:12]):
+        if number == 7:
+            running.lose("pages[1]")
+        running.feed(batch)
+    query, hole = PartitionId.parse("pages[1]"), PartitionId.parse("visits[2]")
+    desired = running.backend.residents[running.coordinator.state.branches.now.stand_ins[query]].desired
+    assert desired is not None
+    one = desired.stand_ins[query]
+    branching = running.backend.residents[one.node].branching
+    at = branching.host.frontier(query)
+    assert at > one.start.batch
+    branching.apply(replace(desired, stand_ins={query: replace(one, without=(hole,))}), [])
+    assert branching.host.frontier(query) == at, "a new hole takes nothing away that it has"
+    branching.apply(desired, [])
+    assert branching.host.frontier(query) == one.start.batch
+    branching.apply(desired, [])
+    assert branching.forked_at(query) == one.start.batch
+
+
 def test_a_process_that_restarts_begins_its_stand_in_anew_and_doubles_nothing() -> None:
     sink = Watched()
     running = Running(sink, app=application(), nodes=8, capacity=2.0)

@@ -95,9 +95,15 @@ def assign_branches(state: ClusterState, logged: BatchId) -> dict[PartitionId, B
 
 def assign_stand_ins(state: ClusterState) -> dict[PartitionId, StandInAssignment]:
     """Return where branches of lost partitions run, from what these would start themselves."""
+    branch, graph = state.branches.now, state.graph
     return {
-        p: StandInAssignment(node, state.partitions[p].start, state.skips_for(p))
-        for p, node in state.branches.now.stand_ins.items()
+        p: StandInAssignment(
+            node,
+            state.partitions[p].start,
+            state.skips_for(p),
+            tuple(hole for hole in graph.upstream(p) if hole in branch.holes),
+        )
+        for p, node in branch.stand_ins.items()
     }
 
 
@@ -121,11 +127,10 @@ def source_watermarks(state: ClusterState, log: BatchLog) -> dict[OperatorId, tu
 def branches_have_more(state: ClusterState, desired: DesiredState, logged: BatchId) -> bool:
     """Whether branches would have more to do with a new desired state than with this one."""
     now = state.branches.now.members
-    stand_ins = {p: (one.node, one.start) for p, one in desired.stand_ins.items()}
     return (
         desired.branches.keys() != now.keys()
         or any(one.holes != now[p] or one.through < logged for p, one in desired.branches.items())
-        or stand_ins != {p: (n, state.partitions[p].start) for p, n in state.branches.now.stand_ins.items()}
+        or desired.stand_ins != assign_stand_ins(state)
     )
 
 

@@ -82,6 +82,8 @@ class Branching:
         """Those of `_wanted` that stand in for partitions that are lost."""
         self._begun_with: dict[PartitionId, int] = {}
         """How many bytes of state each stand-in has begun with."""
+        self._lacks: dict[PartitionId, frozenset[PartitionId]] = {}
+        """The holes upstream of each stand-in since it began."""
         self._sources: dict[PartitionId, tuple[OperatorId, ...]] = {}
         """The sources that holes read, or are."""
         self._handed: dict[tuple[PartitionId, PartitionId], BatchId] = {}
@@ -124,7 +126,7 @@ class Branching:
         wanted |= {p: desired.branches[p] for p in self._stand_ins}
         if desired.epoch != self._epoch or (not wanted and self._forks):
             self._drop_all(desired.epoch)
-        for p in [p for p in self._forks if p not in wanted or self._is_passed(p)]:
+        for p in [p for p in self._forks if p not in wanted or self._is_over(p)]:
             self.host.lose(p)
             self._forget(p)
         self._wanted = wanted
@@ -135,11 +137,20 @@ class Branching:
             if at is not None:
                 self.host.hold_back(p, True)  # who takes what from whom is decided here
                 self._forks[p] = at
+        for p, one in self._stand_ins.items():
+            self._lacks[p] = self._lacks.get(p, frozenset()) | frozenset(one.without)
 
-    def _is_passed(self, partition: PartitionId) -> bool:
-        """Whether the checkpoint of a stand-in's partition has moved past it: senders keep what comes after that."""
+    def _is_over(self, partition: PartitionId) -> bool:
+        """Whether a stand-in has to begin anew.
+
+        The checkpoint of its partition has moved past it: senders keep what comes after that. Or a hole upstream is
+        back: what it has taken forged barriers for is there.
+        """
         one = self._stand_ins.get(partition)
-        return one is not None and self.host.frontier(partition) < one.start.batch
+        if one is None:
+            return False
+        passed = self.host.frontier(partition) < one.start.batch
+        return passed or not self._lacks.get(partition, frozenset()) <= frozenset(one.without)
 
     def _drop_all(self, epoch: Epoch) -> None:
         self._store, self.host = self._empty(epoch)
@@ -147,10 +158,12 @@ class Branching:
         for memory in (self._forks, self._handed, self._reported, self._problems, self._problems_reported):
             memory.clear()
         self._begun_with.clear()
+        self._lacks.clear()
 
     def _forget(self, partition: PartitionId) -> None:
         self._forks.pop(partition, None)
         self._begun_with.pop(partition, None)
+        self._lacks.pop(partition, None)
         self._reported.pop(partition, None)
         self._subscriptions.again(partition)
         for pair in [pair for pair in self._handed if partition in pair]:
