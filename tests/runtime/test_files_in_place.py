@@ -26,14 +26,15 @@ from holdfast.runtime.in_process import InProcess, run_in_process
 from holdfast.runtime.io import file_retention
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.file_columns import with_file_columns
-from holdfast.runtime.io.file_copies import CopiedFile, encode_copy
-from holdfast.runtime.io.file_ranges import FileRange
+from holdfast.runtime.io.file_copies import CopiedFile, copy_range, encode_copy
+from holdfast.runtime.io.file_ranges import FileRange, HowRead
+from holdfast.runtime.io.in_place import read_checked
 from holdfast.runtime.io.in_place_readers import in_place_readers
 from holdfast.runtime.io.intake import Intake
 from holdfast.runtime.program import Program
 from holdfast.runtime.times import NOT_YET
 from holdfast.storage.memory import MemoryStorage
-from holdfast.storage.source_files import SourceFile
+from holdfast.storage.source_files import SourceFile, open_source_files
 
 SCHEMA = "id long, word string, at timestamp"
 
@@ -434,6 +435,26 @@ def test_a_file_that_has_changed_is_not_copied(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(file_retention, "goes_soon", lambda *about: True)
     running.read()
     assert running._storage.list("copies/") == ["copies/words/0000000001-00000-00000"]
+
+
+def test_a_copy_of_a_file_that_was_cut_gives_the_ranges_that_it_still_has(tmp_path: Path) -> None:
+    """A range reads on behind its end, for the end of its last line: in the file that was cut it found less."""
+    path = write(tmp_path / "in", 1, rows=5)
+    whole = path.read_bytes()
+    app, files = Program(application(tmp_path / "in")), open_source_files("/")
+    source, how = app.sources[OperatorId("words")], HowRead("csv", (), 0)
+    one = FileRange(0, files.open(str(path)).seen, 0, 10)
+    first = read_checked(source, one, how, None, files.open(str(path)))
+    path.write_bytes(whole[: len(whole) - 30])
+    data = copy_range(source, one, how, first.check, lambda place: files)
+    path.unlink()
+    again = read_checked(source, one, how, first.check, CopiedFile(data, one.file))
+    assert again.rows.equals(first.rows)
+    assert first.rows.num_rows == 1
+    with pytest.raises(HoldfastError, match="the copy in the run's log has not bytes"):
+        read_checked(
+            source, replace(one, start=whole.index(b"104"), end=len(whole)), how, None, CopiedFile(data, one.file)
+        )
 
 
 @settings(max_examples=200, deadline=None)

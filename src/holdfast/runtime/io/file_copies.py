@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -28,10 +29,14 @@ class _Recorded:
     def __init__(self, file: OpenFile) -> None:
         self._file, self.seen = file, file.seen
         self.parts: list[tuple[int, pa.Buffer]] = []
+        self.ends: set[int] = set()
+        """Where a read ended before all that it had asked for: a file that was cut since has the range all the same."""
 
     def read(self, start: int, count: int) -> pa.Buffer:
         found = self._file.read(start, count)
         self.parts.append((start, found))
+        if found.size < count:
+            self.ends.add(start + found.size)
         return found
 
     def look(self) -> SourceFile:
@@ -41,8 +46,8 @@ class _Recorded:
         self._file.close()
 
 
-def encode_copy(parts: Sequence[tuple[int, pa.Buffer]]) -> pa.Buffer:
-    """Return the parts of a file as one object: each byte once, with a checksum."""
+def encode_copy(parts: Sequence[tuple[int, pa.Buffer]], ends: Collection[int] = ()) -> pa.Buffer:
+    """Return the parts of a file as one object: each byte once, with a checksum. `ends`: where reads ended early."""
     merged: list[tuple[int, bytearray]] = []
     for start, data in sorted(parts, key=lambda one: one[0]):
         if merged and start <= merged[-1][0] + len(merged[-1][1]):
@@ -51,7 +56,9 @@ def encode_copy(parts: Sequence[tuple[int, pa.Buffer]]) -> pa.Buffer:
         else:
             merged.append((start, bytearray(memoryview(data))))
     contents = b"".join(held for _, held in merged)
-    about = {"parts": [[start, len(held)] for start, held in merged], "crc": zlib.crc32(contents)}
+    about: dict[str, Any] = {"parts": [[start, len(held)] for start, held in merged], "crc": zlib.crc32(contents)}
+    if ends:
+        about["ends"] = sorted(ends)
     head = json.dumps(about, separators=(",", ":")).encode()
     return pa.py_buffer(len(head).to_bytes(_LENGTH, "little") + head + contents)
 
@@ -70,6 +77,7 @@ class CopiedFile:
                 where=file.path,
                 remedy="bring the file back as it was, then run `holdfast resume`",
             )
+        self._ends = frozenset(about.get("ends", ()))
         self._parts, at = list[tuple[int, pa.Buffer]](), 0
         for start, size in about["parts"]:
             self._parts.append((start, contents.slice(at, size)))
@@ -81,8 +89,9 @@ class CopiedFile:
         if end <= start:
             return pa.py_buffer(b"")
         for begin, held in self._parts:
-            if begin <= start and end <= begin + held.size:
-                return held.slice(start - begin, end - start)
+            last = begin + held.size
+            if begin <= start <= last and (end <= last or last in self._ends):
+                return held.slice(start - begin, min(end, last) - start)
         raise CheckFailed(
             f"is gone, and the copy in the run's log has not bytes {start} to {end}",
             where=self.seen.path,
@@ -106,4 +115,4 @@ def copy_range(
         read_checked(source, one, how, expected, file)
     finally:
         file.close()
-    return encode_copy(file.parts)
+    return encode_copy(file.parts, file.ends)
