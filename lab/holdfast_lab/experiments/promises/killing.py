@@ -98,6 +98,8 @@ class KillingRun:
         self._seen = _Seen()
         self._given: list[dict[str, Any]] = []
         self._batches = asked.workload.batches(asked.seed)
+        self._recovering = {"seconds": 0.0, "snapshots": 0, "bytes": 0}
+        """What of the run's time and snapshots was in recoveries: snapshots hold what is kept for those, too."""
 
     def run(self, before: _Before, after: _After) -> dict[str, Any]:
         """Kill every operator that was asked for; return what the run cost.
@@ -157,6 +159,7 @@ class KillingRun:
             "bytes": saved.bytes,
             "cpu_seconds": saved.cpu_seconds,
             "bytes_per_second": saved.bytes / seconds,
+            "recovering": self._recovering,
             "checkpoints": sum(one.kind == "checkpoint" for one in self._seen.events),
             "batches": len(self._given),
             "measures": [] if len(measures) < 2 else [measures[0], measures[-1]],
@@ -210,7 +213,8 @@ class KillingRun:
         age = (logged - int(state.checkpoints.line[partition])) * BATCH_SECONDS
         if self.asked.plan_file is None:
             return age <= SOON_SECONDS
-        return age >= self.asked.interval[partition.operator] - BEFORE_MARK
+        interval = self.asked.interval[partition.operator]
+        return interval - BEFORE_MARK <= age <= interval
 
     def _predicted(self, partition: PartitionId, plan: ExecutedPlan, batches: int) -> Prediction:
         def named(name: str) -> PartitionId:
@@ -246,7 +250,13 @@ class KillingRun:
         while int(run.logged) < due:
             self._given.append(next(self._batches))
             run.log(self._given[-1], number=BatchId(run.logged + 1))
+        began, saved = time.time(), replace(run.coordinator.profiler.saved)
         run.cycle(IDLE)
+        if run.coordinator.state.recovering:
+            now = run.coordinator.profiler.saved
+            self._recovering["seconds"] += time.time() - began
+            self._recovering["snapshots"] += now.snapshots - saved.snapshots
+            self._recovering["bytes"] += now.bytes - saved.bytes
 
     def _exact(self) -> bool:
         """Whether outputs are those of a run in one process without failures; it does not sleep."""

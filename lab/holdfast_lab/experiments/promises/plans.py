@@ -108,7 +108,7 @@ def _backups(name: str, topology: Topology) -> MadePlan:
     without = nothing.in_seconds(nothing.latencies(np.zeros(len(topology), bool)))
     shortest, longest = float(reprocess.max()), float(without.max())
     latency = shortest + BACKUP_SHARES[name] * (longest - shortest)
-    latency = float(f"{latency * (1 + 1e-6):.6g}")
+    latency = float(f"{latency * 1.001:.4g}")  # not below what it is made from by rounding
     plan = plan_backups(BackupProblem(topology, latency, reprocess), clock=time.perf_counter)
     state = float(model.state_seconds.sum()) * BANDWIDTH
     return MadePlan(
