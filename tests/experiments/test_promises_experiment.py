@@ -7,15 +7,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from holdfast.cli.main import run
-from holdfast.ids import OperatorId
+from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.recovery.executed_plan import ExecutedPlan
 from holdfast.runtime import run_in_process
+from holdfast.runtime.in_process import InProcess
 from holdfast.topology import Topology
 from holdfast_lab.experiments.promises.cells import Cells, calibration_document, measured_topology, work_of
+from holdfast_lab.experiments.promises.killing import KillingRun, RunAsked
 from holdfast_lab.experiments.promises.plans import INTERVAL, PLANS, budget_of, make_plan, model_of, plans_of
 from holdfast_lab.experiments.promises.predicting import fixed_cost, longest_way, predict, rolling_back
 from holdfast_lab.experiments.promises.table import overheads, rankings, row, summary
@@ -126,7 +130,11 @@ def kill(plan: str, operator: str, predicted: float, measured: float, **more: An
 
 def test_fixed_costs_are_what_short_replays_took_beyond_them() -> None:
     kills = [kill("", "a", 3.0, 3.5), kill("", "b", 5.0, 5.2)]
-    assert fixed_cost(kills) == pytest.approx((1.5 + 1.2) / 2)
+    inputs: dict[str, tuple[str, ...]] = {"a": (), "b": ()}
+    assert fixed_cost(kills, BATCH_SECONDS, inputs, {"a": 0.2, "b": 0.4}) == pytest.approx((1.5 + 1.2) / 2)
+    assert fixed_cost(kills, BATCH_SECONDS, inputs, {"a": 0.3, "b": 0.4}) == pytest.approx((0.5 + 1.2) / 2), (
+        "as measured"
+    )
 
 
 def test_errors_are_relative_and_short_replays_do_not_tell() -> None:
@@ -233,3 +241,20 @@ def test_the_command_goes_on_with_what_is_there(tmp_path: Path, capsys: pytest.C
 def test_operators_are_named_as_their_ids() -> None:
     app = CHAIN.application()
     assert set(app.before_steps) == {OperatorId(name) for name in CHAIN.inputs}
+
+
+def test_a_prediction_is_made_from_the_plan_in_force_and_from_what_senders_still_have(tmp_path: Path) -> None:
+    app = CHAIN.application()
+    app.before_steps = {}
+    backups = frozenset({PartitionId(OperatorId("hourly"), 0)})
+    running = InProcess(app, nodes=1, checkpoint_every=3, plan=ExecutedPlan(backups=backups))
+    for batch in islice(CHAIN.batches(1), 8):
+        running.feed(batch)
+    asked = RunAsked(CHAIN, (), None, {}, CHAIN.work, 1.0)
+    killing = KillingRun(asked, None, tmp_path)  # type: ignore[arg-type]  # no node is killed here
+    killing._run = SimpleNamespace(coordinator=running._coordinator)  # type: ignore[assignment]
+    found = killing._predicted(PartitionId(OperatorId("yearly"), 0), 10)
+    assert set(found.rolls_back) == {"yearly", "daily"}, "hourly keeps a backup, daily kept nothing"
+    state = running._coordinator.state
+    state.partitions[PartitionId(OperatorId("daily"), 0)].kept_from = BatchId(0)
+    assert set(killing._predicted(PartitionId(OperatorId("yearly"), 0), 10).rolls_back) == {"yearly"}

@@ -131,9 +131,10 @@ def _measure(cells: Cells, workload: Workload, plans: tuple[str, ...], seed: int
 
 
 def _calibrate(cells: Cells, workload: Workload, seed: int, cluster: EmbeddedCluster) -> None:
-    from holdfast_lab.experiments.promises.cells import calibration_document, measured_topology
+    from holdfast_lab.experiments.promises.cells import calibration_document, measured_topology, work_of
     from holdfast_lab.experiments.promises.killing import CALIBRATION_INTERVAL, KillingRun, RunAsked
     from holdfast_lab.experiments.promises.predicting import fixed_cost
+    from holdfast_lab.experiments.promises.workloads import BATCH_SECONDS
 
     operators = tuple(workload.inputs)[-CALIBRATION_KILLS:]
     asked = RunAsked(
@@ -147,7 +148,8 @@ def _calibrate(cells: Cells, workload: Workload, seed: int, cluster: EmbeddedClu
 
     ran = KillingRun(asked, cluster, _place(cells, workload.name, "calibration")).run(lambda one: None, after)
     topology = measured_topology(workload.application().topology(), ran["measures"])
-    cells.keep_calibration(workload.name, calibration_document(topology, fixed_cost(kills), kills, os.getloadavg()[0]))
+    fixed = fixed_cost(kills, BATCH_SECONDS, workload.inputs, work_of(topology))
+    cells.keep_calibration(workload.name, calibration_document(topology, fixed, kills, os.getloadavg()[0]))
 
 
 def _kill_under(

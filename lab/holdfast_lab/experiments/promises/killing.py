@@ -20,7 +20,6 @@ from holdfast.drill.driving import IDLE, WAIT_SECONDS, await_executors
 from holdfast.drill.losses import is_on
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, OperatorId, PartitionId
-from holdfast.recovery.executed_plan import ExecutedPlan
 from holdfast.runtime import run_in_process
 from holdfast.spark.planned import plan_for_run
 from holdfast.spark.planned_segments import NEVER
@@ -173,7 +172,7 @@ class KillingRun:
         self._until(lambda: self._is_time(partition), f"a moment to kill {operator}")
         state = run.coordinator.state
         target = int(run.logged) + 1
-        prediction = self._predicted(partition, state.plan.now, target - int(state.checkpoints.line[partition]))
+        prediction = self._predicted(partition, target - int(state.checkpoints.line[partition]))
         before(prediction)
         host = str(state.placement[partition])
         node = next(one for one in self._cluster.nodes.values() if is_on(one.host, host))
@@ -216,13 +215,18 @@ class KillingRun:
         interval = self.asked.interval[partition.operator]
         return interval - BEFORE_MARK <= age <= interval
 
-    def _predicted(self, partition: PartitionId, plan: ExecutedPlan, batches: int) -> Prediction:
-        def named(name: str) -> PartitionId:
-            return PartitionId(OperatorId(name), 0)
+    def _predicted(self, partition: PartitionId, batches: int) -> Prediction:
+        state = self._run.coordinator.state
+
+        def keeps(sender: str, consumer: str) -> bool:
+            """Whether the plan has the sender keep what the consumer needs, or the sender happens to have it still."""
+            one, other = PartitionId(OperatorId(sender), 0), PartitionId(OperatorId(consumer), 0)
+            needed = int(state.checkpoints.line[other]) + 1
+            return state.plan.now.keeps(one, other) or int(state.partitions[one].kept_from) <= needed
 
         inputs = self.asked.workload.inputs
         operator = str(partition.operator)
-        back = rolling_back(operator, inputs.__getitem__, lambda one, other: plan.keeps(named(one), named(other)))
+        back = rolling_back(operator, inputs.__getitem__, keeps)
         # Each on a node of its own, before and after.
         return predict(
             operator,

@@ -106,6 +106,20 @@ def predict(
     return Prediction(operator, back, batches, span * sum(work[one] for one in back), pipelined, fixed)
 
 
-def fixed_cost(kills: Iterable[Mapping[str, Any]]) -> float:
-    """Return what kills right after a checkpoint took beyond their replay: the median."""
-    return max(0.0, median(float(one["measured"]) - float(one["prediction"]["pipelined"]) for one in kills))
+def fixed_cost(
+    kills: Iterable[Mapping[str, Any]],
+    batch_seconds: float,
+    inputs: Mapping[str, Iterable[str]],
+    work: Mapping[str, float],
+) -> float:
+    """Return what kills right after a checkpoint took beyond their replay, with the work that was measured: the median.
+
+    Every operator is on a node of its own.
+    """
+    beyond = []
+    for one in kills:
+        kill = one["prediction"]
+        nodes = {name: name for name in inputs}
+        replay = predict(kill["operator"], kill["rolls_back"], kill["batches"], batch_seconds, inputs, work, nodes, 0.0)
+        beyond.append(float(one["measured"]) - replay.pipelined)
+    return max(0.0, median(beyond))
