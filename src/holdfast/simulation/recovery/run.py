@@ -534,10 +534,9 @@ class _Run:
             self._restart(old_goes_on=False)  # what was asked for holds for the next driver
         self._come_to_rest("after the storm")
         self.world.replanner.change(self.coordinator)
-        driver, feed = self.driver, _Feed(self.driver, self.world)
-        feed_until_end(feed, driver.coordinator.advance, stopped=self._goes_on_too_long(), turned=_nothing)
+        self._feed_until_end()
         self._look(ran=False)
-        driver.batch_log.append({}, last=True)
+        self.driver.batch_log.append({}, last=True)
         self._come_to_rest("after the last batch")
         self.world.replanner.change(self.coordinator)
         self.coordinator.checkpoint()
@@ -548,6 +547,19 @@ class _Run:
             self._complain("everything is back and safe, and recovery does not end")
         if (waiting := self.coordinator.state.plan.next) is not None:
             self._complain(f"plan {waiting.number} was chosen, everything is safe, and it does not take effect")
+
+    def _feed_until_end(self) -> None:
+        """Read the rest of the input. Where all queries are parked a run stops reading: it goes on when they do."""
+        while True:
+            advance, feed = self.coordinator.advance, _Feed(self.driver, self.world)
+            feed_until_end(feed, advance, stopped=self._stops_reading(), turned=_nothing)
+            if not self._all_parked:
+                return
+            self._come_to_rest("while the input is read")
+
+    @property
+    def _all_parked(self) -> bool:
+        return len(self.coordinator.state.parked) == len(self.driver.program.outputs)
 
     def _copies_come_level(self) -> None:
         """Where nothing goes wrong any more, copies get as far as their primaries."""
@@ -570,15 +582,15 @@ class _Run:
             self.world.poison_rows.repair()
             self._restart(old_goes_on=False)
 
-    def _goes_on_too_long(self) -> Callable[[], bool]:
-        """Return what complains where the input is read for too many turns."""
+    def _stops_reading(self) -> Callable[[], bool]:
+        """Return what ends reading where all queries are parked, and complains where it takes too many turns."""
         turns = itertools.count()
 
         def stopped() -> bool:
             if next(turns) > MOST_STEPS:
                 waiting = self.coordinator.state.checkpoints.marks
                 self._complain(f"the input has ended, and the run goes on for {MOST_STEPS} turns (marks {waiting})")
-            return False
+            return self._all_parked
 
         return stopped
 
