@@ -75,7 +75,7 @@ def checksums_before_a_start_not_read(patch: Patch) -> None:
 
 def events_of_ranges_not_counted(patch: Patch) -> None:
     """A partition takes the watermark of the record, and adds nothing for the rows that it reads."""
-    patch.setattr(logs, "latest_events", lambda source, rows, bound: LatestEvents(None, None, 0))
+    patch.setattr(reading, "latest_events", lambda source, rows, bound: LatestEvents(None, None, 0))
 
 
 def ranges_overlap(patch: Patch) -> None:
