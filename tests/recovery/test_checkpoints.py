@@ -117,3 +117,32 @@ def test_a_batch_whose_latest_version_is_not_durable_is_saved_at_again_where_an_
         assert checkpoints.has(p, BatchId(2))
     checkpoints.move({A: BatchId(2), B: BatchId(2)})
     assert checkpoints.durable_batch == 2
+
+
+def test_a_node_that_saves_an_earlier_version_again_makes_its_durable_snapshot_stand() -> None:
+    """The later version was on peers only, and its node was gone: a run could not come to its last checkpoint."""
+    durable = SavedSnapshot(BatchId(2), Epoch(1), outbox_from=BatchId(3), durable=True)
+    later = SavedSnapshot(BatchId(2), Epoch(5), outbox_from=BatchId(3))
+
+    def both() -> Checkpoints:
+        checkpoints = Checkpoints([A, B])
+        checkpoints.mark(BatchId(2), durable=True)
+        checkpoints.stored(A, durable)
+        checkpoints.stored(A, later)
+        return checkpoints
+
+    checkpoints = both()
+    again = replace(durable, outbox_from=None, saved=(7, 7))
+    assert checkpoints.stored(A, again) == again, "it has no more than the one that is there"
+    assert not checkpoints.has(A, BatchId(2))
+    assert checkpoints.let_durable_stand(A, again.id, None) == [later]
+    assert checkpoints.has(A, BatchId(2))
+    assert checkpoints.at(A, BatchId(2)) == durable
+    held = both()
+    rows = replace(later, epoch=Epoch(6), outbox_from=BatchId(1))
+    held.stored(A, rows)
+    assert held.let_durable_stand(A, durable.id, BatchId(1)) == [], "only the later one holds rows that are needed"
+    followed = both()
+    followed.stored(A, SavedSnapshot(BatchId(3), Epoch(5), follows=later.id))
+    assert followed.let_durable_stand(A, durable.id, None) == []
+    assert followed.let_durable_stand(A, later.id, None) == [], "it is not durable itself"

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import holdfast as hf
 from holdfast import Application
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, PartitionId
@@ -140,6 +141,35 @@ def test_a_sink_that_fails_parks_the_query_of_its_partition() -> None:
     away["now"] = False
     running.resume("first")
     assert seen == [(0, [1]), (1, [2]), (2, [3])], "in order, and once"
+
+
+def test_late_rows_of_a_partition_whose_sink_fails_do_not_hold_other_queries_back() -> None:
+    """Its own query is parked, and it serves another one: what it keeps aside is written as before."""
+    away = {"now": True}
+
+    def write(rows: pa.Table, key: OutputKey) -> None:
+        if away["now"]:
+            raise ConnectionError("gone")
+
+    app = Application("x")
+    source = app.source("s", schema={"n": "int64", "at": "float64"}, event_time="at")
+    counts = source.key_by("n").window(hf.tumbling(10)).count(id="counts")
+    counts.output(sink=FunctionSink(write))
+    counts.map(lambda rows: rows.select(["n"]), schema=SCHEMA, id="second").output()
+    running = InProcess(app, errors=NOW)
+    for at in (5.0, 15.0, 1.0, 25.0, 2.0, 35.0, 45.0):  # 1.0 and 2.0 are late
+        running.feed({"s": pa.table({"n": [int(at)], "at": [at]})})
+    assert [str(one) for one in running.parked] == ["counts[0]"]
+    assert found(running, "second") == [5, 15, 25, 35]
+    late = running.late("counts", "s")
+    assert late is not None
+    assert late["n"].to_pylist() == [1, 2]
+    away["now"] = False
+    running.resume("counts")
+    assert found(running, "second") == [5, 15, 25, 35]
+    late = running.late("counts", "s")
+    assert late is not None
+    assert late["n"].to_pylist() == [1, 2], "once"
 
 
 def test_attempts_are_counted_once_each_with_pauses_that_double() -> None:

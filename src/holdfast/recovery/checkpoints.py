@@ -248,6 +248,30 @@ class Checkpoints:
         snapshots[snapshot.id] = snapshot
         return there if there != snapshot else None
 
+    def let_durable_stand(
+        self, partition: PartitionId, version: tuple[BatchId, Epoch], needed_from: BatchId | None
+    ) -> list[SavedSnapshot]:
+        """Let the durable snapshot of a version stand for its batch; return later ones there, which go.
+
+        A node that has an earlier version of a batch goes on from it, and saves it again and again: the later one,
+        which is not durable, would keep the durable line behind for good. Not where only the later one holds rows from
+        a batch on that are needed, or others follow it.
+        """
+        snapshots = self._snapshots[partition]
+        durable = snapshots.get(version)
+        if durable is None or not durable.durable:
+            return []
+        needed = None if needed_from is None or needed_from > version[0] else needed_from
+        later = [one for one in snapshots.values() if one.batch == version[0] and one.id > version]
+        followed = {one.follows for one in snapshots.values()}
+        if any(one.durable or one.id in followed for one in later):
+            return []
+        if needed is not None and not _reaches(durable, needed) and any(_reaches(one, needed) for one in later):
+            return []
+        for one in later:
+            del snapshots[one.id]
+        return later
+
     def _is_better(self, partition: PartitionId, snapshot: SavedSnapshot, there: SavedSnapshot) -> bool:
         """Whether a snapshot takes the place of another of the same version: it is durable, or holds the outbox too."""
         if snapshot.durable and not there.durable:

@@ -257,8 +257,11 @@ class RecoveryMachine:
         if event.snapshot.batch in (*marks, self.state.partitions[event.partition].own_mark):
             needed = self._needed_from(event.partition, event.snapshot.batch)
             found = checkpoints.stored(event.partition, event.snapshot, needed)
-            if found is None or found != event.snapshot:
-                self._forget(event.partition, [] if found is None else [found])
+            later: list[SavedSnapshot] = []
+            if event.snapshot.durable and self.state.graph.deterministic(event.partition):
+                later = checkpoints.let_durable_stand(event.partition, event.snapshot.id, needed)
+            if found is None or found != event.snapshot or later:
+                self._forget(event.partition, [*([] if found is None else [found]), *later])
                 self._close_between(event.snapshot.batch)
                 self._advance_checkpoint()
                 if self.state.recovering:

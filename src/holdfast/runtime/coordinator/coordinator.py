@@ -694,6 +694,7 @@ class Coordinator:
             state.epoch,
             result.staged,
             self.parking.held,
+            self.parking.held_aside,
         )
         for output, why in result.not_staged.items():
             if output not in self._counters.not_staged:

@@ -98,13 +98,15 @@ class Outputs:
         epoch: Epoch,
         staged: Mapping[tuple[PartitionId, BatchId], StagedRows] | None = None,
         held: Collection[PartitionId] = (),
+        held_aside: Collection[PartitionId] = (),
     ) -> Published:
         """Hand blocks over to the sinks' publishers, each partition's batch after batch; return what is known by now.
 
         A sink that fails stops its partition. What a publisher has no room for comes again.
 
         `durable`: the batch of every partition's durable checkpoint. `staged`: outputs whose rows nodes have written;
-        their blocks came without. `held`: partitions whose sinks get nothing now.
+        their blocks came without. `held`: partitions whose sinks get nothing now; `held_aside`: of which nothing that
+        they keep aside is written now.
         """
         done = Published()
         self._collect(done)
@@ -113,7 +115,7 @@ class Outputs:
         for block in sorted(blocks, key=lambda one: (one.header.batch, one.header.sender)):
             head = block.header
             if head.receiver.operator == LATE:
-                if head.sender in held:
+                if head.sender in held_aside:
                     done.not_aside.add((head.sender, head.batch))
                     continue
                 try:

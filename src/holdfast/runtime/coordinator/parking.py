@@ -148,6 +148,17 @@ class Parking:
             p for p in self._state.graph.order if p in self._state.parked or self._state.serves_parked_only(p)
         }
 
+    @property
+    def held_aside(self) -> set[PartitionId]:
+        """The partitions whose late rows and dead letters are not written now.
+
+        Not those whose sink alone fails: others that they serve go on, and so what they keep aside must be written.
+        """
+        now = self._clock()
+        return {p for (p, step), one in self._open.items() if step is Step.LATE and now < one.until} | {
+            p for p in self._state.graph.order if self._state.serves_parked_only(p)
+        }
+
     # -- what fails ----------------------------------------------------------------------------------------------------
 
     def took(

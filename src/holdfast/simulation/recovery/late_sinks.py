@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from holdfast.runtime.coordinator.publishing import Call, CallRunner, PublishSettings, Returned, run_call
 from holdfast.simulation.recovery.cluster import FakeClock
 from holdfast.simulation.recovery.faults import Fault, Mischief
-from holdfast.simulation.recovery.segment_scene import is_refined
 
 LATE, KNOWN_LATE = 0.35, 0.25
 """Of all calls, those that are made later; of the others, those of which it is known later."""
@@ -24,12 +23,8 @@ AFTER_THE_END = 0.3
 
 
 def has_late_sinks(seed: int) -> bool:
-    """Whether sinks take their time in a run: some with workers that stay, and some without.
-
-    Not where operators save at multiples. Little else happens there, and a partition whose own query is parked by its
-    sink holds back, while its late rows are not written, the other queries that it serves: found there, and known.
-    """
-    return seed // 36 % 12 in (9, 10) and not is_refined(seed)
+    """Whether sinks take their time in a run: some with workers that stay, and some without."""
+    return seed // 36 % 12 in (9, 10)
 
 
 def called_on_nodes(seed: int) -> bool:
