@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.ids import BatchId, OperatorId, SegmentId
+import pytest
+
+from holdfast.ids import BatchId, Epoch, OperatorId, SegmentId
+from holdfast.recovery.checkpoints import SavedSnapshot
 from holdfast.recovery.effects import Effect, GlobalCheckpoint, IntermediateSnapshots, RollBack
-from holdfast.recovery.events import CheckpointGivenUp, CheckpointMarked
+from holdfast.recovery.events import CheckpointGivenUp, CheckpointMarked, CheckpointStored
 from holdfast.recovery.executed_plan import ExecutedPlan
 from holdfast.recovery.intermediate import kept_between
 from holdfast.recovery.segments import Segments, segments_of
 from holdfast.recovery.strategy import RecoverySettings
+from holdfast.topology import Input, Operator, Partitioning, Topology
 from recovery.machine_driving import Driven, chain, part
 
 MULTIPLES = {"a": 4, "b": 2, "c": 1}
@@ -172,3 +176,73 @@ def test_a_plan_with_multiples_is_written_and_read() -> None:
     before = plan.written()
     del before["multiples"]  # of an earlier version
     assert ExecutedPlan.read(before).segments.multiples == {}
+
+
+# -- found by a review -------------------------------------------------------------------------------------------------
+
+
+def operator(name: str, sender: str = "", *, priority: int = 0) -> Operator:
+    inputs = (Input(OperatorId(sender), Partitioning.ONE_TO_ONE),) if sender else ()
+    return Operator(OperatorId(name), 1, inputs, cost=1.0, output=bool(priority), priority=priority or 1)
+
+
+@pytest.mark.parametrize("saves_between", [False, True])
+def test_checkpoints_move_without_a_consumer_that_waits(saves_between: bool) -> None:
+    """Its last snapshot was later than where it starts: the checkpoints of its senders stood still with it."""
+    queries = [operator("e", "c", priority=1), operator("d", "p", priority=9)]
+    topology = Topology("x", [operator("s"), operator("p", "s"), operator("c", "p"), *queries])
+    segments = segments_of(topology, "")
+    if saves_between:
+        multiples = {"s": 4, "p": 4, "c": 4, "e": 2}
+        segments = replace(segments, multiples={OperatorId(name): many for name, many in multiples.items()})
+    settings = RecoverySettings(segments=segments, incremental_after_losses=1, buffer_bytes=1000, waiting_bytes=500)
+    run = Driven(topology, settings, nodes={f"n{number}": 1.3 for number in range(5)})
+    run.cycle(3)
+    run.checkpoint(3, durable=True)
+    if saves_between:
+        for batch, operators in ((4, "spc"), (5, "spce"), (6, "spc")):
+            save_between(run, batch, operators)
+    run.cycle(7)
+    run.lose(run.node("p"), run.node("c"), run.node("e"))
+    run.arrive({"m": 1.3})
+    run.cycle(8)
+    for batch in (9, 11, 13):
+        run.cycle(batch)
+        run.checkpoint(batch)
+    state = run.machine.state
+    assert state.checkpoints.line[part("p")] == 13
+    for batch in (14, 15, 16):
+        run.cycle(batch, kept_bytes=1200)
+    assert state.dropped
+    assert state.partitions[part("p")].kept_from > 10
+
+
+def test_a_start_is_judged_by_the_version_that_stands_for_its_batch() -> None:
+    run = driven()
+    run.cycle(3)
+    run.checkpoint(3)
+    save_between(run, 5, "a")
+    run.cycle(7)
+    state = run.machine.state
+    state.checkpoints.stored(part("a"), SavedSnapshot(BatchId(6), Epoch(3), outbox_from=BatchId(4)))
+    state.checkpoints.stored(part("a"), SavedSnapshot(BatchId(6), Epoch(5)))
+    state.partitions[part("b")].frontier = BatchId(4)
+    run.lose(run.node("a"))
+    assert state.partitions[part("a")].kept_from <= 5
+
+
+def test_a_late_answer_does_not_take_the_start_of_a_lost_partition_back() -> None:
+    run = driven(multiples={"a": 4, "b": 2, "c": 1})
+    state = run.machine.state
+    run.cycle(3)
+    run.checkpoint(3)
+    save_between(run, 5, "a")
+    run.cycle(7)
+    state.partitions[part("c")].frontier = BatchId(5)
+    run.tell(CheckpointMarked(BatchId(6), durable=True))
+    run.tell(CheckpointStored(part("b"), SavedSnapshot(BatchId(6), Epoch(9), outbox_from=BatchId(4))))
+    run.lose(run.node("a"), run.node("b"))
+    run.arrive({"m": 1.3})
+    run.tell(CheckpointStored(part("b"), SavedSnapshot(BatchId(6), Epoch(1), durable=True)))
+    run.arrive({"m2": 1.3})
+    assert state.partitions[part("a")].kept_from <= state.partitions[part("b")].frontier + 1

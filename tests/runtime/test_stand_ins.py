@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 import holdfast as hf
 from holdfast.application.readers import Files
-from holdfast.ids import Epoch, NodeId, PartitionId
+from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.runtime import InProcess
+from holdfast.runtime.coordinator.publishing import Call
 from holdfast.runtime.coordinator.tentative import source_watermarks
-from holdfast.runtime.io.sinks import VERSION_COLUMNS, MemorySink, OutputKey
+from holdfast.runtime.io.sinks import VERSION_COLUMNS, FunctionSink, MemorySink, Output, OutputKey
+from holdfast.spark.resident_backend import ResidentBackend
 from runtime.test_tentative import Running, rows_of
 
 COUNT = 16
@@ -297,3 +300,23 @@ def test_a_source_that_is_read_in_place_by_a_lost_partition_holds_nothing_back(t
     reader = Files(str(tmp_path), "parquet")
     log.sources = {name: replace(one, reader=reader) for name, one in log.sources.items()}
     assert set(source_watermarks(state, log)) == {"clicks"}, "all of these are read"
+
+
+def test_a_function_that_runs_on_nodes_is_called_by_the_stand_in() -> None:
+    """The query has no assignment while it waits: its tentative rows went nowhere, without a word."""
+    running = Running(app=application(), nodes=8, capacity=2.0)
+    for number, batch in enumerate(batches()[:12]):
+        if number == 7:
+            running.lose("pages[1]")
+        running.feed(batch)
+    query = PartitionId.parse("pages[1]")
+    node = running.coordinator.state.branches.now.stand_ins[query]
+    link = SimpleNamespace(ended=False, send=lambda *parts: None)
+    backend = object.__new__(ResidentBackend)
+    desired = running.backend.residents[node].desired
+    assert desired is not None
+    backend._sent = desired
+    backend._held = {node: SimpleNamespace(processes=[SimpleNamespace(name=node, link=link)])}  # type: ignore[dict-item]
+    sink = FunctionSink(lambda rows, key: None, lambda rows, key, fidelity: None, on_nodes=True)
+    output = Output(OutputKey(query, BatchId(11)), pa.table({"n": [1]}), fidelity=1.0)
+    assert backend.send_call(Call(1, sink, (output,), desired.epoch)) is link

@@ -91,6 +91,7 @@ def latest_start(
         one
         for one in state.checkpoints.snapshots(partition)
         if (otherwise is None or one.batch > otherwise.batch)
+        and one == state.checkpoints.at(partition, one.batch)  # the version that stands for its batch
         and one.batch <= state.partitions[partition].acknowledged  # what it kept aside up to there is written
     ]
     needed = _needed(state, partition, starts)

@@ -258,7 +258,8 @@ class RecoveryMachine:
             needed = self._needed_from(event.partition, event.snapshot.batch)
             found = checkpoints.stored(event.partition, event.snapshot, needed)
             later: list[SavedSnapshot] = []
-            if event.snapshot.durable and self.state.graph.deterministic(event.partition):
+            live = self.state.partitions[event.partition].state in LIVE_STATES
+            if live and event.snapshot.durable and self.state.graph.deterministic(event.partition):
                 later = checkpoints.let_durable_stand(event.partition, event.snapshot.id, needed)
             if found is None or found != event.snapshot or later:
                 self._forget(event.partition, [*([] if found is None else [found]), *later])
@@ -677,6 +678,10 @@ class RecoveryMachine:
             last = self.state.checkpoints.last(p)
             if p not in able and last is not None and self._is_safe(p, last.batch):
                 found[p] = last.batch
+            if self.state.segments.multiples and self.state.partitions[p].state is PartitionState.LOST:
+                at = self.state.partitions[p].start.batch
+                if at != NOTHING and self._is_safe(p, at):
+                    found[p] = at  # as late as serves its consumers: its senders may hold nothing from before
         return found
 
     def _set_own_marks(self) -> None:

@@ -200,9 +200,9 @@ class ResidentBackend:
     def send_call(self, call: Call) -> Link | None:
         """Send a call to the process that has its query, and say by which connection; None: it has none now."""
         desired, query = self._sent, call.outputs[0].key.query
-        assignment = None if desired is None else desired.assignments.get(query)
+        placed = None if desired is None else desired.assignments.get(query) or desired.stand_ins.get(query)
         processes = [process for one in self._held.values() for process in one.processes]
-        links = [one.link for one in processes if assignment is not None and one.name == assignment.node]
+        links = [one.link for one in processes if placed is not None and one.name == placed.node]
         link = next((one for one in links if one is not None and not one.ended), None)
         if link is not None:
             link.send({"do": "call"}, encode_call(call))

@@ -152,10 +152,12 @@ class OffsetTracker:
         most = max(1, int(most_bytes / max(1.0, self.record_bytes)))
         most = min(most, total, self.max_records or total)
         few = [many for many in waiting.values() if many * most < total]
-        most, total = most - len(few), total - sum(few)  # what is left for the others, and what they have
-        after, ranges = dict(self.position.next), list[OffsetRange]()
-        for number in sorted(waiting):
-            count = max(1, min(waiting[number], waiting[number] * most // max(1, total)))
+        rest, of = most - len(few), max(1, total - sum(few))  # what is left for the others, and what they have
+        counts = {number: max(1, min(many, many * rest // of)) for number, many in sorted(waiting.items())}
+        after, ranges, left = dict(self.position.next), list[OffsetRange](), most - sum(counts.values())
+        for number, share in counts.items():
+            more = left > 0 and share < waiting[number]
+            count, left = share + more, left - more
             first = after[number]
             size = round(count * self.record_bytes)
             ranges.append(OffsetRange(number % self.partitions, self.topic, number, first, first + count, size))
