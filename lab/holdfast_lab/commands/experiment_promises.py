@@ -59,8 +59,8 @@ def promises(
     same overhead, backups for three targets R. Then one run per plan; each operator's node is killed at the end of a
     checkpoint interval, with the prediction on disk before.
 
-    What is done stays in --out: the same command goes on with the kills that are left, and --most ends it after so many
-    runs. A run takes two to five minutes on a cluster of its own.
+    What is done stays in --out: the same command goes on with the kills that are left, and --most bounds the runs
+    of one call. A run takes two to five minutes on a cluster of its own.
 
     \b
     Example:
@@ -101,7 +101,7 @@ def _names(given: str, known: tuple[str, ...], option: str) -> tuple[str, ...]:
 
 
 def _measure(cells: Cells, workload: Workload, plans: tuple[str, ...], seed: int, most: int) -> int:
-    """Do the runs that are left, at most so many; return how many were done."""
+    """Do the runs that are left, `most` of them at most; return how many were done."""
     from holdfast.spark.cluster import EmbeddedCluster
     from holdfast_lab.experiments.promises.cells import calibrated_topology
     from holdfast_lab.experiments.promises.plans import plans_of

@@ -40,9 +40,9 @@ LEVEL_BATCHES = 4
 STEP_SECONDS = 240.0
 """How long a step of a run may take: to be level again, to be back."""
 BEFORE_MARK = 1.0
-"""A kill comes so many seconds before the interval is over: the next checkpoint is not complete when it is noticed."""
+"""Seconds between a kill and the end of the interval: the next checkpoint is not complete when it is noticed."""
 SOON_SECONDS = 4.0
-"""A kill that measures fixed costs comes within so many seconds of the checkpoint's batch."""
+"""Seconds after the checkpoint's batch within which a kill that measures fixed costs comes."""
 CALIBRATION_INTERVAL = 5.0
 STEADY_SECONDS = 15.0
 """So long the run that measures rates and costs runs before its first kill."""

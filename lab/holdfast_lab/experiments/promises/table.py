@@ -18,7 +18,7 @@ MEDIAN_ERROR = 0.25
 OVERHEAD_WITHIN = 0.2
 """What checkpoints and stored edges write may be above the budget by this share."""
 LEAST_REPLAY = 3.0
-"""The replay is to be at least so many times the fixed costs for a kill to say something about the prediction."""
+"""Replay time over fixed costs, at least, for a kill to say something about the prediction."""
 TIE = 0.1
 """Plans whose predicted mean recovery differs by less than this share are not ranked."""
 

@@ -96,7 +96,7 @@ class Workload:
         return app
 
     def batches(self, seed: int) -> Iterator[dict[str, pa.Table]]:
-        """Give batches without end: the first has every meter, the others so many different ones."""
+        """Give batches without end: the first has every meter, the others `ROWS` different ones."""
         names = pa.array([f"meter-{number:04d}" for number in range(METERS)])
         number = 0
         while True:

@@ -62,7 +62,7 @@ RECORDS_KEPT = 64
 _HELD = 256
 """So many records are kept in memory."""
 WATERMARKS_KEPT = 64
-"""Of so many of the last batches watermarks are handed out with forged barriers."""
+"""How many of the last batches' watermarks are handed out for forged barriers."""
 
 
 Reads = Mapping[tuple[BatchId, int], RangesRead]

@@ -32,7 +32,7 @@ MOST_BYTES = 32 << 20
 """Bytes of files of one source that one batch takes at most, unless told otherwise."""
 NOTHING_READ = -1
 IDLE_BATCHES = 3
-"""A source that is idle has had no rows in so many batches, at least."""
+"""Batches without rows, at least, after which a source can be idle."""
 
 
 @dataclass(frozen=True, slots=True)
