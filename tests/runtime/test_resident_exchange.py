@@ -241,3 +241,40 @@ def test_where_one_stream_takes_the_room_of_another_they_do_deadlock(
     monkeypatch.setattr(in_process, "LoopBackend", AnyOrder)
     with pytest.raises(CheckFailed, match="no partition makes progress"):
         results_of(shape, recipe.sizes, given_rows, 4)
+
+
+class Repeats(AnyOrder):
+    """Every first request of a subscription comes again with each desired state, as frames that are repeated do."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.first: dict[tuple[NodeId, NodeId, Any], Request] = {}
+
+    def _request(self, consumer: NodeId, sender: NodeId, request: Request) -> None:
+        super()._request(consumer, sender, request)
+        if request.after is not None:
+            self.first.setdefault((consumer, sender, (request.epoch, request.subscriber)), request)
+
+    def reconcile(self, desired: DesiredState) -> None:
+        super().reconcile(desired)
+        for (consumer, sender, _), request in self.first.items():
+            way = self.ways.setdefault((consumer, sender), deque())
+            way.append(lambda c=consumer, s=sender, r=request: AnyOrder._request(self, c, s, r))
+
+
+def test_a_request_that_comes_again_long_after_does_not_end_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it names is trimmed, because its consumer has completed it: the stream goes on behind that."""
+    recipe = Recipe("chain", SHAPES["chain"][1][0])
+    given_rows = [dict(batch) for batch in inputs_of(recipe, 1, 8)]
+    expected = results_of("chain", recipe.sizes, given_rows, 1)
+    assert any(expected.values())
+    monkeypatch.setattr(in_process, "LoopBackend", Repeats)
+    app = Application("again")
+    SHAPES["chain"][0](app, recipe.sizes)
+    done = InProcess(app, nodes=3)
+    for batch in given_rows:
+        done.feed(batch)
+        done.run()
+    done.close()
+    done.run()
+    assert {str(p.operator): done.rows(p.operator).to_pylist() for p in done.program.outputs} == expected

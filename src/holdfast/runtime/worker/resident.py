@@ -327,8 +327,8 @@ class ResidentWorker:
             blocks = host.replay(sender, consumer, after, through)
             if blocks is None and copy is not None:
                 self.publications.drop(subscriber)  # nobody goes back for a second copy: it is built again
-            elif blocks is None and host.kept_from(sender) <= self._known(desired, sender, consumer) + 1:
-                self.publications.drop(subscriber)  # it has got them from elsewhere, and will say so
+            elif blocks is None and host.kept_from(sender) <= (known := self._known(desired, sender, consumer)) + 1:
+                self.publications.sent(subscriber, known)  # it has them: its request is an old one; the stream goes on
             elif blocks is None:
                 answers.append(Missing(sender, after))  # it has to make them again
             else:

@@ -159,8 +159,6 @@ class ResidentChecks:
                 served = other.resident.publications.served_by(pair)
                 if served is None and pair[2] is not None:
                     continue  # a second copy that needs what is not kept is not served, and built again
-                if served is None and held is not None and _regenerates(held, pair[0], pair[1]):
-                    continue  # its sender has dropped what it lacks; with its next turn it does not ask for it either
                 if served is not None and served[0] > epoch:
                     continue  # it has been placed on another node since
                 if served is None or other.subscribers.get(served[1]) is not link:
@@ -208,9 +206,3 @@ class ResidentChecks:
         if held is None or held.epoch != desired.epoch or self._clock() - since < HINDERED_SECONDS:
             return
         self._complain(f"{consumer} waits for blocks of {sender} on {node}, which has them, and nothing went wrong")
-
-
-def _regenerates(desired: DesiredState, consumer: PartitionId, sender: PartitionId) -> bool:
-    """Whether a consumer makes blocks of a sender that it lacks in its own process."""
-    one = desired.assignments.get(consumer)
-    return one is not None and one.frontier < one.regenerate.get(sender, one.frontier)
