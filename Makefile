@@ -12,6 +12,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# Where the environment keeps Python from writing bytecode, each of the some hundred processes of the suite compiles 300 modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test classes lint lock docs wheel clean
 
 setup:
