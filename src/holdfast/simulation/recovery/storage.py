@@ -168,6 +168,8 @@ class LogWatch:
     """The record that was read last."""
     _looked: tuple[int, int] = (-1, -1)
     """How often the storage had changed, and how many batches were logged, when it last looked."""
+    _progress: int = -1
+    """The highest number that a record of progress has had."""
 
     def created(self, name: str) -> None:
         """Look at an object that is new."""
@@ -178,7 +180,8 @@ class LogWatch:
             fields = self._contents(name)
             if (problem := self.decided.written(int(number), fields["machine"])) is not None:
                 self.complain(problem)
-            if fields["identity"] is not None:
+            late, self._progress = int(number) < self._progress, max(self._progress, int(number))
+            if fields["identity"] is not None and not late:  # under a number that was dropped it is not in force
                 recipe = self.recipes[json.dumps(fields["identity"]["operators"], sort_keys=True)]
                 generation = fields["generation"]
                 if self.layouts.setdefault(generation, recipe) != recipe:
