@@ -176,8 +176,8 @@ class ResidentChecks:
             if p.operator not in self._program.sources:
                 continue
             one = desired.on(process.name).get(p)
-            if one is None or one.paused or p in named or one.through <= host.frontier(p):
-                process.sources_stand.pop(p, None)
+            if one is None or one.paused or p in named or one.through <= host.frontier(p) or done.problem is not None:
+                process.sources_stand.pop(p, None)  # among others: the storage does not answer, and the node says so
                 continue
             at, since = process.sources_stand.setdefault(p, (host.frontier(p), self._clock()))
             if at != host.frontier(p):
