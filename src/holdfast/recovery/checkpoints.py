@@ -393,7 +393,9 @@ class Checkpoints:
         if level and self.line != self.durable_line and all(self.has_durable(p, at) for p, at in self.line.items()):
             self.line_before, self.durable_line = self.durable_line, dict(self.line)
         covered = self.global_batch
-        self.marks = [one for one in self.marks if one > covered]
+        # One that all have reached, and some not durably, stays open for these.
+        undone = covered in self._durable_marks and any(self.lacks(p, covered) for p in self._partitions)
+        self.marks = [one for one in self.marks if one > covered or (undone and one == covered)]
         lines = {*self.line.values(), *self.durable_line.values()}
         self._durable_marks = {one for one in self._durable_marks if one >= covered or one in lines}
         return self.sweep()

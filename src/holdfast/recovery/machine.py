@@ -642,16 +642,21 @@ class RecoveryMachine:
         for mark in reversed(checkpoints.marks):
             ready = {p for p in state.graph.order if checkpoints.has(p, mark) and self._is_safe(p, mark)}
             behind = {p for p in state.graph.order if checkpoints.lacks(p, mark)}
+            # Their checkpoints are there, and not durable. They have trimmed what those that come now have completed:
+            # a durable snapshot need not hold it once these have moved, and cannot be had before.
+            there = {p for p in behind if checkpoints.line[p] == mark}
             if state.segments.many:
                 ready = {p for p in ready if checkpoints.concerns(p, mark)}
-                whole = [one for one in state.segments.by_name(behind).values() if one <= ready]
-                targets = {p: mark for one in whole for p in one}
+                whole = [one for one in state.segments.by_name(behind).values() if one <= ready | there]
+                targets = {p: mark for one in whole for p in one & ready}
                 if moving := set_that_moves(
                     state.graph, checkpoints.line, targets, checkpoints.outbox_from, state.dropped
                 ):
                     return moving
             elif behind <= ready:
                 return dict.fromkeys(behind, mark)
+            elif behind <= ready | there and (moving := self._movable(dict.fromkeys(behind & ready, mark))):
+                return moving
             come = [one for one in self._groups(able, behind) if self._has_come(one, ready, mark)]
             if come:
                 names = state.segments.by_name(p for one in come for p in one)
