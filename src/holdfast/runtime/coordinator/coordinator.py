@@ -256,7 +256,9 @@ class Coordinator:
         self.machine = RecoveryMachine(self.state)
         self._executed = plan
         """The plan in force, as far as its effects are done."""
-        self.outputs.may_be_tentative = self.state.branches.may_be_out
+        self._were_tentative = frozenset(self.state.branches.at), batch_log.frontier
+        """Queries that were tentative under the driver before, and the last batch that was logged by then."""
+        self.outputs.may_be_tentative = self._may_be_tentative
         self.parking = Parking(self.state, errors or ErrorSettings(), clock=clock, now=now, requests=requests)
         self._choices = TentativeChoices(
             self.state,
@@ -759,6 +761,14 @@ class Coordinator:
         if done.problem is not None:
             raise done.problem
         self._take_failures(done.failed)
+
+    def _may_be_tentative(self, query: PartitionId, batch: BatchId) -> bool:
+        """Whether tentative rows of a batch may be out, also of one that the driver before logged after this began."""
+        if self.state.branches.may_be_out(query, batch):
+            return True
+        queries, known = self._were_tentative
+        record = self.batch_log.record(batch) if query in queries and batch > known else None
+        return record is not None and record.claim < self.batch_log.claim
 
     def _emit_published(self, done: Published) -> None:
         for query, batch, rows in done.out:
