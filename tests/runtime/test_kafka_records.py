@@ -133,7 +133,7 @@ def source(**options: Any) -> SourceProgram:
 
 def gone(earliest: int, end: int = 9) -> Callable[..., Records]:
     def fetch(reader: object, one: OffsetRange, how: HowRead) -> Records:
-        if one.start < earliest:
+        if one.start < min(earliest, one.end):
             raise OffsetsGone(earliest, end)
         return records(*FOUND.values[one.start : one.end], first=one.start)
 
@@ -177,6 +177,18 @@ def test_what_is_gone_is_named_or_passed_over_where_that_is_wanted() -> None:
     files = SourceProgram(OperatorId("s"), 1, SCHEMA, (), None, 0.0, hf.files("in"))
     with pytest.raises(CheckFailed, match="it does not read Kafka any more"):
         read_offsets(files, RANGE, how(), None, none, fetch=gone(0))
+
+
+def test_a_batch_from_which_lost_records_were_passed_over_can_be_read_again() -> None:
+    lenient = source(fail_on_data_loss=False)
+    first = read_offsets(lenient, RANGE, how(), None, none, fetch=gone(2))
+    again = read_offsets(lenient, RANGE, how(), first.check, none, fetch=gone(2))
+    assert again.rows.equals(first.rows)
+    assert again.rejected == first.rejected
+    with pytest.raises(CheckFailed, match="begins at offset 3: offsets 0 to 3 went"):
+        read_offsets(lenient, RANGE, how(), first.check, none, fetch=gone(3))
+    nothing = read_offsets(lenient, RANGE, how(), None, none, fetch=gone(5))
+    assert read_offsets(lenient, RANGE, how(), nothing.check, none, fetch=gone(7)).rows.num_rows == 0
 
 
 class Kept:
