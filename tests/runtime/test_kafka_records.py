@@ -191,6 +191,27 @@ def test_a_batch_from_which_lost_records_were_passed_over_can_be_read_again() ->
     assert read_offsets(lenient, RANGE, how(), nothing.check, none, fetch=gone(7)).rows.num_rows == 0
 
 
+def test_records_that_compaction_removes_before_they_are_first_read_come_from_the_copy() -> None:
+    left = records(b'{"id": 2}', first=2)
+
+    def compacted(*_: object) -> Records:
+        return left
+
+    found = read_offsets(source(), RANGE, how(), None, lambda: FOUND, fetch=compacted)
+    assert found.rows["id"].to_pylist() == [0, 1, 2], "a partition that was lost meanwhile would have fewer rows"
+    assert found.check == FOUND.check()
+    assert read_offsets(source(), RANGE, how(), None, none, fetch=compacted).rows["id"].to_pylist() == [2]
+    assert read_offsets(source(), RANGE, how(), left.check(), lambda: FOUND, fetch=compacted).rows.num_rows == 1
+
+    def whole(*_: object) -> Records:
+        return FOUND
+
+    def not_asked() -> Records | None:
+        raise AssertionError
+
+    assert read_offsets(source(), RANGE, how(), None, not_asked, fetch=whole).rows.num_rows == 3
+
+
 class Kept:
     """A topic whose records go after a hundred seconds; each offset is a second old."""
 
