@@ -19,16 +19,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
+from holdfast.application.readers import Files
 from holdfast.application.steps import Source
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchId, OperatorId, PartitionId
 from holdfast.runtime.coordinator.feeding import feed_until_end
 from holdfast.runtime.in_process import InProcess, run_in_process
-from holdfast.runtime.io import file_retention
+from holdfast.runtime.io import file_reader, file_retention
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.file_columns import with_file_columns
 from holdfast.runtime.io.file_copies import CopiedFile, copy_range, encode_copy
 from holdfast.runtime.io.file_ranges import FileRange, HowRead
+from holdfast.runtime.io.file_reader import FileReader, folder_of
 from holdfast.runtime.io.in_place import read_checked
 from holdfast.runtime.io.in_place_readers import InPlaceReader, in_place_readers
 from holdfast.runtime.io.intake import Intake
@@ -384,6 +386,36 @@ def test_a_run_that_reads_what_is_there_reads_on_after_a_batch_of_the_driver_bef
     ]
     assert read == ["000.csv", "001.csv", "002.csv"], "where the run is closed now, the others would never be read"
     assert taken_at == [2], "processAllAvailable waits for them, too"
+
+
+def test_a_start_goes_on_after_a_batch_with_which_the_driver_before_put_lists_of_files_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_reader, "MOST_BUNDLES", 1)
+    folder, storage = tmp_path / "in", MemoryStorage()
+    for number in range(3):
+        write(folder, number)
+    program = Program(application(folder, maxFilesPerTrigger=1))
+    (source,) = program.sources.values()
+    assert isinstance(source.reader, Files)
+
+    def driver(log: BatchLog) -> tuple[FileReader, Intake]:
+        assert isinstance(source.reader, Files)
+        reader = FileReader(source.id, source.reader, 1, folder_of(source), storage, log.claim, inline=0)
+        intake = Intake(log, [source.id], in_place={source.id: reader})
+        reader.look()
+        return reader, intake
+
+    _, late = driver(BatchLog(program.sources, "words", storage, claim=1))
+    assert late.make_batch() == 0
+    log = BatchLog(program.sources, "words", storage, claim=2)
+    assert late.make_batch() == 1, "and the list of files that batch 0 names is deleted"
+    _, intake = driver(log)
+    assert log.frontier == 1
+    assert intake.make_batch() == 2
+    record = log.record(BatchId(2))
+    assert record is not None
+    assert [str(one) for one in record.sources[source.id].ranges if "002.csv" in str(one)], "each file once"
 
 
 def aged(path: Path, seconds: float) -> Path:
