@@ -22,6 +22,7 @@ from holdfast.recovery.events import (
     StateMissing,
 )
 from holdfast.recovery.graph import PartitionGraph
+from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.recovery_line import edge_holds, is_consistent, set_that_moves
 from holdfast.recovery.segments import Segments
 from holdfast.recovery.states import AT_WORK_STATES, LIVE_STATES, PartitionState
@@ -205,7 +206,7 @@ class Storm:
         self.draw = random.Random(seed)
         topology, sure = drawn_topology(self.draw)
         self.driven = Driven(topology)
-        self.driven.machine.state = ClusterState(PartitionGraph(topology, sure))
+        self.driven.machine = RecoveryMachine(ClusterState(PartitionGraph(topology, sure)))
         self.nodes = 0
         self.arrive(self.draw.randint(1, 4))
 

@@ -16,11 +16,13 @@ from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, PartitionId
 from holdfast.recovery import assignment as assignments
 from holdfast.recovery import machine as machines
+from holdfast.recovery.checkpointing import CheckpointLifecycle
 from holdfast.recovery.checkpoints import Checkpoints
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.events import NodesSilent
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.machine import RecoveryMachine
+from holdfast.recovery.starts import Starts
 from holdfast.recovery.states import LIVE_STATES
 from holdfast.runtime.coordinator import coordinator as coordinators
 from holdfast.runtime.coordinator import feeding as feedings
@@ -325,7 +327,7 @@ def global_before_published(patch: Patch) -> None:
 
 def wrong_snapshot(patch: Patch) -> None:
     """A partition starts from its last snapshot, whatever outboxes the others have kept."""
-    patch.setattr(RecoveryMachine, "_start_of", lambda self, p: self.state.checkpoints.last(p))
+    patch.setattr(Starts, "snapshot_for", lambda self, p: self._state.checkpoints.last(p))
 
 
 def snapshot_of_old_epoch(patch: Patch) -> None:
@@ -396,14 +398,14 @@ def arrivals_unused(patch: Patch) -> None:
 
 def recovery_never_ends(patch: Patch) -> None:
     """Outboxes stay at the checkpoint after a recovery."""
-    right = RecoveryMachine._advance_checkpoint
+    right = CheckpointLifecycle._advance
 
-    def advance(self: RecoveryMachine) -> None:
-        before = self.state.buffering
+    def advance(self: CheckpointLifecycle) -> None:
+        before = self._state.buffering
         right(self)
-        self.state.buffering = before
+        self._state.buffering = before
 
-    patch.setattr(RecoveryMachine, "_advance_checkpoint", advance)
+    patch.setattr(CheckpointLifecycle, "_advance", advance)
 
 
 def all_wait_for_dead(patch: Patch) -> None:

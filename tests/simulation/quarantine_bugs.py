@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.ids import BatchId, Epoch
-from holdfast.recovery import machine as machines
+from holdfast.recovery import checkpointing
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.quarantine import Quarantined
 from holdfast.recovery.states import PartitionState
@@ -105,8 +105,8 @@ def dead_letters_written_twice(patch: Patch) -> None:
 
 def decision_dropped_too_early(patch: Patch) -> None:
     """A decision goes with the next global checkpoint, and not with its batch."""
-    right = machines.without_old
-    patch.setattr(machines, "without_old", lambda decisions, safe: right(decisions, BatchId(2**40)))
+    right = checkpointing.without_old
+    patch.setattr(checkpointing, "without_old", lambda decisions, safe: right(decisions, BatchId(2**40)))
 
 
 def deaths_in_the_search_forgotten(patch: Patch) -> None:
