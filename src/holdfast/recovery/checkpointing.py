@@ -15,13 +15,14 @@ from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import GlobalCheckpoint, IntermediateSnapshots, Keep, PlanTookEffect, RecoveryEnded
 from holdfast.recovery.events import CheckpointGivenUp, CheckpointMarked, CheckpointStored
+from holdfast.recovery.executed_plan import ExecutedPlan
 from holdfast.recovery.holding_back import HoldingBack
 from holdfast.recovery.intermediate import may_be_ahead
 from holdfast.recovery.quarantine import without_old
 from holdfast.recovery.recovery_line import Line, set_that_moves
 from holdfast.recovery.starts import Starts
 from holdfast.recovery.state_changes import StateChanges
-from holdfast.recovery.states import LIVE_STATES, PartitionState
+from holdfast.recovery.states import AT_WORK_STATES, LIVE_STATES, PartitionState
 
 _WAITING_MARKS = 2
 """Of the marks that all who go on have saved and whose outputs are not out, the first and the last so many stay."""
@@ -199,6 +200,8 @@ class CheckpointLifecycle:
         state, plan = self._state, self._state.plan.next
         if plan is None or state.recovering or not state.plan.may_take_effect(state.checkpoints.line):
             return
+        if not _is_kept(state, plan):
+            return  # at a bound, senders had dropped what it wants kept: at the next checkpoint
         gone = state.checkpoints.change_segments(plan.segments)
         state.plan.next = None
         state.execute(plan)
@@ -222,6 +225,17 @@ class CheckpointLifecycle:
 
 
 # -- which set moves next ----------------------------------------------------------------------------------------------
+
+
+def _is_kept(state: ClusterState, plan: ExecutedPlan) -> bool:
+    """Whether senders have all that a plan lets them keep, back to the checkpoints of their consumers."""
+    line = state.checkpoints.line
+    return all(
+        state.partitions[p].kept_from <= line[consumer] + 1
+        for p in state.in_state(AT_WORK_STATES)
+        for consumer in state.graph.consumers(p)
+        if plan.keeps(p, consumer)
+    )
 
 
 def _next_set(state: ClusterState) -> dict[PartitionId, BatchId] | None:

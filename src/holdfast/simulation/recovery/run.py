@@ -336,8 +336,8 @@ class _Run:
         fields = seen.fields
         if seen.kind == "state":
             self._turned(fields["partition"], fields["before"], fields["cause"], fields["after"])
-        elif seen.kind == "parked":
-            if hasattr(self, "driver") and (problem := parked_problem(self.coordinator.state, fields)) is not None:
+        elif seen.kind == "parked" and self._is_the_drivers():
+            if (problem := parked_problem(self.coordinator.state, fields)) is not None:
                 self._complain(problem)
         elif seen.kind == "promoted" and self._is_the_drivers():
             self.promotions += 1
