@@ -133,6 +133,8 @@ class _Run:
         self._at_fences = random.Random(f"fences {seed}")
         self.old: Driver | None = None
         """A driver that another one has followed, and that does not know it."""
+        for folder in world.folders.values():
+            folder.alone = lambda: self.old is None and not self._frozen
         self.starts = self._begun = 0
         self._current = self._acting = 0
         """The number of the driver that has the run, and of the one whose code runs now: it may be an old one."""
@@ -595,7 +597,7 @@ class _Run:
         return stopped
 
     def _come_to_rest(self, when: str) -> None:
-        stuck, steps, still = 0, 0, 0
+        stuck, stands, steps, still = 0, 0, 0, 0
         while not self.coordinator.status.caught_up or self.coordinator.state.parked:
             if self.coordinator.state.parked:
                 self._repair()
@@ -605,15 +607,17 @@ class _Run:
             steps += 1
             state = self.coordinator.state
             moved = _standing(self.coordinator) != before
-            stuck = 0 if moved or self.cluster.on_the_way() else stuck + 1
+            comes = self.cluster.on_the_way()
+            stuck = 0 if moved or comes else stuck + 1
+            stands = 0 if moved or comes or self.snapshot_store.on_the_way() else stands + 1  # it has just come
             still = 0 if moved else still + 1  # where workers have no end of work, something is always on the way
             if ((stuck >= 3 and not self.cluster.on_the_way()) or still >= MOST_STILL) and state.lost:
                 if len(state.nodes) > self.scene.nodes + 2 * len(self.driver.program.partitions):
                     lost = tuple(state.lost)
                     self._found(Violation(f"{when}: {lost[0]} finds no node, though there are enough", lost))
                 self.cluster.join({self.cluster.new_name("x"): self.cluster.new_files()}, self.cluster.capacity)
-                stuck = still = 0
-            elif (stuck > 12 and not self.snapshot_store.on_the_way()) or steps > MOST_STEPS:
+                stuck = stands = still = 0
+            elif stands > 12 or steps > MOST_STEPS:
                 if state.parked:
                     named = tuple(state.parked)
                     self._found(Violation(f"{when}: {named[0]} was asked to go on, and is still parked", named))
