@@ -48,6 +48,7 @@ from holdfast.runtime.state.versions import VersionChain
 from holdfast.runtime.worker.host import PartitionHost
 from holdfast.runtime.worker.hosted import Delivery, Inbox
 from holdfast.runtime.worker.worker import NodeWorker
+from holdfast.simulation.recovery import feed as feeds
 from holdfast.simulation.recovery import run as runs
 from holdfast.storage.records import Records, Written
 from holdfast.store.agent import snapshot_files, spool_orders
@@ -601,7 +602,7 @@ def feed_ignores_room(patch: Patch) -> None:
         return right(status, *most) and not status._state.lost
 
     patch.setattr(feedings, "has_room", has_room)
-    patch.setattr(runs, "has_room", has_room)
+    patch.setattr(feeds, "has_room", has_room)
 
 
 def answer_before_the_save(patch: Patch) -> None:
