@@ -131,11 +131,11 @@ class ResidentChecks:
             return
         for answer, at in process.untold.items():
             if isinstance(answer, SnapshotStored) and now - at > SILENT_SECONDS and not link.on_the_way:
-                one, host = desired.assignments.get(answer.partition), process.worker.host
-                if one is None or answer.snapshot.batch not in one.marks or one.node != process.name:
-                    continue
-                version = host.version(answer.partition, answer.snapshot.batch) if answer.partition in host else None
-                if version is not None and version.epoch == answer.snapshot.epoch:  # else it has begun anew since
+                one = desired.assignments.get(answer.partition)
+                begun = process.worker.saving(answer.partition, answer.snapshot.batch)
+                if begun is not None and begun != answer.snapshot:
+                    continue  # another is being saved in its place, that holds what is needed now
+                if one is not None and answer.snapshot.batch in one.marks and one.node == process.name:
                     self._complain(
                         f"the snapshot of {answer.partition} at {answer.snapshot.batch} is not reported again"
                     )
