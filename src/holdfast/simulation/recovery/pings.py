@@ -134,6 +134,8 @@ class SimulatedPings:
                     detector.answered(node)
             elif not self.cut_off:
                 self._unreachable.setdefault(node, now)
+            elif node in self._unreachable:
+                self._unreachable[node] = now  # it gets its time anew when the driver is back
             for process in processes:
                 if to and not late:
                     process.lease.pinged(self._number, self._received.get(process.number, -1), now)
