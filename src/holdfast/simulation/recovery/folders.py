@@ -102,7 +102,7 @@ class SimulatedFolder:
         self.taken: set[str] = set()
         """Files of which the log has ranges."""
         self.checked: set[str] = set()
-        """Files of which the log has the checksums of all ranges."""
+        """Files of which the driver that has the run knows the checksums of all ranges."""
         self._checked_bytes: Counter[str] = Counter()
         self.reader = DELETED_READER if deletes_files(seed) else READER
         self.has_copies: Callable[[str], bool] = lambda path: False
@@ -202,7 +202,8 @@ class SimulatedFolder:
         """The log has the checksums of ranges."""
         for one in ranges:
             self._checked_bytes[one.file.path] += one.bytes
-            if self._checked_bytes[one.file.path] >= len(self.files[one.file.path].whole):
+            # Of a driver that has been replaced: the one that has the run takes its record with its own next one.
+            if self.alone() and self._checked_bytes[one.file.path] >= len(self.files[one.file.path].whole):
                 self.checked.add(one.file.path)
 
     @property
