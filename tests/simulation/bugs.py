@@ -19,17 +19,18 @@ from holdfast.recovery import machine as machines
 from holdfast.recovery.checkpointing import CheckpointLifecycle
 from holdfast.recovery.checkpoints import Checkpoints
 from holdfast.recovery.cluster_state import ClusterState
+from holdfast.recovery.effects import GlobalCheckpoint
 from holdfast.recovery.events import NodesSilent
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.starts import Starts
 from holdfast.recovery.states import LIVE_STATES
-from holdfast.runtime.coordinator import coordinator as coordinators
 from holdfast.runtime.coordinator import feeding as feedings
 from holdfast.runtime.coordinator import layout as layouts
 from holdfast.runtime.coordinator import opening as openings
 from holdfast.runtime.coordinator import publishing as publishings
 from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.coordinator.decisions import Decisions
 from holdfast.runtime.coordinator.liveness import refuse_if_alive
 from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.coordinator.progress import Progress, last_driver
@@ -355,14 +356,14 @@ def needed_snapshots_dropped(patch: Patch) -> None:
 
 def log_trimmed_early(patch: Patch) -> None:
     """The log is trimmed to the global checkpoint, which nodes can lose, not to a durable one."""
-    right = coordinators.Coordinator._do
+    right = Decisions._do
 
-    def do(self: Coordinator, effect: Any) -> None:
-        if isinstance(effect, coordinators.GlobalCheckpoint):
+    def do(self: Decisions, effect: Any) -> None:
+        if isinstance(effect, GlobalCheckpoint):
             effect = replace(effect, inputs_from=effect.batch)
         right(self, effect)
 
-    patch.setattr(Coordinator, "_do", do)
+    patch.setattr(Decisions, "_do", do)
 
 
 def bound_ignored(patch: Patch) -> None:

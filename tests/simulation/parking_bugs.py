@@ -12,7 +12,7 @@ from holdfast.recovery.effects import Changed
 from holdfast.recovery.holding_back import HoldingBack
 from holdfast.recovery.states import Cause, PartitionState
 from holdfast.runtime.blocks import SINK
-from holdfast.runtime.coordinator import coordinator as coordinators
+from holdfast.runtime.coordinator import resumed_state as resumed
 from holdfast.runtime.coordinator.outputs import Outputs, Published
 from holdfast.runtime.coordinator.parking import Parking
 from holdfast.runtime.coordinator.requests import ResumeRequests
@@ -69,12 +69,12 @@ def resume_forgotten_over_a_restart(patch: Patch) -> None:
 
 def parked_forgotten_over_a_restart(patch: Patch) -> None:
     """A driver that starts lets everything go on."""
-    right = coordinators.ClusterState
+    right = resumed.ClusterState
 
     def known(*given: Any, **named: Any) -> ClusterState:
         return right(*given, **{**named, "parked": {}})
 
-    patch.setattr(coordinators, "ClusterState", known)
+    patch.setattr(resumed, "ClusterState", known)
 
 
 def everything_is_parked(patch: Patch) -> None:
