@@ -97,6 +97,11 @@ TWO = 'from holdfast import Application\na = Application("a")\nb = Application("
             "from holdfast.loading import find_application\nfind_application('again.py')\n",
             "again.py: starts a run while it is loaded",
         ),
+        (
+            "session.py",  # as pyspark.sql.functions.col("a") does where no session is active
+            "exec('assert False', {'__name__': 'pyspark.sql.functions'})\n",
+            "session.py, line 1: cannot be loaded: AssertionError; an application is written without a Spark session",
+        ),
         ("nowhere:app", None, "there is no module 'nowhere'"),
         ("hashtag", None, "hashtag: no such file, and no example of that name; give my_app.py, my_app.py:name, "),
         ("beside", None, "beside: is not the name of an example; write beside.py for the file"),

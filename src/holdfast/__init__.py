@@ -121,7 +121,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    if name.startswith("_"):
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    from holdfast.application.members import MODULE, no_such_member
+
+    raise no_such_member("holdfast", name, MODULE, [one for one in __all__ if one.islower()])
 
 
 def __dir__() -> list[str]:

@@ -143,9 +143,10 @@ def _executing(where: str, path: Path | None) -> Iterator[None]:
     except HoldfastError as error:
         raise error.placed(_place(where, path, error) if error.where != where else where) from None
     except Exception as error:
-        remedy = _remedy_of_import(error, path) if isinstance(error, ModuleNotFoundError) else None
+        remedy = _remedy_of_import(error, path) if isinstance(error, ModuleNotFoundError) else _remedy_of_pyspark(error)
+        kind, text = type(error).__name__, str(error)
         raise BadInput(
-            f"cannot be loaded: {type(error).__name__}: {error}",
+            f"cannot be loaded: {kind}: {text}" if text else f"cannot be loaded: {kind}",
             where=_place(where, path, error),
             remedy=remedy or "correct that line",
         ) from None
@@ -163,6 +164,17 @@ def _remedy_of_import(error: ModuleNotFoundError, path: Path | None) -> str | No
         return None
     module = ".".join(path.relative_to(folder).with_suffix("").parts)
     return f"imports of a file are looked for in its own folder; from the working directory, give {module}:app"
+
+
+def _remedy_of_pyspark(error: Exception) -> str | None:
+    """Say what to write in the place of PySpark's functions, which ask for a session; None: it raised elsewhere."""
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    if not modules or not modules[-1].startswith(("pyspark.", "py4j.")):
+        return None
+    return (
+        "an application is written without a Spark session: use hf.sum(…) and pyarrow.compute, and the session in "
+        "`lambda spark: spark.readStream…`"
+    )
 
 
 def _place(where: str, path: Path | None, error: BaseException) -> str:

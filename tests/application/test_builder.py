@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 from datetime import timedelta
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import holdfast as hf
@@ -224,7 +227,27 @@ def mistakes() -> list[tuple[str, object]]:
         bad("key or window column", lambda app, s: s.window(tumbling(1)).agg(window_start=count())),
         bad("number of rows", lambda app, s: s.window(tumbling(1)).top(0, by="speed")),
         bad("no column 'x'", lambda app, s: s.window(tumbling(1)).top(3, by="x")),
-        bad("is the id of another", lambda app, s: s.map(lambda t: t, id="s")),
+        bad("an aggregate has no name", lambda app, s: s.window(tumbling(1)).agg(count())),
+        bad("did you mean 'parallelism'?", lambda app, s: s.window(tumbling(1)).agg(n=count(), paralelism=2)),
+        bad("did you mean 'parallelism'?", lambda app, s: s.window(tumbling(1)).count(paralelism=2)),
+        bad("did you mean 'schema'?", lambda app, s: app.source("t", shema="a string")),
+        bad("no column 'sped'; did you mean 'speed'?", lambda app, s: s.filter(pc.field("sped") > 0)),
+        bad("s.filter: (segment > 0) cannot be evaluated", lambda app, s: s.filter(pc.field("segment") > 0)),
+        bad("must evaluate to bool", lambda app, s: s.filter(pc.field("speed") + 1)),
+        bad("'speed > 0' is not a condition", lambda app, s: s.filter("speed > 0")),
+        bad("is not a function", lambda app, s: s.map("upper(segment)")),
+        bad("is not a function", lambda app, s: s.flat_map(None)),
+        bad("is not a function", lambda app, s: s.apply(3, state=LOCATIONS, schema=LOCATIONS)),
+        bad("s.output.sink: 3 is not a sink", lambda app, s: s.output(sink=3)),
+        bad("a stream has no attribute 'groupBy'; write key_by(\"column\")", lambda app, s: s.groupBy("segment")),
+        bad("a stream has no attribute 'agg'; write window(…)", lambda app, s: s.key_by("segment").agg(n=count())),
+        bad("a window has no attribute 'top_k'; write top", lambda app, s: s.window(tumbling(1)).top_k(3, by="speed")),
+        bad("did you mean 'count'?", lambda app, s: s.window(tumbling(1)).cuont()),
+        bad("name it by the argument", lambda app, s: hf.sum("speed").alias("total")),  # type: ignore[attr-defined]
+        bad("write hf.count_distinct", lambda app, s: hf.countDistinct("speed")),  # type: ignore[attr-defined]
+        bad("did you mean 'tumbling'?", lambda app, s: hf.tumbing(1)),  # type: ignore[attr-defined]
+        bad("a name of its own", lambda app, s: (s.output("x"), s.map(lambda t: t).output("x"))),
+        bad("is the id of another operator; give every", lambda app, s: s.map(lambda t: t, id="s")),
         bad("is not an id", lambda app, s: s.map(lambda t: t, id="a b")),
         bad("parallelism", lambda app, s: s.map(lambda t: t, parallelism=0)),
         bad("cost", lambda app, s: s.map(lambda t: t, cost=-1)),
@@ -266,6 +289,35 @@ def test_mistakes_are_refused_when_they_are_written(mention: str, call: object) 
     assert mention in str(caught.value)
     assert caught.value.remedy
     app.topology()  # what was refused has left no trace
+
+
+def test_a_column_of_pyspark_is_no_condition() -> None:
+    class Column:
+        """Not called by anything, and callable as PySpark's is."""
+
+        __module__ = "pyspark.sql.classic.column"
+
+        def __call__(self) -> None: ...
+
+    with pytest.raises(BadInput, match="Column is not a condition"):
+        Application("x").source("s", schema=LOCATIONS).filter(Column())
+
+
+def test_conditions_that_fit_are_taken() -> None:
+    source = Application("x").source("s", schema=LOCATIONS)
+    source.filter((pc.field("speed") > 0) & pc.field("segment").isin(["a", "b"]))
+    source.filter(pc.field("at") > pa.scalar(0, pa.timestamp("us")))
+    nested = Application("y").source("s", schema=pa.schema([("parts", pa.list_(pa.string()))]))
+    nested.filter(pc.field("parts").is_valid())
+    Application("z").source("s", hf.files("in/")).filter(pc.field("anything") > 0)
+
+
+def test_members_that_are_not_there_are_attribute_errors() -> None:
+    stream = Application("x").source("s", schema=LOCATIONS)
+    assert not hasattr(stream, "where")
+    assert not hasattr(stream.window(rows(2)), "limit")
+    assert not hasattr(hf, "col")
+    assert copy.deepcopy(pickle.loads(pickle.dumps(count()))) == count()
 
 
 def test_a_file_is_searched_for_its_application() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,6 +118,14 @@ def test_columns_that_come_at_the_start_go_through_the_operators() -> None:
 def test_columns_that_do_not_fit_are_refused_at_the_start(columns: dict[str, str], said: str) -> None:
     with pytest.raises(hf.BadInput, match=said):
         with_columns(unknown(), {"s": columns})
+
+
+def test_a_condition_is_checked_once_the_columns_are_known() -> None:
+    app = hf.Application("late")
+    app.source("s", hf.files("in/")).filter(pc.field("amount") > 0, id="paid")
+    with pytest.raises(hf.BadInput, match=r"application late: paid: there is no column 'amount'"):
+        with_columns(app, {"s": {"word": "string"}})
+    assert with_columns(app, {"s": {"amount": "double"}}).columns["paid"]  # type: ignore[index]
 
 
 def test_files_are_a_plain_value() -> None:

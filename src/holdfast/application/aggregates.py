@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from holdfast.application.members import AGGREGATE, no_such_member
 
 
 class Function(StrEnum):
@@ -28,6 +31,11 @@ class Aggregate:
 
     function: Function
     column: str | None = None
+
+    if not TYPE_CHECKING:  # a type checker must go on to refuse what is not there
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_member("an aggregate", name, AGGREGATE, dir(Aggregate))
 
 
 def count(column: str | None = None) -> Aggregate:

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 from holdfast.application import steps
 from holdfast.application.columns import TIMES, Schema, need_columns, need_kind, read_schema
 from holdfast.application.durations import Duration, seconds
-from holdfast.application.hints import Hints, read_hints
+from holdfast.application.hints import EVERY_OPERATOR, Hints, read_hints
 from holdfast.application.kafka_topics import KafkaTopic, kafka_columns
 from holdfast.application.on_error import OnError, read_on_error
 from holdfast.application.readers import NEED_SCHEMA, Files, Reader
@@ -24,6 +24,9 @@ from holdfast.errors import BadInput
 from holdfast.ids import OperatorId, is_operator_id
 from holdfast.topology import Input, Operator, Partitioning, Topology, checks
 
+_LETTERS = "use letters, digits, '_' and '-'"
+_OF_SOURCES = ("reader", "schema", "event_time", "lateness", "rate", "parallelism", "key")
+"""What a source takes beside its hints."""
 BY_KEY = "-by-key"
 """Ends the id of the operator that takes a source's rows to the partitions of their keys."""
 
@@ -231,7 +234,7 @@ class Application:
                 )
             seen.add(feed.id)
             inputs.append(Input(feed.id, self._partitioning(feed, size)))
-        values = read_hints(hints, field=own)
+        values = read_hints(hints, field=own, others=EVERY_OPERATOR if feeds else _OF_SOURCES)
         chosen = None if on_error is None else read_on_error(on_error, field=f"{own}.on_error")
         if chosen is OnError.QUARANTINE and isinstance(step, steps.Custom) and not step.deterministic:
             raise BadInput(
@@ -271,7 +274,15 @@ class Application:
                 f"{called!r} {f'is the output of {taken[0]}' if taken else 'is not a name for an output'}",
                 where=f"application {self.name}",
                 field=f"{operator}.output",
-                remedy="use letters, digits, '_' and '-', once each",
+                remedy="give every output a name of its own" if taken else _LETTERS,
+            )
+        folder = isinstance(sink, str) or hasattr(sink, "__fspath__")
+        if not (sink is None or folder or callable(sink) or hasattr(sink, "publish")):
+            raise BadInput(
+                f"{sink!r} is not a sink",
+                where=f"application {self.name}",
+                field=f"{operator}.output.sink",
+                remedy="give hf.parquet(path), another sink, or a function of rows and key",
             )
         level = tuple(priority) if isinstance(priority, Sequence) else priority
         marked = replace(self._operators[operator], output=True, priority=level)
@@ -320,7 +331,7 @@ class Application:
                 f"{name!r} {problem}",
                 where=f"application {self.name}",
                 field="id",
-                remedy="use letters, digits, '_' and '-', once each",
+                remedy="give every source and operator an id of its own" if name in self._operators else _LETTERS,
             )
         return OperatorId(name)
 

@@ -34,18 +34,19 @@ class Hints(TypedDict, total=False):
     """Failure domain (rack, zone) of each partition."""
 
 
+EVERY_OPERATOR = ("id", "parallelism", "on_error")
+"""What every operator takes beside its hints."""
 _OPERATOR_FIELDS = {field.name for field in fields(Operator)}
 assert Hints.__optional_keys__ <= _OPERATOR_FIELDS
 
 
-def read_hints(given: Hints, *, field: str) -> dict[str, Any]:
-    """Return the hints as values of an operator; refuse words that are not hints."""
+def read_hints(given: Hints, *, field: str, others: Sequence[str] = EVERY_OPERATOR) -> dict[str, Any]:
+    """Return the hints as values of an operator; refuse words that are not hints, also in the place of `others`."""
     found: dict[str, Any] = {}
     for name, value in given.items():
         if name not in Hints.__optional_keys__:
-            raise BadInput(
-                f"{name!r} is not known", field=field, remedy=suggestion(name, sorted(Hints.__optional_keys__))
-            )
+            known = [*others, *sorted(Hints.__optional_keys__)]
+            raise BadInput(f"{name!r} is not known", field=field, remedy=suggestion(name, known))
         is_list = isinstance(value, Sequence) and not isinstance(value, str)
         found[name] = tuple(value) if is_list else value  # type: ignore[arg-type]
     return found

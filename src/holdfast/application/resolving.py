@@ -11,6 +11,7 @@ from copy import copy
 from holdfast.application import steps
 from holdfast.application.build import Application
 from holdfast.application.columns import TIMES, Schema, need_columns, need_kind
+from holdfast.application.conditions import check_condition
 from holdfast.application.derived_columns import aggregate_columns, distinct_columns, join_columns, top_columns
 from holdfast.errors import BadInput
 from holdfast.ids import OperatorId
@@ -24,7 +25,8 @@ def unresolved_sources(app: Application) -> list[OperatorId]:
 def with_columns(app: Application, known: Mapping[str, Schema]) -> Application:
     """Return the application with the columns of these sources, and all that follow from them.
 
-    What was not checked while the columns were unknown is checked now: keys, event times, aggregates, joins.
+    What was not checked while the columns were unknown is checked now: keys, event times, conditions, aggregates,
+    joins.
     """
     resolved = copy(app)
     resolved.columns = dict(app.columns)
@@ -46,7 +48,10 @@ def _columns(app: Application, name: OperatorId, step: steps.Step, known: Mappin
             if columns is not None and step.event_time is not None:
                 need_kind(columns, step.event_time, TIMES, "a time or a number of seconds", field=f"{name}.event_time")
             return columns
-        case steps.Filter() | steps.Spread():
+        case steps.Filter():
+            check_condition(step.condition, feeds[0], field=name)
+            return feeds[0]
+        case steps.Spread():
             return feeds[0]
         case steps.WindowAggregate():
             return aggregate_columns(feeds[0], step.keys, step.window, step.aggregates, field=name)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from holdfast.application import steps
 from holdfast.application.aggregates import Aggregate, count
 from holdfast.application.columns import TIMES, Schema, need_columns, need_kind, read_schema
+from holdfast.application.conditions import check_condition
 from holdfast.application.derived_columns import (
     WINDOW_COLUMNS,
     aggregate_columns,
@@ -21,11 +22,13 @@ from holdfast.application.derived_columns import (
     join_columns,
     top_columns,
 )
-from holdfast.application.hints import Hints
+from holdfast.application.hints import EVERY_OPERATOR, Hints
+from holdfast.application.members import STREAM, WINDOWED, no_such_member
 from holdfast.application.windows import Rows, Window
 from holdfast.errors import BadInput
 from holdfast.ids import OperatorId
 from holdfast.topology import Partitioning
+from holdfast.topology.checks import suggestion
 
 if TYPE_CHECKING:
     from holdfast.application.build import Application
@@ -48,6 +51,11 @@ class Stream:
         """The column that event-time windows over this stream go by; None where there is none."""
         return self.app.event_times[self.id]
 
+    if not TYPE_CHECKING:  # a type checker must go on to refuse what is not there
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_member("a stream", name, STREAM, dir(Stream))
+
     # -- row by row -----------------------------------------------------------------------------------------------
 
     def map(
@@ -67,6 +75,7 @@ class Stream:
 
         Example: `speeds.map(lambda rows: rows.append_column("kmh", pc.multiply(rows["speed"], 3.6)))`.
         """
+        _need_function(function, f"{self.id}.map")
         columns = None if schema is None else read_schema(schema, field="schema")
         time = self._time_of(columns, event_time, f"{self.id}.map")
         return self._next(steps.Map(function), "map", columns, id, parallelism, hints, time, on_error)
@@ -84,6 +93,7 @@ class Stream:
 
         Example: `speeds.filter(pc.field("speed") > 0)`.
         """
+        check_condition(condition, self.columns, field=f"{self.id}.filter")
         kept = self._next(
             steps.Filter(condition), "filter", self.columns, id, parallelism, hints, self.event_time, on_error
         )
@@ -106,6 +116,7 @@ class Stream:
         Event time stays in its column, which the new rows must have too where windows over time follow; where they
         have it in another one, `event_time` names it.
         """
+        _need_function(function, f"{self.id}.flat_map")
         columns = None if schema is None else read_schema(schema, field="schema")
         time = self._time_of(columns, event_time, f"{self.id}.flat_map")
         return self._next(steps.FlatMap(function), "flat-map", columns, id, parallelism, hints, time, on_error)
@@ -197,6 +208,7 @@ class Stream:
         Where it needs rows of one key together, call it on a stream after `key_by`, and split
         state by the same key. `joins=True` says that without one of its inputs the others are useless.
         """
+        _need_function(function, f"{self.id}.apply")
         step = steps.Custom(function, read_schema(state, field="state"), deterministic)
         columns = read_schema(schema, field="schema")
         time = self._time_of(columns, event_time, f"{self.id}.apply")
@@ -274,9 +286,14 @@ class Windowed:
     stream: Stream
     over: Window
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_such_member("a window", name, WINDOWED, dir(Windowed))
+
     def agg(
         self,
-        *,
+        *unnamed: object,
         id: str | None = None,  # noqa: A002
         parallelism: int | None = None,
         on_error: str | None = None,
@@ -293,6 +310,10 @@ class Windowed:
         ['segment', 'window_start', 'window_end', 'n', 'speed']
         """
         field = f"{self.stream.id}.agg"
+        if unnamed:
+            raise BadInput(
+                "an aggregate has no name", field=field, remedy='name its column: agg(total=hf.sum("amount"))'
+            )
         if not aggregates:
             raise BadInput("computes nothing", field=field, remedy='write speed=hf.avg("speed")')
         for name, one in aggregates.items():
@@ -391,11 +412,19 @@ class Windowed:
 
 
 def _not_an_aggregate(given: object, name: str, field: str) -> BadInput:
-    is_hint = name in Hints.__optional_keys__
-    remedy = f'write hints={{"{name}": …}} here' if is_hint else 'write hf.sum("bytes")'
+    remedy = suggestion(name, EVERY_OPERATOR)
+    if name in Hints.__optional_keys__:
+        remedy = f'write hints={{"{name}": …}} here'
+    elif not remedy.startswith("did you mean"):
+        remedy = 'write hf.sum("bytes")'
     return BadInput(f"{given!r} is not an aggregate", field=f"{field}.{name}", remedy=remedy)
 
 
 def _need_window(window: object, field: str) -> None:
     if not isinstance(window, Window):
         raise BadInput(f"{window!r} is not a window", field=field, remedy='write hf.tumbling("1 minute")')
+
+
+def _need_function(given: object, field: str) -> None:
+    if not callable(given):
+        raise BadInput(f"{given!r} is not a function", field=field, remedy="pass a function of Arrow tables")
