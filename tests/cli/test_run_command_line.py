@@ -31,6 +31,7 @@ def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a cluster was started")
 
     monkeypatch.setattr("holdfast.spark.start.EmbeddedCluster", started)
+    monkeypatch.setattr("holdfast.spark.session.start_session", started)
     monkeypatch.setattr("holdfast.spark.start._refuse_active_session", lambda: None)
     monkeypatch.chdir(tmp_path)
     Path("numbers_app.py").write_text(APP)
@@ -46,8 +47,15 @@ def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "the nearest is spark.holdfast.cycle.batches",
         ),
         (["numbers_app.py:read", "--conf", "spark.holdfast.cycle.batches=no"], "spark.holdfast.cycle.batches: 'no'"),
+        (["numbers_app.py:read"], "read: files.files: there is no folder"),
+        (["numbers_app.py:read", "--conf", "spark.speculation=true"], "spark.speculation: true does not do"),
+        (["numbers_app.py:read", "--master", "local[2]"], "spark.master: local[2] has no executors"),
+        (["numbers_app.py:read", "--master", "spark://h:1", "--conf", "spark.holdfast.x=1"], "no such setting"),
+        (["numbers_app.py:read", "--master", "spark://h:1"], "read: files.files: there is no folder"),
+        (["traffic", "--directory", "numbers_app.py/run1"], "numbers_app.py is not a folder; name a folder"),
+        (["traffic", "--conf", "spark.holdfast.directory=ftp://h/run1"], "a run cannot be kept on ftp:"),
     ],
-    ids=["reader", "name", "value"],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
 )
 def test_what_cannot_run_is_refused_before_a_cluster_starts(
     arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
@@ -60,6 +68,24 @@ def test_what_cannot_run_is_refused_before_a_cluster_starts(
 
 
 @pytest.mark.usefixtures("no_cluster")
+def test_a_directory_that_may_not_be_written_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
+    assert run(["run", "traffic", "--directory", "run1/deep"]) == 2
+    assert f"directory: this user may not write in {Path.cwd()}; name a folder" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_cluster")
+def test_a_spark_that_is_too_old_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pyspark.__version__", "3.5.1")
+    assert run(["run", "traffic"]) == 2
+    assert "Spark 3.5.1 is not supported; use Spark 4.0 to 4.x" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_cluster")
 def test_batches_stand_in_for_readers() -> None:
     app = hf.Application("bare")
     app.source("s", schema="a bigint").output("rows")
@@ -67,9 +93,9 @@ def test_batches_stand_in_for_readers() -> None:
         hf.start(app, batches=[])
 
 
-def shown(display: RunDisplay, checkpoint: int, capsys: pytest.CaptureFixture[str]) -> str:
+def shown(display: RunDisplay, checkpoint: int, capsys: pytest.CaptureFixture[str], frontier: int = 1) -> str:
     state = SimpleNamespace(partitions={}, parked={}, checkpoints=SimpleNamespace(global_batch=checkpoint))
-    running: Any = SimpleNamespace(frontier=1, coordinator=SimpleNamespace(state=state))
+    running: Any = SimpleNamespace(frontier=frontier, coordinator=SimpleNamespace(state=state))
     display.watch(running)
     display.advanced({})
     return capsys.readouterr().err.strip()
@@ -78,6 +104,8 @@ def shown(display: RunDisplay, checkpoint: int, capsys: pytest.CaptureFixture[st
 def test_a_line_shows_whether_there_is_a_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
     display = RunDisplay(quiet=False, last=None)
     assert shown(display, -1, capsys).endswith("no checkpoint yet")
+    assert shown(display, -1, capsys).startswith("batch 1 · ")
+    assert shown(display, -1, capsys, frontier=-1).startswith("no batch done yet · "), "batches are counted from 0"
     assert shown(display, 7, capsys).endswith("checkpoint 7"), "one of an earlier start has no age here"
     display.observe(Observation(0.0, "checkpoint", {"batch": 8}))
     assert " checkpoint 8 (" in shown(display, 8, capsys)

@@ -19,7 +19,7 @@ from holdfast.reports.model import CheckRow, Report
 from holdfast.reports.outages import RunOutages, find_incidents
 from holdfast.reports.page import make_page
 from holdfast.reports.recovery import recovery_of
-from holdfast.reports.run_report import run_report
+from holdfast.reports.run_report import run_report, sentence
 from holdfast.runtime.coordinator.event_log import Observation
 from reports.run_logs import BEGAN, PLACED, QUERIES, event, one_node_lost, outputs, started, state
 
@@ -154,6 +154,11 @@ def test_incidents_are_apart_and_can_be_chosen() -> None:
     assert report_of(both, 1).began != report.began
     with pytest.raises(BadInput, match="there is no outage 3"):
         report_of(both, 3)
+
+
+def test_a_sentence_keeps_the_case_of_a_name() -> None:
+    assert sentence("no plan was checked") == "No plan was checked"
+    assert sentence("jams[0] is parked: remove the cause") == "jams[0] is parked: remove the cause"
 
 
 def test_a_parked_query_fails_the_report_until_it_is_resumed() -> None:

@@ -25,6 +25,7 @@ from holdfast.runtime.blocks import SINK, Block, Edge, Header
 from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.io.parquet_sink import ParquetStager
 from holdfast.runtime.io.sinks import StagedRows
+from holdfast.runtime.io.unread_records import UnreadRecords
 from holdfast.runtime.program import Program
 from holdfast.storage.files import FileStorage
 from holdfast.storage.memory import MemoryStorage
@@ -53,6 +54,28 @@ def numbers(sink: ParquetSink) -> list[int]:
 def shown(storage: Storage) -> list[str]:
     """Return what readers of Parquet see."""
     return [name for name in storage.list() if not name.startswith("_")]
+
+
+def test_a_folder_with_files_of_others_is_refused(tmp_path: Path) -> None:
+    pq.write_table(table(1), tmp_path / "by_hand.parquet")
+    with pytest.raises(BadInput, match=r"no run of Holdfast has written \(by_hand\.parquet\).*directory of its own"):
+        ParquetSink(tmp_path).begin("web-1", Epoch(1))
+    (tmp_path / "by_hand.parquet").rename(tmp_path / "_by_hand.parquet")  # no reader takes it
+    (tmp_path / "notes.txt").write_text("")
+    ParquetSink(tmp_path).begin("web-1", Epoch(1))
+
+
+def test_records_that_cannot_be_read_are_reported() -> None:
+    lines: list[str] = []
+    sink = UnreadRecords(MemoryStorage(), OperatorId("payments"), lines.append)
+    letters = [pa.table({"error": [f"'{batch}' is not double"] * 4}) for batch in range(30)]
+    for batch, rows in enumerate(letters):
+        assert sink.publish(key(batch), rows, Epoch(1))
+        assert not sink.publish(key(batch), rows, Epoch(1)), "after a failure they come again"
+    assert sink.count() == 120
+    totals = [line.partition(" so far")[0] for line in lines]
+    assert totals == ["source payments: 4 records", "source payments: 40 records"]
+    assert "one of them because '0' is not double; they are in memory:" in lines[0]
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def test_every_setting_is_read_from_its_key() -> None:
         ("recovery.strategy", "best", f"must be one of {', '.join(STRATEGIES)}"),
         ("store.dataFragments", "3", "set spark.holdfast.store.parityFragments as well, or neither"),
         ("keepalive.seconds", "0s", "must be above 0"),
-        ("keepalive.seconds", "soon", "not a number"),
+        ("keepalive.seconds", "soon", "must be a time such as 10s, 1min or 500ms, or a number of seconds"),
         ("node.bound", "nan", "must be above 0, up to 1"),
         ("directory", " ", "must not be empty"),
     ],

@@ -100,6 +100,7 @@ def run(
       spark-submit --master spark://10.0.0.1:7077 my_app.py --directory /data/my-app
     """
     from holdfast.cli.run_display import RunDisplay
+    from holdfast.spark.before_start import check_before_start
     from holdfast.spark.start import launch
     from holdfast.spark.start_progress import StartProgress, process_began
     from holdfast.spark.stop_signals import StopSignals
@@ -116,6 +117,8 @@ def run(
     with ExitStack() as held:
         held.callback(display.clear)
         signals = held.enter_context(StopSignals(display.log))
+        if master is not None:
+            check_before_start(app, settings, master=master, directory=directory, reads=given is None)
         spark = _session(f"holdfast {app.name}", master, settings, held, starting)
         running = launch(
             app,

@@ -71,8 +71,9 @@ class RunDisplay:
         rate = self._rows / self._seconds if self._seconds else 0.0
         saved = state.checkpoints.global_batch
         age = "" if self._checkpoint_at is None else f" ({time.time() - self._checkpoint_at:.0f} s ago)"
+        done = "no batch done yet" if running.frontier < 0 else f"batch {running.frontier}{of}"
         line = (
-            f"batch {running.frontier}{of} · {rate:,.0f} rows/s · "
+            f"{done} · {rate:,.0f} rows/s · "
             f"{', '.join(f'{many} {state}' for state, many in sorted(states.items()))} · "
             f"{'no checkpoint yet' if saved < 0 else f'checkpoint {saved}'}{age}"
         )

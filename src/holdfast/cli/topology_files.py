@@ -71,7 +71,7 @@ def read_topology(given: str) -> Topology:
         raise BadInput(
             "no such file, and no topology of that name",
             where=given,
-            remedy=f"{beside}see `holdfast topology list` for the names",
+            remedy=f"{beside}give my_app.py, package.module:name, a topology file, or one of `holdfast topology list`",
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)

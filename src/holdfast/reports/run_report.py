@@ -291,7 +291,7 @@ class _Builder:
         elif down:
             words += f", {len(down) - len(backs)} not back when the log ends"
         bad = [one.reason for one in checks if one.verdict != "ok" and one.name != "recovered"]
-        return f"{words}." + "".join(f" {reason[:1].upper()}{reason[1:]}." for reason in bad)
+        return f"{words}." + "".join(f" {sentence(reason)}." for reason in bad)
 
     def _facts(self, rows: Sequence[QueryRow]) -> tuple[tuple[str, str], ...]:
         down = [one for one in rows if one.down_at is not None]
@@ -405,3 +405,8 @@ def _moment(at: float) -> str:
 
 def _kind(event: Seen) -> str:
     return "fault" if event.kind in ("node-lost", "node-silent", "parked", "cycle-failed", "plan-rejected") else ""
+
+
+def sentence(reason: str) -> str:
+    """Begin with a capital, unless a name comes first: `jams[0]` is no `Jams[0]`."""
+    return reason[:1].upper() + reason[1:] if reason.partition(" ")[0].isalpha() else reason

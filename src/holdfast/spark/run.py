@@ -27,6 +27,7 @@ from holdfast.errors import BadInput
 from holdfast.ids import BatchId, OperatorId, PartitionId, folder_name
 from holdfast.recovery.executed_plan import ExecutedPlan
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
+from holdfast.runtime.blocks import DEAD_LETTERS
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.expiry import expiry_of
@@ -45,6 +46,7 @@ from holdfast.runtime.coordinator.sink_threads import SinkThreads
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import FunctionSink, OutputKey, Sink, Stager
+from holdfast.runtime.io.unread_records import UnreadRecords
 from holdfast.runtime.messages import Measures, OperatorFailed
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.store import StaleEpoch
@@ -294,7 +296,7 @@ class SparkRun:
             self.backend,
             self.batch_log,
             self._sinks,
-            lambda operator, feed: ParquetSink(self.storage.within(aside_folder(operator, feed))),
+            self._aside_sink,
             progress,
             recovery=planned,
             plan=ExecutedPlan(
@@ -471,6 +473,13 @@ class SparkRun:
     def rollbacks(self) -> int:
         """How often live partitions rolled back for others, after the start."""
         return self.coordinator.rollbacks
+
+    def _aside_sink(self, operator: OperatorId, feed: OperatorId) -> Sink:
+        """Return what keeps the rows that an operator kept aside, of one of its inputs; records are reported, too."""
+        place = self.storage.within(aside_folder(operator, feed))
+        if feed == DEAD_LETTERS and operator in self.program.sources:
+            return UnreadRecords(place, operator, self._log)
+        return ParquetSink(place)
 
     def count(self, output: str) -> int:
         """Return how many rows an output has given; its sink must be Parquet or memory."""

@@ -217,7 +217,9 @@ class RunLoop:
             line = one_line(str(error), 200)
             self._log(f"the logged batches were not drained: {line}; the next start processes them")
         self._report()
-        self._log(f"stopped at checkpoint {self._view.checkpoint_batch()}; the next start continues from there")
+        saved = self._view.checkpoint_batch()
+        at = "before its first checkpoint" if saved < 0 else f"at checkpoint {saved}"
+        self._log(f"stopped {at}; the next start continues from there")
 
     def _report(self) -> None:
         report = self._view.advanced()

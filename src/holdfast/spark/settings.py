@@ -608,6 +608,13 @@ def conf_of(spark: SparkSession) -> dict[str, str]:
 
 def seconds_of(text: str) -> float:
     """Read a time as Spark writes it: `10s`, `1min`, `500ms`, or a number of seconds."""
+    try:
+        return _seconds_of(text.strip().lower())
+    except ValueError:
+        raise ValueError("must be a time such as 10s, 1min or 500ms, or a number of seconds") from None
+
+
+def _seconds_of(text: str) -> float:
     for unit, size in (
         ("ms", 0.001),
         ("min", 60.0),
@@ -617,8 +624,8 @@ def seconds_of(text: str) -> float:
         ("h", 3600.0),
         ("d", 86400),
     ):
-        if text.strip().lower().endswith(unit):
-            return float(text.strip()[: -len(unit)]) * size
+        if text.endswith(unit):
+            return float(text.removesuffix(unit)) * size
     return float(text)
 
 

@@ -27,6 +27,7 @@ from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime.coordinator.event_log import Observation, plan_fields
 from holdfast.runtime.coordinator.promises import PromiseWatch, promise_line
 from holdfast.runtime.io.file_columns import check_folders, with_absolute_paths, with_file_columns
+from holdfast.spark.before_start import check_before_start
 from holdfast.spark.cluster import EmbeddedCluster
 from holdfast.spark.event_file import EventFile
 from holdfast.spark.feed import Feed, GivenFeed, SourceFeed
@@ -35,7 +36,7 @@ from holdfast.spark.ingest import Ingestion
 from holdfast.spark.listeners import Listeners
 from holdfast.spark.page import open_page, wants_page
 from holdfast.spark.planned import RunPlan, plan_for_run
-from holdfast.spark.readers import check_readers, open_sources, resolved
+from holdfast.spark.readers import open_sources, resolved
 from holdfast.spark.requirements import check_requirements
 from holdfast.spark.run import SparkRun
 from holdfast.spark.run_loop import RunLoop
@@ -43,7 +44,7 @@ from holdfast.spark.run_view import RunView
 from holdfast.spark.session import is_loopback_master, start_session, stop_session
 from holdfast.spark.settings import PREFIX, Settings, conf_of
 from holdfast.spark.start_progress import StartProgress
-from holdfast.spark.tracing import RecoveryTracer, check_tracing
+from holdfast.spark.tracing import RecoveryTracer
 from holdfast.storage.storage import is_url, open_storage
 from holdfast.topology import Topology
 from holdfast.wording import counted
@@ -175,10 +176,7 @@ def launch(
     planned = _planned(plan, topology, directory or conf.get(f"{PREFIX}directory"), special.nodes if spark else nodes)
     if spark is None:
         _refuse_active_session()
-        if Settings.of({key: str(value) for key, value in conf.items()}).tracing_enabled == "true":
-            check_tracing()
-        if batches is None:
-            check_readers(app)
+        check_before_start(app, conf, master=None, directory=directory, reads=batches is None)
     with ExitStack() as held:
         cluster: EmbeddedCluster | None = None
         if spark is None:

@@ -211,6 +211,13 @@ class ParquetSink(Sink):
                 where=self._storage.url,
                 remedy="give this run an output directory of its own",
             )
+        strange = [name for name in names if name.endswith(".parquet") and "/" not in name and name[0] not in "._"]
+        if strange:
+            raise BadInput(
+                f"has Parquet files that no run of Holdfast has written ({min(strange)}): readers would take both",
+                where=self._storage.url,
+                remedy="give this run an output directory of its own",
+            )
 
 
 @dataclass(frozen=True, slots=True)

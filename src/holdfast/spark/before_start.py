@@ -1,0 +1,56 @@
+"""What a start refuses before it starts a cluster or a session: mistakes that need neither. Runs on the driver."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.application import Application
+from holdfast.errors import BadInput
+from holdfast.runtime.io.file_columns import check_folders, with_absolute_paths
+from holdfast.spark.readers import check_readers
+from holdfast.spark.requirements import check_settings, check_version, session_settings
+from holdfast.spark.settings import Settings
+from holdfast.spark.tracing import check_tracing
+from holdfast.storage.storage import is_url, open_storage
+
+
+def check_before_start(
+    app: Application, conf: Mapping[str, object], *, master: str | None, directory: str | Path | None, reads: bool
+) -> None:
+    """Refuse settings, sources and a directory that cannot work.
+
+    `master` is the one that a session is started for; None: an embedded cluster. `reads`: the run reads the sources.
+    """
+    import pyspark
+
+    check_version(pyspark.__version__)
+    given = {key: str(value) for key, value in conf.items()}
+    settings = Settings.of(given)
+    check_settings({**session_settings(), **given, "spark.master": master or ""})
+    if settings.tracing_enabled == "true":
+        check_tracing()
+    if reads:
+        check_readers(app)
+        check_folders(with_absolute_paths(app))
+    if (place := directory or settings.directory) is not None:
+        _check_place(place)
+
+
+def _check_place(place: str | Path) -> None:
+    """Refuse a directory that is none, or cannot be one; what a bucket allows is seen at the start."""
+    if is_url(str(place)):
+        open_storage(f"{str(place).rstrip('/')}/run")
+        return
+    there = Path(place).absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise BadInput(f"{there} is not a folder", field="directory", remedy="name a folder, or one that can be made")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise BadInput(
+            f"this user may not write in {there}",
+            field="directory",
+            remedy="name a folder that you may write, or change its permissions",
+        )
