@@ -98,7 +98,7 @@ class RecoveryMachine:
             turn=self._turn,
             emit=self._emit,
         )
-        self._branches = BranchLifecycle(state, self._emit)
+        self._branches = BranchLifecycle(state, self._emit, self._new_epoch)
 
     # -- events --------------------------------------------------------------------------------------------------------
 

@@ -82,8 +82,6 @@ class Branching:
         """Those of `_wanted` that stand in for partitions that are lost."""
         self._begun_with: dict[PartitionId, int] = {}
         """How many bytes of state each stand-in has begun with."""
-        self._lacks: dict[PartitionId, frozenset[PartitionId]] = {}
-        """The holes upstream of each stand-in since it began."""
         self._sources: dict[PartitionId, tuple[OperatorId, ...]] = {}
         """The sources that holes read, or are."""
         self._handed: dict[tuple[PartitionId, PartitionId], BatchId] = {}
@@ -137,20 +135,14 @@ class Branching:
             if at is not None:
                 self.host.hold_back(p, True)  # who takes what from whom is decided here
                 self._forks[p] = at
-        for p, one in self._stand_ins.items():
-            self._lacks[p] = self._lacks.get(p, frozenset()) | frozenset(one.without)
 
     def _is_over(self, partition: PartitionId) -> bool:
-        """Whether a stand-in has to begin anew.
+        """Whether a stand-in has to begin anew: the checkpoint of its partition has moved past it.
 
-        The checkpoint of its partition has moved past it: senders keep what comes after that. Or a hole upstream is
-        back: what it has taken forged barriers for is there.
+        Senders keep what comes after that.
         """
         one = self._stand_ins.get(partition)
-        if one is None:
-            return False
-        passed = self.host.frontier(partition) < one.start.batch
-        return passed or not self._lacks.get(partition, frozenset()) <= frozenset(one.without)
+        return one is not None and self.host.frontier(partition) < one.start.batch
 
     def _drop_all(self, epoch: Epoch) -> None:
         self._store, self.host = self._empty(epoch)
@@ -158,12 +150,10 @@ class Branching:
         for memory in (self._forks, self._handed, self._reported, self._problems, self._problems_reported):
             memory.clear()
         self._begun_with.clear()
-        self._lacks.clear()
 
     def _forget(self, partition: PartitionId) -> None:
         self._forks.pop(partition, None)
         self._begun_with.pop(partition, None)
-        self._lacks.pop(partition, None)
         self._reported.pop(partition, None)
         self._subscriptions.again(partition)
         for pair in [pair for pair in self._handed if partition in pair]:
