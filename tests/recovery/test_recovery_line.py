@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId
+from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId, SegmentId
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.recovery.cluster_state import ClusterState, ParkedQuery
 from holdfast.recovery.effects import GlobalCheckpoint, RecoveryEnded
@@ -21,7 +22,9 @@ from holdfast.recovery.events import (
     StateMissing,
 )
 from holdfast.recovery.graph import PartitionGraph
+from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.recovery_line import edge_holds, is_consistent, set_that_moves
+from holdfast.recovery.segments import Segments
 from holdfast.recovery.states import AT_WORK_STATES, LIVE_STATES, PartitionState
 from holdfast.topology import Input, Operator, Partitioning, Topology
 from recovery.machine_driving import Driven, chain, part, star
@@ -203,7 +206,7 @@ class Storm:
         self.draw = random.Random(seed)
         topology, sure = drawn_topology(self.draw)
         self.driven = Driven(topology)
-        self.driven.machine.state = ClusterState(PartitionGraph(topology, sure))
+        self.driven.machine = RecoveryMachine(ClusterState(PartitionGraph(topology, sure)))
         self.nodes = 0
         self.arrive(self.draw.randint(1, 4))
 
@@ -343,3 +346,26 @@ def test_once_everything_is_back_the_line_is_one_batch_and_recovery_ends(seed: i
     assert all(set(line.values()) == {mark} for line in lines)
     assert not storm.state.recovering
     assert not storm.state.buffering
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_those_that_come_to_a_checkpoint_move_though_that_of_others_is_not_durable_yet(many: bool) -> None:
+    """These have trimmed what the first have completed since: a durable snapshot that holds it cannot be had."""
+    driven = waiting()
+    if many:
+        names = {OperatorId(one): SegmentId(segment) for one, segment in zip("sab", "sas", strict=True)}
+        driven.machine.state.segments = driven.machine.state.checkpoints.segments = Segments(names)
+    driven.cycle(8)
+    driven.checkpoint(8)
+    assert line_of(driven, "sab") == [8, 8, 3]
+    driven.arrive({"n4": 2.0})
+    driven.cycle(8)
+    assert driven.machine.state.partitions[B].frontier == 8
+    driven.tell(CheckpointMarked(BatchId(8), durable=True))
+
+    for number, p in enumerate((S, A, B, S)):  # nodes have trimmed what all consumers have completed
+        epoch = driven.machine.state.partitions[p].start.epoch
+        snapshot = SavedSnapshot(BatchId(8), epoch, None, None, durable=True, saved=(1, number))
+        driven.tell(CheckpointStored(p, snapshot))
+    assert line_of(driven, "sab") == [8, 8, 8]
+    assert set(driven.machine.state.checkpoints.durable_line.values()) == {8}

@@ -147,6 +147,34 @@ def test_where_the_durable_checkpoint_is_damaged_the_one_before_is_enough() -> N
             go_on(driven, 9, 0)
 
 
+def test_a_durable_checkpoint_that_regenerators_found_damaged_is_not_the_one_to_fall_back_to() -> None:
+    driven = dropped()
+    state = driven.machine.state
+    go_on(driven, 9, 0)
+    driven.checkpoint(9, without="b")
+    driven.tell(QueriesResumed((B,)))
+    start = regenerators(state)[S]
+    assert start is not None
+    assert start.batch == 3
+    driven.tell(RestoreFailed(S, start.id, state.epoch, "it is damaged", regenerating=True))
+    for batch in (10, 12, 14):
+        driven.cycle(batch)
+        driven.checkpoint(batch, durable=batch == 14)
+    checkpoints = state.checkpoints
+    assert checkpoints.durable_batch == 14
+    assert state.inputs_from == 1, "the log reaches back to the last one before it that is whole"
+    assert all(checkpoints.at(p, BatchId(1)) is not None for p in (S, A, B))
+    # Later the last durable checkpoint turns out to be damaged, too.
+    node = driven.node("s")
+    assert node is not None
+    driven.lose(node)
+    start = checkpoints.at(S, BatchId(14))
+    assert start is not None
+    driven.tell(RestoreFailed(S, start.id, state.epoch, "it is damaged"))
+    assert set(checkpoints.line.values()) == {1}
+    assert {state.partitions[p].start.batch for p in (S, A, B)} == {1}
+
+
 def test_what_was_said_of_a_regenerator_in_another_epoch_does_not_count() -> None:
     driven = dropped()
     state = driven.machine.state

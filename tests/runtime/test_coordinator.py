@@ -336,7 +336,7 @@ def test_late_rows_are_not_lost_where_a_sink_fails(broken: str) -> None:
     found = late.rows()
     assert found is not None
     assert found.num_rows == 4, "each late row, once"
-    counted = [bench.coordinator.measures[PartitionId.parse(name)].late_rows for name in ("c[0]", "c[1]")]
+    counted = [bench.coordinator.measuring.measures[PartitionId.parse(name)].late_rows for name in ("c[0]", "c[1]")]
     assert sum(counted) == 4
 
 
@@ -383,7 +383,7 @@ def test_a_bound_that_nobody_has_set_delays_a_query_and_does_not_leave_it_down()
     pace = CycleSettings(checkpoint_batches=3, wait_seconds=60.0, measure_costs=True, bound_seconds=5.0)
     bench = Bench(capacity=1.0, pace=pace, clock=lambda: next(clock))
     partitions = bench.program.partitions
-    bench.coordinator.profiler = Profiler(partitions, 0.0, costs=dict.fromkeys(partitions, 0.2))
+    bench.coordinator.measuring.profiler = Profiler(partitions, 0.0, costs=dict.fromkeys(partitions, 0.2))
     bench.feed(GIVEN[:4])
     bench.backend.lose_nodes(NodeId("n0"), NodeId("n1"))
     bench.feed(GIVEN[4:])
@@ -450,7 +450,7 @@ def test_only_a_higher_claim_ends_a_driver() -> None:
 def test_outboxes_of_nodes_that_hold_nothing_do_not_count() -> None:
     bench = Bench()
     bench.feed(GIVEN[:2])
-    bench.coordinator._counters.outbox_bytes[NodeId("elsewhere")] = 10**9
+    bench.coordinator.measuring.outbox_bytes[NodeId("elsewhere")] = 10**9
     seen: list[int] = []
     handle = bench.coordinator.machine.handle
 

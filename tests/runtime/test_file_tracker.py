@@ -144,6 +144,22 @@ def test_only_files_that_come_later_are_read_where_reading_starts_with_the_lates
     assert paths(take(again)) == ["c"]
 
 
+def test_files_that_come_into_an_empty_folder_are_read_where_reading_starts_with_the_latest() -> None:
+    one = tracker(start="latest")
+    one.look([], now=0, wall=WALL)
+    one.look([file("a")], now=1, wall=WALL)
+    assert paths(take(one)) == ["a"], "it came after the first listing"
+    assert not one.pending
+    logged = tracker(start="latest")
+    logged.look([], now=0, wall=WALL)
+    assert logged.pending, "that reading starts with an empty folder is logged, too"
+    taken = take(logged)
+    assert taken.ranges == ()
+    again = FileTracker(one.format, one.options, 1, True, taken.position, dict(logged.seen), True)
+    again.look([file("b")], now=0, wall=WALL)
+    assert paths(take(again)) == ["b"], "a driver that starts then does not begin anew"
+
+
 def test_a_batch_has_so_many_bytes_and_files_at_most() -> None:
     one = tracker(maxFilesPerTrigger=2)
     one.look([file(name) for name in "abcde"], now=0, wall=WALL)

@@ -19,17 +19,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
+from holdfast.application.readers import Files
 from holdfast.application.steps import Source
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.runtime.coordinator.feeding import feed_until_end
 from holdfast.runtime.in_process import InProcess, run_in_process
-from holdfast.runtime.io import file_retention
+from holdfast.runtime.io import file_reader, file_retention
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.file_columns import with_file_columns
 from holdfast.runtime.io.file_copies import CopiedFile, copy_range, encode_copy
 from holdfast.runtime.io.file_ranges import FileRange, HowRead
+from holdfast.runtime.io.file_reader import FileReader, folder_of
 from holdfast.runtime.io.in_place import read_checked
-from holdfast.runtime.io.in_place_readers import in_place_readers
+from holdfast.runtime.io.in_place_readers import InPlaceReader, in_place_readers
 from holdfast.runtime.io.intake import Intake
 from holdfast.runtime.program import Program
 from holdfast.runtime.times import NOT_YET
@@ -335,6 +338,84 @@ def test_a_source_whose_partitions_must_get_their_keys_is_not_read_in_place(tmp_
 
 
 # -- files that are deleted --------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_reads_what_is_there_reads_on_after_a_batch_of_the_driver_before(tmp_path: Path) -> None:
+    folder, storage = tmp_path / "in", MemoryStorage()
+    for number in range(3):
+        write(folder, number)
+    program = Program(application(folder, maxFilesPerTrigger=1))
+    name = OperatorId("words")
+
+    def driver(claim: int) -> tuple[BatchLog, InPlaceReader, Intake]:
+        log = BatchLog(program.sources, "words", storage, claim=claim)
+        readers = in_place_readers(program.sources, storage, log)
+        intake = Intake(log, program.sources, in_place=readers)
+        readers[name].look()
+        return log, readers[name], intake
+
+    _, _, late = driver(1)
+    log, reader, intake = driver(2)
+    reader.fix_end()  # as with --available-now
+    taken = reader.taken_now()
+    assert late.make_batch() == 0, "the driver before was frozen as it logged its batch"
+
+    class Feed:
+        pending = property(lambda self: intake.pending)
+        reading = property(lambda self: not reader.ended)
+
+        def log_batches(self) -> bool:
+            return intake.make_batch() is not None
+
+    turns, taken_at = list[bool](), list[BatchId]()
+
+    def turned(worked: bool) -> None:
+        turns.append(worked)
+        if not taken_at and taken():
+            taken_at.append(log.frontier)
+        if len(turns) % 3 == 0:
+            reader.look()  # as its thread does: a listing takes longer than a turn
+
+    feed_until_end(Feed(), lambda: False, stopped=lambda: False, turned=turned)
+    read = [
+        Path(one.file.path).name
+        for number in range(log.frontier + 1)
+        if (record := log.record(BatchId(number))) is not None
+        for one in record.sources[name].ranges
+        if isinstance(one, FileRange)
+    ]
+    assert read == ["000.csv", "001.csv", "002.csv"], "where the run is closed now, the others would never be read"
+    assert taken_at == [2], "processAllAvailable waits for them, too"
+
+
+def test_a_start_goes_on_after_a_batch_with_which_the_driver_before_put_lists_of_files_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_reader, "MOST_BUNDLES", 1)
+    folder, storage = tmp_path / "in", MemoryStorage()
+    for number in range(3):
+        write(folder, number)
+    program = Program(application(folder, maxFilesPerTrigger=1))
+    (source,) = program.sources.values()
+    assert isinstance(source.reader, Files)
+
+    def driver(log: BatchLog) -> tuple[FileReader, Intake]:
+        assert isinstance(source.reader, Files)
+        reader = FileReader(source.id, source.reader, 1, folder_of(source), storage, log.claim, inline=0)
+        intake = Intake(log, [source.id], in_place={source.id: reader})
+        reader.look()
+        return reader, intake
+
+    _, late = driver(BatchLog(program.sources, "words", storage, claim=1))
+    assert late.make_batch() == 0
+    log = BatchLog(program.sources, "words", storage, claim=2)
+    assert late.make_batch() == 1, "and the list of files that batch 0 names is deleted"
+    _, intake = driver(log)
+    assert log.frontier == 1
+    assert intake.make_batch() == 2
+    record = log.record(BatchId(2))
+    assert record is not None
+    assert [str(one) for one in record.sources[source.id].ranges if "002.csv" in str(one)], "each file once"
 
 
 def aged(path: Path, seconds: float) -> Path:

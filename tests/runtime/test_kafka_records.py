@@ -133,7 +133,7 @@ def source(**options: Any) -> SourceProgram:
 
 def gone(earliest: int, end: int = 9) -> Callable[..., Records]:
     def fetch(reader: object, one: OffsetRange, how: HowRead) -> Records:
-        if one.start < earliest:
+        if one.start < min(earliest, one.end):
             raise OffsetsGone(earliest, end)
         return records(*FOUND.values[one.start : one.end], first=one.start)
 
@@ -177,6 +177,39 @@ def test_what_is_gone_is_named_or_passed_over_where_that_is_wanted() -> None:
     files = SourceProgram(OperatorId("s"), 1, SCHEMA, (), None, 0.0, hf.files("in"))
     with pytest.raises(CheckFailed, match="it does not read Kafka any more"):
         read_offsets(files, RANGE, how(), None, none, fetch=gone(0))
+
+
+def test_a_batch_from_which_lost_records_were_passed_over_can_be_read_again() -> None:
+    lenient = source(fail_on_data_loss=False)
+    first = read_offsets(lenient, RANGE, how(), None, none, fetch=gone(2))
+    again = read_offsets(lenient, RANGE, how(), first.check, none, fetch=gone(2))
+    assert again.rows.equals(first.rows)
+    assert again.rejected == first.rejected
+    with pytest.raises(CheckFailed, match="begins at offset 3: offsets 0 to 3 went"):
+        read_offsets(lenient, RANGE, how(), first.check, none, fetch=gone(3))
+    nothing = read_offsets(lenient, RANGE, how(), None, none, fetch=gone(5))
+    assert read_offsets(lenient, RANGE, how(), nothing.check, none, fetch=gone(7)).rows.num_rows == 0
+
+
+def test_records_that_compaction_removes_before_they_are_first_read_come_from_the_copy() -> None:
+    left = records(b'{"id": 2}', first=2)
+
+    def compacted(*_: object) -> Records:
+        return left
+
+    found = read_offsets(source(), RANGE, how(), None, lambda: FOUND, fetch=compacted)
+    assert found.rows["id"].to_pylist() == [0, 1, 2], "a partition that was lost meanwhile would have fewer rows"
+    assert found.check == FOUND.check()
+    assert read_offsets(source(), RANGE, how(), None, none, fetch=compacted).rows["id"].to_pylist() == [2]
+    assert read_offsets(source(), RANGE, how(), left.check(), lambda: FOUND, fetch=compacted).rows.num_rows == 1
+
+    def whole(*_: object) -> Records:
+        return FOUND
+
+    def not_asked() -> Records | None:
+        raise AssertionError
+
+    assert read_offsets(source(), RANGE, how(), None, not_asked, fetch=whole).rows.num_rows == 3
 
 
 class Kept:

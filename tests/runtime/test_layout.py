@@ -14,6 +14,7 @@ from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, OperatorId
 from holdfast.runtime.coordinator.layout import change_layout, changes_of
 from holdfast.runtime.coordinator.progress import Progress, last_driver
+from holdfast.runtime.coordinator.requests import TentativeRequests
 from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.io.batch_log import Arrived, BatchLog, last_positions
 from holdfast.runtime.program import Program
@@ -119,6 +120,26 @@ def test_state_and_rows_do_not_vanish_silently(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"totals.*keys road -> lane"):
         start(tmp_path, app(key="lane"))
     start(tmp_path, app()).feed(batches(2, 1)[0])
+
+
+def test_what_people_chose_about_tentative_outputs_holds_in_the_next_layout(tmp_path: Path) -> None:
+    run = start(tmp_path, app(2))
+    requests = TentativeRequests(FileStorage(tmp_path))
+    requests.add("totals", on=False)
+    requests.add("threes[0]", on=False)
+    run = start(tmp_path, app(2))
+    run.feed(batches(3, 1)[0])
+    run.checkpoint()
+    chosen = last_driver(FileStorage(tmp_path))["machine"]["tentative_choices"]  # type: ignore[index]
+    assert chosen == {"requests": 1, "queries": {"totals[0]": False, "totals[1]": False, "threes[0]": False}}
+    run = start(tmp_path, app(4))
+    run.checkpoint()
+    chosen = last_driver(FileStorage(tmp_path))["machine"]["tentative_choices"]  # type: ignore[index]
+    totals = {f"totals[{index}]": False for index in range(4)}
+    assert chosen == {"requests": 1, "queries": {**totals, "threes[0]": False}}
+    start(tmp_path, app(4, less=True)).checkpoint()
+    chosen = last_driver(FileStorage(tmp_path))["machine"]["tentative_choices"]  # type: ignore[index]
+    assert chosen == {"requests": 1, "queries": totals}, "of queries that are no more, nothing is known"
 
 
 def test_batches_after_the_last_checkpoint_are_the_old_layout_s(tmp_path: Path) -> None:

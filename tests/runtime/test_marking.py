@@ -146,6 +146,25 @@ def test_after_a_lost_checkpoint_marks_are_read_once_more() -> None:
     assert run.take() == []
 
 
+def test_marks_are_read_once_more_where_the_durable_checkpoint_is_as_far_back_as_who_waits() -> None:
+    run = Keeping(MemoryStorage())
+    run.append(3)
+    assert run.take() == [2]
+    run.complete(2)
+    checkpoints = run.state.checkpoints
+    checkpoints.durable_line, checkpoints.line_before = dict(checkpoints.line), None
+    run.state.recovering = True
+    run.append(6)
+    assert run.take() == [5, 8]
+    # One query waits at the durable checkpoint; the others move on without it, and then a snapshot of theirs is lost.
+    waits = PROGRAM.partitions[-1]
+    checkpoints.move({p: BatchId(5) for p in PROGRAM.partitions if p != waits})
+    assert run.take() == []
+    checkpoints.go_durable()
+    assert checkpoints.marks == []
+    assert run.take() == [5, 8], "all of them process what was logged since once more"
+
+
 def test_marks_of_another_layout_and_of_other_segments_do_not_count() -> None:
     storage = MemoryStorage()
     old = Keeping(storage)

@@ -207,10 +207,10 @@ def test_what_snapshots_took_is_counted(tmp_path: Path) -> None:
     running = InProcess(chain.application(), directory=tmp_path, nodes=2, checkpoint_every=2)
     for batch in chain.batches(1, 2, 30):
         running.feed(batch)
-    first = replace(running._coordinator.profiler.saved)
+    first = replace(running._coordinator.measuring.profiler.saved)
     for batch in islice(chain.batches(1, 4, 30), 2, None):
         running.feed(batch)
-    saved = running._coordinator.profiler.saved
+    saved = running._coordinator.measuring.profiler.saved
     assert first.snapshots >= len(running.program.partitions)
     assert saved.snapshots >= first.snapshots + len(running.program.partitions)
     assert saved.bytes > first.bytes > 0

@@ -6,7 +6,7 @@ from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.recovery.effects import Fence, GlobalCheckpoint, Place, RecoveryEnded, RollBack, Waiting
 from holdfast.recovery.events import RestoreFailed, StateMissing
-from holdfast.runtime.coordinator.coordinator import held_back
+from holdfast.runtime.coordinator.cycles import held_back
 from holdfast.runtime.coordinator.event_log import effect_line
 from holdfast.runtime.messages import (
     Failed,

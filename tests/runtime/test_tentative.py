@@ -257,6 +257,31 @@ def test_a_driver_that_starts_again_corrects_what_the_one_before_published(tmp_p
     assert rows_of(after.drop_columns(["tentative", "fidelity", "revision"])) == expected()
 
 
+def test_tentative_rows_of_a_batch_that_the_driver_before_logged_meanwhile_are_taken_back(tmp_path: Path) -> None:
+    """A driver logs one more batch, and publishes its tentative rows, after the next one has read the log."""
+
+    def few(rows: pa.Table) -> pa.Table:
+        return rows.filter(pc.less(rows["count"], 8))
+
+    storage, sink = MemoryStorage(), ParquetSink(tmp_path / "out")
+    first = Running(sink, storage, app=application(few))
+    for number, batch in enumerate(batches()[:8]):
+        if number == 4:
+            first.lose("visits[1]")
+        first.feed(batch)
+    second = Running(ParquetSink(tmp_path / "out"), storage, app=application(few))
+    assert second.log.frontier == 7
+    first.feed(batches()[8])
+    assert first.tentative_batches()[-1] == 8
+    assert second.log.adopt()
+    for batch in batches()[9:]:
+        second.feed(batch)
+    second.end()
+    assert second.coordinator.state.branches.at == {}
+    shown = sink.versions()
+    assert shown is None or not any(shown["tentative"].to_pylist())
+
+
 def test_a_delta_table_has_tentative_rows_until_the_commit_with_the_final_ones(tmp_path: Path) -> None:
     table = tmp_path / "table"
     running = Running(DeltaSink(table, tentative=True))

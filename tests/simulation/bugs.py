@@ -16,18 +16,21 @@ from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, PartitionId
 from holdfast.recovery import assignment as assignments
 from holdfast.recovery import machine as machines
+from holdfast.recovery.checkpointing import CheckpointLifecycle
 from holdfast.recovery.checkpoints import Checkpoints
 from holdfast.recovery.cluster_state import ClusterState
+from holdfast.recovery.effects import GlobalCheckpoint
 from holdfast.recovery.events import NodesSilent
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.machine import RecoveryMachine
+from holdfast.recovery.starts import Starts
 from holdfast.recovery.states import LIVE_STATES
-from holdfast.runtime.coordinator import coordinator as coordinators
 from holdfast.runtime.coordinator import feeding as feedings
 from holdfast.runtime.coordinator import layout as layouts
 from holdfast.runtime.coordinator import opening as openings
 from holdfast.runtime.coordinator import publishing as publishings
 from holdfast.runtime.coordinator.coordinator import Coordinator
+from holdfast.runtime.coordinator.decisions import Decisions
 from holdfast.runtime.coordinator.liveness import refuse_if_alive
 from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.coordinator.progress import Progress, last_driver
@@ -46,6 +49,7 @@ from holdfast.runtime.state.versions import VersionChain
 from holdfast.runtime.worker.host import PartitionHost
 from holdfast.runtime.worker.hosted import Delivery, Inbox
 from holdfast.runtime.worker.worker import NodeWorker
+from holdfast.simulation.recovery import feed as feeds
 from holdfast.simulation.recovery import run as runs
 from holdfast.storage.records import Records, Written
 from holdfast.store.agent import snapshot_files, spool_orders
@@ -325,7 +329,7 @@ def global_before_published(patch: Patch) -> None:
 
 def wrong_snapshot(patch: Patch) -> None:
     """A partition starts from its last snapshot, whatever outboxes the others have kept."""
-    patch.setattr(RecoveryMachine, "_start_of", lambda self, p: self.state.checkpoints.last(p))
+    patch.setattr(Starts, "snapshot_for", lambda self, p: self._state.checkpoints.last(p))
 
 
 def snapshot_of_old_epoch(patch: Patch) -> None:
@@ -352,14 +356,14 @@ def needed_snapshots_dropped(patch: Patch) -> None:
 
 def log_trimmed_early(patch: Patch) -> None:
     """The log is trimmed to the global checkpoint, which nodes can lose, not to a durable one."""
-    right = coordinators.Coordinator._do
+    right = Decisions._do
 
-    def do(self: Coordinator, effect: Any) -> None:
-        if isinstance(effect, coordinators.GlobalCheckpoint):
+    def do(self: Decisions, effect: Any) -> None:
+        if isinstance(effect, GlobalCheckpoint):
             effect = replace(effect, inputs_from=effect.batch)
         right(self, effect)
 
-    patch.setattr(Coordinator, "_do", do)
+    patch.setattr(Decisions, "_do", do)
 
 
 def bound_ignored(patch: Patch) -> None:
@@ -396,14 +400,14 @@ def arrivals_unused(patch: Patch) -> None:
 
 def recovery_never_ends(patch: Patch) -> None:
     """Outboxes stay at the checkpoint after a recovery."""
-    right = RecoveryMachine._advance_checkpoint
+    right = CheckpointLifecycle._advance
 
-    def advance(self: RecoveryMachine) -> None:
-        before = self.state.buffering
+    def advance(self: CheckpointLifecycle) -> None:
+        before = self._state.buffering
         right(self)
-        self.state.buffering = before
+        self._state.buffering = before
 
-    patch.setattr(RecoveryMachine, "_advance_checkpoint", advance)
+    patch.setattr(CheckpointLifecycle, "_advance", advance)
 
 
 def all_wait_for_dead(patch: Patch) -> None:
@@ -599,7 +603,7 @@ def feed_ignores_room(patch: Patch) -> None:
         return right(status, *most) and not status._state.lost
 
     patch.setattr(feedings, "has_room", has_room)
-    patch.setattr(runs, "has_room", has_room)
+    patch.setattr(feeds, "has_room", has_room)
 
 
 def answer_before_the_save(patch: Patch) -> None:

@@ -42,11 +42,11 @@ def two_primaries(patch: Patch) -> None:
     right_lose, right_move = RecoveryMachine._lose, CopyLifecycle._finish_moves
 
     def without_epoch(one: Any, work: Any) -> None:
-        begin, one._new_epoch = one._new_epoch, lambda why: None
+        begin, one._changes.new_epoch = one._changes.new_epoch, lambda why: None
         try:
             work()
         finally:
-            one._new_epoch = begin
+            one._changes.new_epoch = begin
 
     def lose(self: RecoveryMachine, partitions: Any, *given: Any) -> None:
         if all(p in self.state.copies.at for p in partitions):

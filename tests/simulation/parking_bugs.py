@@ -9,10 +9,10 @@ from typing import Any
 from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import Changed
-from holdfast.recovery.machine import RecoveryMachine
+from holdfast.recovery.holding_back import HoldingBack
 from holdfast.recovery.states import Cause, PartitionState
 from holdfast.runtime.blocks import SINK
-from holdfast.runtime.coordinator import coordinator as coordinators
+from holdfast.runtime.coordinator import resumed_state as resumed
 from holdfast.runtime.coordinator.outputs import Outputs, Published
 from holdfast.runtime.coordinator.parking import Parking
 from holdfast.runtime.coordinator.requests import ResumeRequests
@@ -39,9 +39,9 @@ def park_loses_a_batch(patch: Patch) -> None:
 def published_out_of_order_after_resume(patch: Patch) -> None:
     """A query that was resumed goes on with whatever comes first."""
     resumed: set[PartitionId] = set()
-    right_resumed, right = RecoveryMachine._queries_resumed, Outputs.publish
+    right_resumed, right = HoldingBack.resume, Outputs.publish
 
-    def queries_resumed(self: RecoveryMachine, event: Any) -> None:
+    def queries_resumed(self: HoldingBack, event: Any) -> None:
         resumed.update(event.queries)
         right_resumed(self, event)
 
@@ -51,7 +51,7 @@ def published_out_of_order_after_resume(patch: Patch) -> None:
         resumed.difference_update(last)
         return right(self, blocks, {**before, **{p: BatchId(batch - 1) for p, batch in last.items()}}, *rest)
 
-    patch.setattr(RecoveryMachine, "_queries_resumed", queries_resumed)
+    patch.setattr(HoldingBack, "resume", queries_resumed)
     patch.setattr(Outputs, "publish", publish)
 
 
@@ -69,12 +69,12 @@ def resume_forgotten_over_a_restart(patch: Patch) -> None:
 
 def parked_forgotten_over_a_restart(patch: Patch) -> None:
     """A driver that starts lets everything go on."""
-    right = coordinators.ClusterState
+    right = resumed.ClusterState
 
     def known(*given: Any, **named: Any) -> ClusterState:
         return right(*given, **{**named, "parked": {}})
 
-    patch.setattr(coordinators, "ClusterState", known)
+    patch.setattr(resumed, "ClusterState", known)
 
 
 def everything_is_parked(patch: Patch) -> None:
@@ -93,13 +93,13 @@ def everything_is_parked(patch: Patch) -> None:
 
 def parked_partition_goes_on(patch: Patch) -> None:
     """A restored partition of a parked query is not held back."""
-    right = RecoveryMachine._hold_parked
+    right = HoldingBack.hold_parked
 
-    def hold(self: RecoveryMachine) -> None:
-        if not any(isinstance(one, Changed) and one.cause is Cause.RESTORED for one in self._effects):
+    def hold(self: HoldingBack) -> None:
+        if not any(isinstance(one, Changed) and one.cause is Cause.RESTORED for one in self._changes.effects):
             right(self)
 
-    patch.setattr(RecoveryMachine, "_hold_parked", hold)
+    patch.setattr(HoldingBack, "hold_parked", hold)
 
 
 def log_waits_for_parked(patch: Patch) -> None:

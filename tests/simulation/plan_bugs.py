@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.checkpoints import Checkpoints
 from holdfast.recovery.executed_plan import PlanChange
-from holdfast.runtime.coordinator import coordinator as coordinators
+from holdfast.runtime.coordinator import resumed_state as resumed
 from simulation.bugs import Bug, Patch
 
 
@@ -54,7 +54,7 @@ def chosen_plan_not_logged(patch: Patch) -> None:
 
 def restart_goes_back_to_the_first_plan(patch: Patch) -> None:
     """A driver that starts again executes what its start asked for, whatever plan had taken effect."""
-    patch.setattr(coordinators, "resumed_plan", lambda given, written, graph: (given, None))
+    patch.setattr(resumed, "resumed_plan", lambda given, written, graph: (given, None))
 
 
 def segments_change_and_their_marks_stay(patch: Patch) -> None:

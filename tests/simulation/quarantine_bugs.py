@@ -6,12 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.ids import BatchId, Epoch
-from holdfast.recovery import machine as machines
+from holdfast.recovery import checkpointing
 from holdfast.recovery.cluster_state import ClusterState
+from holdfast.recovery.effects import LeaveOut
 from holdfast.recovery.quarantine import Quarantined
 from holdfast.recovery.states import PartitionState
 from holdfast.runtime.blocks import DEAD_LETTERS, Block
-from holdfast.runtime.coordinator import coordinator as coordinators
+from holdfast.runtime.coordinator import decisions
+from holdfast.runtime.coordinator import resumed_state as resumed
 from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.worker import host as hosts
 from holdfast.runtime.worker import step as steps
@@ -21,12 +23,13 @@ from simulation.bugs import Bug, Patch
 
 def decision_not_logged_before_the_retry(patch: Patch) -> None:
     """The rows are left out at once, and the decision is written with whatever is written next."""
-    patch.setattr(coordinators, "LeaveOut", type("LeaveOut", (), {}))
+    others = tuple(one for one in decisions.WRITTEN_FIRST if one is not LeaveOut)
+    patch.setattr(decisions, "WRITTEN_FIRST", others)
 
 
 def decision_forgotten_over_a_restart(patch: Patch) -> None:
     """A driver that starts leaves nothing out."""
-    patch.setattr(coordinators, "read_decisions", lambda fields: {})
+    patch.setattr(resumed, "read_decisions", lambda fields: {})
 
 
 def other_rows_left_out_in_a_replay(patch: Patch) -> None:
@@ -105,8 +108,8 @@ def dead_letters_written_twice(patch: Patch) -> None:
 
 def decision_dropped_too_early(patch: Patch) -> None:
     """A decision goes with the next global checkpoint, and not with its batch."""
-    right = machines.without_old
-    patch.setattr(machines, "without_old", lambda decisions, safe: right(decisions, BatchId(2**40)))
+    right = checkpointing.without_old
+    patch.setattr(checkpointing, "without_old", lambda decisions, safe: right(decisions, BatchId(2**40)))
 
 
 def deaths_in_the_search_forgotten(patch: Patch) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.ids import BatchId
-from holdfast.recovery import machine as machines
+from holdfast.recovery import checkpointing
 from holdfast.recovery.checkpoints import Checkpoints
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.segments import Segments
@@ -22,13 +22,13 @@ def stored_edges_trimmed_by_frontiers(patch: Patch) -> None:
 
 def stored_edges_not_in_snapshots(patch: Patch) -> None:
     """A segment moves its checkpoint, and its snapshots do not hold what other segments will need."""
-    right = machines.set_that_moves
+    right = checkpointing.set_that_moves
 
     def moves(graph: Any, line: Any, targets: Any, reach: Any, dropped: Any) -> Any:
         return right(graph, line, targets, lambda p, at: BatchId(0), dropped)
 
     patch.setattr(ClusterState, "with_outbox", lambda self, p: self.buffering or not self.graph.deterministic(p))
-    patch.setattr(machines, "set_that_moves", moves)
+    patch.setattr(checkpointing, "set_that_moves", moves)
 
 
 def durable_with_the_first_segment(patch: Patch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.ids import BatchId
-from holdfast.recovery import machine as machines
+from holdfast.recovery import checkpointing
 from holdfast.recovery import recovery_line as lines
 from holdfast.recovery.checkpoints import Checkpoints
 from holdfast.recovery.cluster_state import ClusterState
@@ -15,7 +15,7 @@ from simulation.bugs import Bug, Patch
 def waiting_consumers_forgotten(patch: Patch) -> None:
     """A set moves its checkpoint whatever its snapshots hold for those that wait."""
     patch.setattr(
-        machines,
+        checkpointing,
         "set_that_moves",
         lambda graph, line, targets, reach, dropped: {p: b for p, b in targets.items() if b > line[p]},
     )

@@ -23,6 +23,7 @@ from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.source_pieces import write_piece
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.store import StaleEpoch
+from holdfast.spark import reader_checkpoint
 from holdfast.spark.ingest import Ingestion, IngestionStopped
 from holdfast.spark.reader_checkpoint import ReaderCheckpoint, sweep_folders
 from holdfast.spark.run import SparkRun
@@ -351,6 +352,36 @@ def test_a_reader_s_files_that_the_driver_before_has_put_together_meanwhile_are_
     old.places[OperatorId("left")].logged(old.ingestion.intake.reader(OperatorId("left"))[1])
     new.ingestion.start()
     assert begun == [("left", 2), ("right", -1)]
+
+
+def test_files_of_a_reader_stay_while_the_last_batch_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_checkpoint, "MOST_BUNDLES", 2)
+    storage, name = MemoryStorage(), OperatorId("s")
+    place = ReaderCheckpoint(storage, name, 1, {})
+
+    def wrote(number: int) -> dict[str, Any]:
+        path = place.folder / "sources" / "0" / str(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"files {number}")
+        return place.after(number)
+
+    wrote(0)
+    state = wrote(1)
+    right = ReaderCheckpoint._files
+
+    def slow(self: ReaderCheckpoint, *given: Any, **more: Any) -> dict[str, str]:
+        found = right(self, *given, **more)
+        place.logged(state)  # the run's thread logs the batch before, while the reader's reads its files
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ReaderCheckpoint, "_files", slow)
+        later = wrote(2)
+    # The driver dies here: the next one goes on from the batch that was logged last.
+    ReaderCheckpoint(storage, name, 2, state).remove()
+    place.logged(later)
+    assert storage.list("readers/") == later["bundles"], "those that were put together go once a batch says so"
+    place.remove()
 
 
 def test_a_source_waits_when_too_much_is_waiting() -> None:

@@ -65,7 +65,7 @@ def test_a_node_dies_with_the_durable_folder_renamed_away(
     chosen_codes = [one.fields for one in seen if one.kind == "code-changed"]
     assert chosen_codes, "agents say which code they have chosen"
     assert all(one["parity"] >= 1 and 0 < one["success"] <= 1 for one in chosen_codes)
-    profile = run.coordinator.profile().fragments
+    profile = run.coordinator.measuring.profile().fragments
     assert profile.bytes_from_peers >= sum(one["bytes_from_peers"] for one in fetched)
     assert profile.restores >= 1
     run.close()

@@ -391,21 +391,29 @@ class Checkpoints:
             return self._move_segments({} if published is None else published)
         level = len(set(self.line.values())) == 1
         if level and self.line != self.durable_line and all(self.has_durable(p, at) for p, at in self.line.items()):
-            self.line_before, self.durable_line = self.durable_line, dict(self.line)
+            self._move_durable(dict(self.line))
         covered = self.global_batch
-        self.marks = [one for one in self.marks if one > covered]
+        # One that all have reached, and some not durably, stays open for these.
+        undone = covered in self._durable_marks and any(self.lacks(p, covered) for p in self._partitions)
+        self.marks = [one for one in self.marks if one > covered or (undone and one == covered)]
         lines = {*self.line.values(), *self.durable_line.values()}
         self._durable_marks = {one for one in self._durable_marks if one >= covered or one in lines}
         return self.sweep()
 
     def _move_segments(self, published: Mapping[PartitionId, BatchId]) -> dict[PartitionId, list[SavedSnapshot]]:
         if (durable := self.durable_next(published)) is not None:
-            self.line_before, self.durable_line = self.durable_line, dict.fromkeys(self.line, durable)
+            self._move_durable(dict.fromkeys(self.line, durable))
         self.marks = [one for one in self.marks if any(self.lacks(p, one) for p in self._partitions)]
         self._marked = {mark: names for mark, names in self._marked.items() if mark in self.marks}
         kept = {*self.marks, *self.line.values(), *self.durable_line.values()}
         self._durable_marks &= kept
         return self.sweep()
+
+    def _move_durable(self, line: dict[PartitionId, BatchId]) -> None:
+        """Move the durable line. One that is known to be damaged (`lost`) is not kept as the one before it."""
+        if not self.durable_is_damaged:
+            self.line_before = self.durable_line
+        self.durable_line = line
 
     def forget_after(self, partition: PartitionId, batch: BatchId) -> list[SavedSnapshot]:
         """Forget snapshots after a batch: the partition rolls back, and may give other rows. Returns them."""

@@ -7,7 +7,7 @@ are nodes that have too much to do (`recovery.rebalancing` says by which partiti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.ids import BatchId, NodeId, PartitionId
@@ -19,7 +19,6 @@ from holdfast.recovery.copies import (
     inputs_kept,
     level,
     needs,
-    promotable,
     retired,
     to_build,
     to_move,
@@ -31,12 +30,13 @@ from holdfast.recovery.effects import (
     CopyLeftOut,
     CopyLevel,
     CopyPlaced,
-    Effect,
     NodesEvacuated,
     Promoted,
     ReplicasChanged,
 )
 from holdfast.recovery.rebalancing import moves_for_load
+from holdfast.recovery.starts import Starts
+from holdfast.recovery.state_changes import StateChanges
 from holdfast.recovery.states import Cause, PartitionState
 
 if TYPE_CHECKING:
@@ -46,18 +46,8 @@ if TYPE_CHECKING:
 class CopyLifecycle:
     """See the module."""
 
-    def __init__(
-        self,
-        state: ClusterState,
-        *,
-        start_of: Callable[[PartitionId], SavedSnapshot | None],
-        new_epoch: Callable[[str], None],
-        turn: Callable[[PartitionId, Cause, NodeId | None], None],
-        emit: Callable[[Effect], None],
-    ) -> None:
-        """`start_of` gives the snapshot that a partition would start from; the others are the machine's own means."""
-        self._state, self._start_of = state, start_of
-        self._new_epoch, self._turn, self._emit = new_epoch, turn, emit
+    def __init__(self, state: ClusterState, changes: StateChanges, starts: Starts) -> None:
+        self._state, self._changes, self._starts = state, changes, starts
         self._levelled: set[PartitionId] = set()
         self._without: set[PartitionId] = set()
         """Partitions of which it was said that their copies find no place."""
@@ -85,7 +75,7 @@ class CopyLifecycle:
             if p not in self._levelled:
                 self._levelled.add(p)
                 copies.levelled(p)
-                self._emit(CopyLevel(p, copies.at[p].node, copies.at[p].frontier))
+                self._changes.emit(CopyLevel(p, copies.at[p].node, copies.at[p].frontier))
 
     def tend(self) -> None:
         """Drop what is of no use, finish moves that can be finished, build what is wanted and fits."""
@@ -117,7 +107,7 @@ class CopyLifecycle:
         for p in planned:
             copies.retiring.pop(p, None)
         if start or stop:
-            self._emit(ReplicasChanged(start, stop, why))
+            self._changes.emit(ReplicasChanged(start, stop, why))
         return bool(start or stop)
 
     # -- building ------------------------------------------------------------------------------------------------------
@@ -127,20 +117,20 @@ class CopyLifecycle:
         found, without = to_build(state, self._reach)
         for p, why in without.items():
             if p not in self._without:
-                self._emit(CopyLeftOut(p, why))
+                self._changes.emit(CopyLeftOut(p, why))
         # Named again once it has had a copy in between.
         self._without = {p for p in self._without | set(without) if p not in found and p not in state.copies.at}
         if any(not state.copies.is_fresh(p, node, state.epoch) for p, node in found.items()):
-            self._new_epoch("copies are built again")
+            self._changes.new_epoch("copies are built again")
         for p, node in found.items():
             start, outbox_from = self._start(p)
             state.copies.build(Copy(p, node, start, start.batch, outbox_from))
             self._levelled.discard(p)
-            self._emit(CopyPlaced(p, node, start.batch))
+            self._changes.emit(CopyPlaced(p, node, start.batch))
 
     def _snapshot(self, partition: PartitionId) -> SavedSnapshot | None:
         """Return what a copy would start from: never ahead of its primary, which may have gone back."""
-        found = self._start_of(partition)
+        found = self._starts.snapshot_for(partition)
         if batch_of(found) <= self._state.partitions[partition].frontier:
             return found
         return self._state.checkpoints.at(partition, self._state.checkpoints.line[partition])
@@ -183,7 +173,7 @@ class CopyLifecycle:
         if pause:
             state.copies.pause(partition, state.logged)
         self._levelled.discard(partition)
-        self._emit(CopyDropped(partition, copy.node, why))
+        self._changes.emit(CopyDropped(partition, copy.node, why))
 
     def drop_useless(self) -> None:
         """Drop the copies that nothing can come of any more."""
@@ -207,8 +197,8 @@ class CopyLifecycle:
         mine.start, mine.kept_from, mine.first_mark = copy.start, copy.kept_from, first_mark
         mine.own_mark = None
         mine.frontier = copy.frontier
-        self._turn(partition, Cause.PROMOTED, copy.node)
-        self._emit(Promoted(partition, before, copy.node, copy.frontier, why))
+        self._changes.turn(partition, Cause.PROMOTED, copy.node)
+        self._changes.emit(Promoted(partition, before, copy.node, copy.frontier, why))
 
     # -- moves ---------------------------------------------------------------------------------------------------------
 
@@ -233,11 +223,11 @@ class CopyLifecycle:
             here = [p for p in to_move(state) if state.partitions[p].node == node]
             if not here and node not in copies.evacuated:
                 copies.evacuated.add(node)
-                self._emit(NodesEvacuated((node,)))
+                self._changes.emit(NodesEvacuated((node,)))
             elif here and all(p in ready and self._can_move(p) for p in here):
                 moving += here
         if moving:
-            self._new_epoch(f"{len(moving)} partitions move")
+            self._changes.new_epoch(f"{len(moving)} partitions move")
             for p in moving:
                 self.promote(p, state.partitions[p].first_mark, "moved")
             self.drop_useless()
@@ -248,7 +238,7 @@ class CopyLifecycle:
     def _move_for_load(self) -> None:
         """Let the copies of all partitions that move for load take over, in one epoch."""
         state, copies = self._state, self._state.copies
-        self._new_epoch(f"{len(copies.moving)} partitions move")
+        self._changes.new_epoch(f"{len(copies.moving)} partitions move")
         for p in list(copies.moving):
             self.promote(p, state.partitions[p].first_mark, "moved for load")
             copies.moved(p, state.logged)
@@ -276,6 +266,3 @@ class CopyLifecycle:
             and inputs_kept(state, partition, copy.frontier)
             and copy.kept_from <= min(needs(state, partition), default=copy.kept_from)
         )
-
-
-__all__ = ["CopyLifecycle", "promotable"]

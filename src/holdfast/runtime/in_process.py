@@ -327,7 +327,7 @@ class InProcess:
         coordinator = self._coordinator
         if not self._parks:
             coordinator.resume_all()
-        coordinator.resume_asked()
+        coordinator.asked.resume()
         coordinator.run()
         if not self._parks and (problem := coordinator.parked_problem) is not None:
             raise problem
@@ -364,11 +364,11 @@ class InProcess:
 
     def measures(self) -> dict[PartitionId, Measures]:
         """Return what every partition has taken since this run was begun, batches made again among it."""
-        return dict(self._coordinator.measures)
+        return dict(self._coordinator.measuring.measures)
 
     def profile(self) -> RunProfile:
         """Return what was measured of this run; rows come at no pace of their own, so there are no rates."""
-        return replace(self._coordinator.profile(), paced=False, nodes={}, placement={})
+        return replace(self._coordinator.measuring.profile(), paced=False, nodes={}, placement={})
 
     # -- failing and recovering -------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from uuid import uuid4
 
@@ -43,6 +44,8 @@ class ReaderCheckpoint:
         self._copied: set[str] = set()
         self._bundles: list[str] = list(state.get("bundles", []))
         self._replaced: list[str] = []
+        self._guard = Lock()
+        """Micro-batches come from a thread of Spark's, and batches are logged by the run's."""
         files: dict[str, str] = {}
         for bundle in self._bundles:
             held = storage.read(bundle)
@@ -76,8 +79,9 @@ class ReaderCheckpoint:
         new = self._files("sources", leave_out=self._copied)
         if new:
             if len(self._bundles) >= MOST_BUNDLES:
-                self._replaced += self._bundles
-                self._bundles, new = [], self._files("sources")
+                new = self._files("sources")
+                with self._guard:
+                    self._replaced, self._bundles = [*self._replaced, *self._bundles], []
             name = f"readers/{self._source}/{self._claim:08d}-{number}-{uuid4().hex[:12]}"
             self._storage.create(name, json.dumps(new).encode())
             self._bundles.append(name)
@@ -87,10 +91,11 @@ class ReaderCheckpoint:
 
     def logged(self, state: Mapping[str, Any]) -> None:
         """Take the state that a batch was logged with: objects that it no longer names are deleted."""
-        named = set(state.get("bundles", ()))
-        if named and named <= set(self._bundles):
-            self._storage.delete(self._replaced)
-            self._replaced = []
+        named, over = set(state.get("bundles", ())), list[str]()
+        with self._guard:
+            if named and named <= set(self._bundles):
+                over, self._replaced = self._replaced, []
+        self._storage.delete(over)
 
     def remove(self) -> None:
         """Remove the folder: the storage has what counts."""

@@ -465,7 +465,7 @@ class SparkRun:
     @property
     def measures(self) -> Mapping[PartitionId, Measures]:
         """What every partition has taken in this run."""
-        return self.coordinator.measures
+        return self.coordinator.measuring.measures
 
     @property
     def rollbacks(self) -> int:

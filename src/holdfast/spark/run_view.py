@@ -121,7 +121,7 @@ class RunView:
         seconds, taken = max(1e-3, now - self._last_at), rows.total()
         published = {name: self._published.pop(name, 0) for name in running.program.output_names.values()}
         self._reported, self._last_at = reached, now
-        cluster, restored = running.coordinator.state, running.coordinator.profiler.fetched_total
+        cluster, restored = running.coordinator.state, running.coordinator.measuring.profiler.fetched_total
         return {
             "id": running.id,
             "runId": running.start_id,

@@ -149,7 +149,7 @@ class KillingRun:
         measures = [*self._seen.measures]
         for operator in self.asked.operators:
             after(self._kill(operator, before))
-        saved, seconds = run.coordinator.profiler.saved, time.time() - self._began
+        saved, seconds = run.coordinator.measuring.profiler.saved, time.time() - self._began
         run.log({}, last=True)
         run.run()
         return {
@@ -254,10 +254,10 @@ class KillingRun:
         while int(run.logged) < due:
             self._given.append(next(self._batches))
             run.log(self._given[-1], number=BatchId(run.logged + 1))
-        began, saved = time.time(), replace(run.coordinator.profiler.saved)
+        began, saved = time.time(), replace(run.coordinator.measuring.profiler.saved)
         run.cycle(IDLE)
         if run.coordinator.state.recovering:
-            now = run.coordinator.profiler.saved
+            now = run.coordinator.measuring.profiler.saved
             self._recovering["seconds"] += time.time() - began
             self._recovering["snapshots"] += now.snapshots - saved.snapshots
             self._recovering["bytes"] += now.bytes - saved.bytes

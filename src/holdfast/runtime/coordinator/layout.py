@@ -147,10 +147,16 @@ def moved_state(
     progress: Progress, before: Description, program: Program, log: BatchLog, store: DurableSnapshotStore
 ) -> dict[str, Any] | None:
     """Spread the state of the last checkpoint over the partitions of a program; return where its machine begins."""
-    if progress.machine is None or log.frontier == NOTHING:
+    if progress.machine is None:
         return None
-    batch, epoch = log.frontier, Epoch.of(progress.claim, 0)
     operators: Mapping[str, Any] = before["operators"]
+    asked = {
+        "requests": progress.machine.get("requests", -1),
+        "tentative_choices": _choices(progress.machine.get("tentative_choices", {}), operators, program),
+    }
+    if log.frontier == NOTHING:
+        return _begins(Checkpoints(program.partitions), program, NOTHING) | asked
+    batch, epoch = log.frontier, Epoch.of(progress.claim, 0)
     there = [PartitionId(OperatorId(name), index) for name in operators for index in range(_count(operators, name))]
     old = Checkpoints.read(there, progress.machine["checkpoints"])
     changes = compare(before, describe(program))
@@ -189,12 +195,34 @@ def moved_state(
                 }
                 snapshot = snapshot_of(partition, operator.parallelism, olds, count, keys, epoch)
             found[partition] = moving.save(partition, snapshot, (progress.claim, 0))
+    return _begins(Checkpoints.at_batch(found, batch), program, batch) | asked
+
+
+def _begins(checkpoints: Checkpoints, program: Program, batch: BatchId) -> dict[str, Any]:
+    """Return what a machine begins with that has everything up to a batch behind it."""
     return {
-        "checkpoints": Checkpoints.at_batch(found, batch).written(),
+        "checkpoints": checkpoints.written(),
         "placement": {},
         "buffering": False,
         "published": {str(p): batch for p in program.outputs},
     }
+
+
+def _choices(chosen: Mapping[str, Any], operators: Mapping[str, Any], program: Program) -> dict[str, Any]:
+    """Return what people have chosen about tentative outputs, for the queries of a program.
+
+    A query that was not there before has the choice of the others of its output, where that is one for all of them.
+    """
+    queries: Mapping[str, bool] = chosen.get("queries", {})
+    found: dict[str, bool] = {}
+    for query in program.outputs:
+        name = str(query.operator)
+        count = _count(operators, name) if name in operators else 0
+        of_all = {queries.get(str(PartitionId(query.operator, index))) for index in range(count)}
+        choice = queries.get(str(query)) if query.index < count or len(of_all) != 1 else of_all.pop()
+        if choice is not None:
+            found[str(query)] = choice
+    return {"requests": chosen.get("requests", -1), "queries": found}
 
 
 def _count(operators: Mapping[str, Any], name: str) -> int:

@@ -85,9 +85,9 @@ class BatchMarks:
     def _read(self) -> None:
         """Read the records of batches that have not been handed out."""
         checkpoint, line = self._state.checkpoints.global_batch, dict(self._state.checkpoints.line)
-        lost = any(line[p] < at for p, at in self._line.items()) if self._state.segments.many else False
-        if checkpoint < self._checkpoint or lost:
+        if any(line[p] < at for p, at in self._line.items()):
             # It was lost: everything starts anew from an earlier one, and processes what was logged since once more.
+            # The lowest batch may be the same: somebody was waiting there.
             self._through, self._found = checkpoint, []
         self._checkpoint, self._line = checkpoint, line
         for number in range(self._through + 1, self._log.frontier + 1):

@@ -181,3 +181,19 @@ def check_sinks(queries: Sequence[PartitionId], sinks: Mapping[OperatorId, Sink]
                 remedy="write to hf.parquet or hf.memory, to hf.delta, hf.kafka_topic or hf.foreach_batch with "
                 "tentative=… of their own, or leave tentative out",
             )
+
+
+def rows_that_may_be_out(state: ClusterState, log: BatchLog) -> Callable[[PartitionId, BatchId], bool]:
+    """Return what says whether tentative rows of a query's batch may be out.
+
+    Also of a batch that the driver before logged after this one began.
+    """
+    queries, known = frozenset(state.branches.at), log.frontier
+
+    def may_be_out(query: PartitionId, batch: BatchId) -> bool:
+        if state.branches.may_be_out(query, batch):
+            return True
+        record = log.record(batch) if query in queries and batch > known else None
+        return record is not None and record.claim < log.claim
+
+    return may_be_out

@@ -184,12 +184,17 @@ class FileReader:
     @property
     def ended(self) -> bool:
         """Whether the files are fixed that this run reads, and all of them are taken."""
-        return self._only is not None and not self.waiting & self._only
+        return self._only is not None and self._are_taken(self._only)
 
     def taken_now(self) -> Callable[[], bool]:
         """Return what says whether the files that are there now are taken."""
         wanted = self.waiting
-        return lambda: not self.waiting & wanted
+        return lambda: self._are_taken(wanted)
+
+    def _are_taken(self, wanted: frozenset[str]) -> bool:
+        """Whether files that were listed are taken; where reading has begun anew, only the next listing says that."""
+        with self._guard:
+            return not wanted or (self.listed > 0 and not self._tracker.waiting & wanted)
 
     def logged(self, taken: Taken) -> None:
         """What was taken is in the log."""

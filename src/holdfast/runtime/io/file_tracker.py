@@ -114,8 +114,8 @@ class FileTracker:
         complete = now if complete is None else complete
         there = {one.path: one for one in listing}
         notices = [found for one in there.values() if (found := self._notice(one)) is not None]
-        self._listed = frozenset(there)
-        if not self.begun and self.options.start == "latest" and not self.seen:
+        first, self._listed = self._listed is None, frozenset(there)
+        if first and not self.begun and self.options.start == "latest" and not self.seen:
             self.seen = {one.path: (one.modified, one.size) for one in there.values()}
             newest = max((one.modified for one in there.values()), default=_NEVER)
             recent = tuple((path, *what) for path, what in sorted(self.seen.items()))
@@ -165,7 +165,7 @@ class FileTracker:
     @property
     def pending(self) -> bool:
         """Whether there is something to take; also a start position that is not logged."""
-        first = not self.begun and self.options.start == "latest" and self.position.latest != _NEVER
+        first = not self.begun and self.options.start == "latest" and self._listed is not None
         return bool(self._settled) or self.position.open is not None or first
 
     @property

@@ -241,16 +241,23 @@ class Intake:
             self._go_back(name)
 
     def _take_positions(self) -> None:
-        positions = last_positions(self._log, self._sources)
-        with self._guard:
-            self._taken, self._tried = {}, None
-            for name, at in positions.items():
-                turn = self._sources[name].turn + 1
-                self._sources[name] = _Source(
-                    at.get("through", NOTHING_READ), at.get("offsets", ""), at.get("reader", {}), turn
-                )
-        for name, reader in self._in_place.items():
-            reader.begin(positions[name])
+        while True:
+            positions = last_positions(self._log, self._sources)
+            with self._guard:
+                self._taken, self._tried = {}, None
+                for name, at in positions.items():
+                    turn = self._sources[name].turn + 1
+                    self._sources[name] = _Source(
+                        at.get("through", NOTHING_READ), at.get("offsets", ""), at.get("reader", {}), turn
+                    )
+            try:
+                for name, reader in self._in_place.items():
+                    reader.begin(positions[name])
+                break
+            except CheckFailed:
+                # The driver before may have put its lists of files together into another object, and logged that.
+                if not self._log.adopt():
+                    raise
         for name, at in positions.items():
             if name not in self._in_place and (held := {"files", "kafka"} & set(at)):
                 raise BadInput(

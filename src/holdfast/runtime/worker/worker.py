@@ -452,6 +452,12 @@ class NodeWorker:
                 SnapshotNotStored(partition, mark, "the state at this batch is not here any more", gone=True)
             )
 
+    def saving(self, partition: PartitionId, batch: BatchId) -> SavedSnapshot | None:
+        """Return the snapshot at a batch that is on its way, for checkers."""
+        return next(
+            (one for (p, version), one in self._begun.items() if (p, version.batch) == (partition, batch)), None
+        )
+
     def _lacks_output(self, desired: DesiredState, partition: PartitionId, mark: BatchId) -> bool:
         """Whether rows up to a batch are gone here that the sink has not got."""
         out = desired.published.get(partition)

@@ -139,7 +139,8 @@ class _PeerStore:
             if any(one.alive and state in one.fragments for one in self._ring.unreached(self._machine)):
                 raise Unreachable("too few fragments are in reach")
             raise StateMissing("too few fragments are left")
-        if any(mischief.strikes(Fault.SNAPSHOT_DAMAGED) for _ in range(2)):  # in either of two fragments
+        damaged = any(mischief.strikes(Fault.SNAPSHOT_DAMAGED) for _ in range(2))  # in either of two fragments
+        if damaged and not self._ring.is_the_last(state):
             data = data[:-1]
         else:
             failed.pop((id(self._machine), state), None)
@@ -343,6 +344,10 @@ class AgentSnapshots:
             self.damaged.add(name)
         self.hidden.add(name)
         return True
+
+    def is_the_last(self, state: StateId) -> bool:
+        """Whether only the ring has a snapshot now, and it may not be lost: the folder is away."""
+        return any(state_of(name) == state and not self._may_lose(name) for name in self.hidden)
 
     def given_up(self, name: str, machine: Machine, reason: str) -> None:
         """A snapshot counts as lost: then neither the ring nor the folder has it, as far as somebody has looked."""

@@ -102,11 +102,13 @@ class SimulatedFolder:
         self.taken: set[str] = set()
         """Files of which the log has ranges."""
         self.checked: set[str] = set()
-        """Files of which the log has the checksums of all ranges."""
+        """Files of which the driver that has the run knows the checksums of all ranges."""
         self._checked_bytes: Counter[str] = Counter()
         self.reader = DELETED_READER if deletes_files(seed) else READER
         self.has_copies: Callable[[str], bool] = lambda path: False
         """Whether the run has copies of all ranges of a file that a recovery may read."""
+        self.alone: Callable[[], bool] = lambda: True
+        """Whether no driver is there that another has replaced: it may not know the checksums."""
         draw, at, left = self._draw, 0.0, list(tables)
         while left:
             many = draw.choice((1, 1, 2, 3))
@@ -165,7 +167,7 @@ class SimulatedFolder:
         elif kind < 0.05 and one.path in self.taken:
             self._damage(one, one.whole[: draw.randrange(1, len(one.whole) + 1)] + b"#", Fault.FILE_CHANGED)
             one.moved = 7.0
-        elif kind < 0.10 and one.path in self.checked:
+        elif kind < 0.10 and one.path in self.checked and self.alone():
             # Of the same size and modification time: only the checksum shows it.
             other = bytes(b ^ 1 if 48 <= b < 58 else b for b in one.whole)
             self._damage(one, other, Fault.FILE_CHANGED_SILENTLY)
@@ -200,7 +202,8 @@ class SimulatedFolder:
         """The log has the checksums of ranges."""
         for one in ranges:
             self._checked_bytes[one.file.path] += one.bytes
-            if self._checked_bytes[one.file.path] >= len(self.files[one.file.path].whole):
+            # Of a driver that has been replaced: the one that has the run takes its record with its own next one.
+            if self.alone() and self._checked_bytes[one.file.path] >= len(self.files[one.file.path].whole):
                 self.checked.add(one.file.path)
 
     @property

@@ -27,7 +27,7 @@ class MarkChecks:
     def look(self, desired: DesiredState) -> None:
         """See that a desired state has the marks of the batches that it is the first to give to workers."""
         checkpoints = self._state.checkpoints
-        went_back = any(checkpoints.line[p] < at for p, at in self._line.items()) and self._state.segments.many
+        went_back = any(checkpoints.line[p] < at for p, at in self._line.items())
         self._line = dict(checkpoints.line)
         if checkpoints.global_batch < self._checkpoint or went_back:
             self._handed_out, self._marks = checkpoints.global_batch, set()  # everything starts anew

@@ -59,6 +59,8 @@ class SimulatedPings:
         self.detector = SilenceDetector(SECONDS)
         self.running = self.asleep = self.cut_off = False
         self._number = self._asked = 0
+        self._open = False
+        """Whether the driver asks itself whether it is cut off."""
         self._received: dict[int, int] = {}
         self._calm_at = self._ticked_at = 0.0
         self._unreachable: dict[NodeId, float] = {}
@@ -147,6 +149,9 @@ class SimulatedPings:
 
     def _look(self, now: float) -> None:
         found = self.detector.look()
+        if self._open and found.question is None and not found.silent:
+            self._unreachable = dict.fromkeys(self._unreachable, now)  # they get their time anew
+        self._open = found.question is not None
         if found.question is not None and found.question != self._asked:
             self._asked = number = found.question
             cut_off = self.cut_off

@@ -132,6 +132,9 @@ class ResidentChecks:
         for answer, at in process.untold.items():
             if isinstance(answer, SnapshotStored) and now - at > SILENT_SECONDS and not link.on_the_way:
                 one = desired.assignments.get(answer.partition)
+                begun = process.worker.saving(answer.partition, answer.snapshot.batch)
+                if begun is not None and begun != answer.snapshot:
+                    continue  # another is being saved in its place, that holds what is needed now
                 if one is not None and answer.snapshot.batch in one.marks and one.node == process.name:
                     self._complain(
                         f"the snapshot of {answer.partition} at {answer.snapshot.batch} is not reported again"
@@ -176,8 +179,8 @@ class ResidentChecks:
             if p.operator not in self._program.sources:
                 continue
             one = desired.on(process.name).get(p)
-            if one is None or one.paused or p in named or one.through <= host.frontier(p):
-                process.sources_stand.pop(p, None)
+            if one is None or one.paused or p in named or one.through <= host.frontier(p) or done.problem is not None:
+                process.sources_stand.pop(p, None)  # among others: the storage does not answer, and the node says so
                 continue
             at, since = process.sources_stand.setdefault(p, (host.frontier(p), self._clock()))
             if at != host.frontier(p):

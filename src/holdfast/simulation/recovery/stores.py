@@ -44,7 +44,8 @@ class FragileStore(MemoryStore):
     def commit(self, commit: Commit, added: Addition) -> Commit:
         """See VersionStore."""
         kept = super().commit(commit, added)
-        self._watch(commit.partition, commit.id.epoch)
+        if commit.partition in self._pointers:  # else its files are gone: what does not know it yet writes into nowhere
+            self._watch(commit.partition, commit.id.epoch)
         return kept
 
     def drop(self, partition: PartitionId) -> None:

@@ -1,4 +1,4 @@
-"""The part of the desired state that is about second copies of partitions. Pure; runs on the driver."""
+"""The part of the desired state that is about placed partitions and their second copies. Pure; runs on the driver."""
 
 from __future__ import annotations
 
@@ -8,7 +8,45 @@ from dataclasses import replace
 from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.copies import keep_from
+from holdfast.recovery.states import PLACED_STATES, PartitionState
 from holdfast.runtime.messages import DesiredState, PartitionAssignment
+
+
+def assign_primaries(
+    state: ClusterState,
+    logged: BatchId,
+    attempt: Callable[[PartitionId], int],
+    checks: Callable[[PartitionId, BatchId], tuple[tuple[BatchId, tuple[int, ...]], ...]],
+) -> dict[PartitionId, PartitionAssignment]:
+    """Return what every placed partition is to do, up to the last batch that is logged.
+
+    `attempt` gives how often a partition that failed is tried by now; `checks` the checksums of what a source partition
+    has read in place after a batch.
+    """
+    keep = state.keep_from()
+    found = {}
+    for partition in state.in_state(PLACED_STATES):
+        one = state.partitions[partition]
+        assert one.node is not None
+        marks = state.marks_for(partition)
+        found[partition] = PartitionAssignment(
+            one.node,
+            one.start,
+            one.frontier,
+            keep.get(partition, one.kept_from),
+            logged,
+            marks,
+            frozenset(mark for mark in marks if state.checkpoints.is_durable(mark)),
+            state.checkpoints.last(partition),
+            state.with_outbox(partition),
+            one.forgotten,
+            one.state in (PartitionState.PAUSED, PartitionState.PARKED),
+            partition in state.parked,
+            attempt(partition),
+            state.skips_for(partition),
+            checks=checks(partition, one.frontier),
+        )
+    return found
 
 
 def assign_copies(
