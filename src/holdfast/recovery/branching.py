@@ -19,9 +19,7 @@ _LEAVING = frozenset({Cause.NODE_LOST, Cause.STATE_MISSING, Cause.RESTORE_FAILED
 class BranchLifecycle:
     """See the module."""
 
-    def __init__(
-        self, state: ClusterState, emit: Callable[[Effect], None], new_epoch: Callable[[str], None]
-    ) -> None:
+    def __init__(self, state: ClusterState, emit: Callable[[Effect], None], new_epoch: Callable[[str], None]) -> None:
         self._state, self._emit, self._new_epoch = state, emit, new_epoch
         self._seen: object = None
         self._epoch = state.epoch

@@ -80,8 +80,8 @@ class Branching:
         """Where each member left the clean line."""
         self._stand_ins: Mapping[PartitionId, StandInAssignment] = {}
         """Those of `_wanted` that stand in for partitions that are lost."""
-        self._begun_with: dict[PartitionId, int] = {}
-        """How many bytes of state each stand-in has begun with."""
+        self._state_bytes: dict[PartitionId, int] = {}
+        """How many bytes of state each stand-in has."""
         self._sources: dict[PartitionId, tuple[OperatorId, ...]] = {}
         """The sources that holes read, or are."""
         self._handed: dict[tuple[PartitionId, PartitionId], BatchId] = {}
@@ -149,11 +149,11 @@ class Branching:
         self._epoch = epoch
         for memory in (self._forks, self._handed, self._reported, self._problems, self._problems_reported):
             memory.clear()
-        self._begun_with.clear()
+        self._state_bytes.clear()
 
     def _forget(self, partition: PartitionId) -> None:
         self._forks.pop(partition, None)
-        self._begun_with.pop(partition, None)
+        self._state_bytes.pop(partition, None)
         self._reported.pop(partition, None)
         self._subscriptions.again(partition)
         for pair in [pair for pair in self._handed if partition in pair]:
@@ -193,13 +193,13 @@ class Branching:
     def _put_in_place(self, partition: PartitionId, snapshots: Sequence[Snapshot]) -> str | None:
         """Give a stand-in its state; return why that cannot be. It is in memory, beside all else on the node."""
         size = snapshots[-1].commit.state_bytes
-        if sum(self._begun_with.values()) + size > self._most_bytes:
+        if sum(self._state_bytes.values()) + size > self._most_bytes:
             return f"stand-ins on this node would have more than {self._most_bytes >> 20} MB of state"
         try:
             self.host.restore(snapshots)
         except CheckFailed as error:  # they do not fit each other
             return str(error)
-        self._begun_with[partition] = size
+        self._state_bytes[partition] = size
         return None
 
     # -- blocks --------------------------------------------------------------------------------------------------------
@@ -272,6 +272,12 @@ class Branching:
         for answer in answers:
             if not isinstance(answer, Done):
                 self._problems.setdefault(answer.partition, str(answer))
+            elif answer.partition in self._stand_ins:
+                self._state_bytes[answer.partition] = answer.measures.state_bytes
+        if sum(self._state_bytes.values()) > self._most_bytes:
+            much = f"stand-ins on this node have more than {self._most_bytes >> 20} MB of state"
+            for p in self._state_bytes:
+                self._problems.setdefault(p, much)
         if self._rounds % _LOOK_BYTES == 0 and self._store.kept_bytes() + self.host.inbox_bytes > self._most_bytes:
             for p in self.host.partitions:
                 self._problems.setdefault(p, f"its blocks take more than {self._most_bytes >> 20} MB on this node")
