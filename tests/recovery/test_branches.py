@@ -7,7 +7,7 @@ import pytest
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.branches import branch_problems, read_tentative
 from holdfast.recovery.cluster_state import ClusterState
-from holdfast.recovery.effects import BranchEnded, Corrected, Effect, WentTentative
+from holdfast.recovery.effects import BranchEnded, Corrected, Effect, Fence, WentTentative
 from holdfast.recovery.events import Event, NodesArrived, NodesLost, PartitionsReported, Timer
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.machine import RecoveryMachine
@@ -198,6 +198,51 @@ def test_no_stand_in_where_nothing_is_kept_for_it_or_at_a_start() -> None:
     started.state.branches.whole.clear()
     started.lose(p("o"))
     assert started.state.branches.now.stand_ins == {}
+
+
+def test_a_branch_begins_anew_when_nothing_more_comes_back_and_counts_what_it_lacks_until_then() -> None:
+    """Of two sources one is back: members have done without it, and their state lacks its rows."""
+    driven = Driven()
+    driven.report(5)
+    driven.lose(p("s", 1))
+    driven.lose(p("s", 2))
+    state, branches = driven.state, driven.state.branches
+    driven.report(8)
+    assert branches.now.queries[p("o")] == pytest.approx(0.5)
+    driven.handle(NodesArrived({NodeId("m"): 1.25}))
+    (coming,) = [one for one in (p("s", 1), p("s", 2)) if state.partitions[one].node == "m"]
+    (waits,) = {p("s", 1), p("s", 2)} - {coming}
+    placed = state.epoch
+    assert branches.now.queries[p("o")] == pytest.approx(0.5), "it is placed, and gives nothing yet"
+    found = driven.report(9)
+    fences = [one for one in found if isinstance(one, Fence)]
+    assert [one.why for one in fences] == [f"tentative outputs begin anew with {coming}"]
+    assert state.epoch > placed
+    assert branches.now.holes == (waits,)
+    assert branches.now.queries[p("o")] == pytest.approx(0.75)
+    assert [one for one in driven.report(10) if isinstance(one, Fence)] == [], "once"
+
+
+def test_while_more_is_on_its_way_back_a_branch_goes_on_with_what_it_lacks() -> None:
+    driven = Driven()
+    driven.report(5)
+    driven.lose(p("s", 1))
+    driven.lose(p("s", 2))
+    driven.lose(p("s", 3))
+    state, branches = driven.state, driven.state.branches
+    driven.report(8)
+    driven.handle(NodesArrived({NodeId("m"): 2.5}))
+    back, late = [one for one in state.graph.order if state.partitions[one].node == "m"]
+    frontiers = {one: BatchId(9) for one in state.graph.order if one.operator == "s" and state.partitions[one].node}
+    del frontiers[late]
+    found = driven.handle(PartitionsReported(state.epoch, BatchId(9), frontiers, frozenset(frontiers), {}, 0))
+    assert back not in branches.now.holes
+    assert [one for one in found if isinstance(one, Fence)] == []
+    assert branches.now.queries[p("o")] == pytest.approx(0.25), "the rows of three sources are missing in its state"
+    found = driven.report(10)
+    whys = [one.why for one in found if isinstance(one, Fence)]
+    assert whys == [f"tentative outputs begin anew with {back}, {late}, c[1]"], "for all of them at once"
+    assert branches.now.queries[p("o")] == pytest.approx(0.75)
 
 
 def test_a_branch_that_fails_is_given_up_for_this_outage_alone(driven: Driven) -> None:

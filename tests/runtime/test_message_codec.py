@@ -100,7 +100,6 @@ stand_ins = st.builds(
     nodes,
     st.builds(Start, epochs, batch_ids, chains),
     st.dictionaries(batch_ids, st.builds(Quarantined, poison, st.floats(allow_nan=False)), max_size=3),
-    st.lists(partitions, max_size=3).map(tuple),
 )
 desired_states = st.builds(
     DesiredState,
@@ -280,7 +279,6 @@ def example_desired() -> DesiredState:
                 NodeId("node-3"),
                 Start(E, BatchId(15), (base, changes)),
                 {BatchId(21): Quarantined((PoisonRow(OperatorId("cars"), 7, "too fast"),), 1.5)},
-                (partition("speeds", 1),),
             )
         },
         watermarks={OperatorId("cars"): ((BatchId(23), -5), (BatchId(25), 2**62))},

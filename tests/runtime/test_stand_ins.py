@@ -140,28 +140,6 @@ def test_rows_are_right_when_a_source_is_back_before_its_output_is() -> None:
     assert sink.whole() == expected(application(), batches(), "pages")
 
 
-def test_a_stand_in_begins_anew_when_what_it_did_without_is_back() -> None:
-    """It has taken forged barriers, and what they stood for is there: its state would lack rows that nothing lacks."""
-    running = Running(app=application(), nodes=8, capacity=2.0)
-    for number, batch in enumerate(batches()[:12]):
-        if number == 7:
-            running.lose("pages[1]")
-        running.feed(batch)
-    query, hole = PartitionId.parse("pages[1]"), PartitionId.parse("visits[2]")
-    desired = running.backend.residents[running.coordinator.state.branches.now.stand_ins[query]].desired
-    assert desired is not None
-    one = desired.stand_ins[query]
-    branching = running.backend.residents[one.node].branching
-    at = branching.host.frontier(query)
-    assert at > one.start.batch
-    branching.apply(replace(desired, stand_ins={query: replace(one, without=(hole,))}), [])
-    assert branching.host.frontier(query) == at, "a new hole takes nothing away that it has"
-    branching.apply(desired, [])
-    assert branching.host.frontier(query) == one.start.batch
-    branching.apply(desired, [])
-    assert branching.forked_at(query) == one.start.batch
-
-
 def test_a_process_that_restarts_begins_its_stand_in_anew_and_doubles_nothing() -> None:
     sink = Watched()
     running = Running(sink, app=application(), nodes=8, capacity=2.0)
@@ -213,6 +191,25 @@ def test_a_state_that_cannot_be_had_ends_the_stand_in_and_nothing_else(cause: st
     running.backend.add_nodes({NodeId("m"): 1.25})
     for batch in given[12:]:
         running.feed(batch)
+    running.end()
+    assert sink.whole() == expected(application(), given, "pages")
+
+
+def test_a_stand_in_whose_state_grows_beyond_the_bound_ends_and_nothing_else() -> None:
+    sink = Watched()
+    running = Running(sink, app=application(), nodes=8, capacity=2.0)
+    given = batches()
+    for number, batch in enumerate(given):
+        if number == 7:
+            running.lose("pages[1]")
+        if number == 9:
+            (node,) = running.coordinator.state.branches.now.stand_ins.values()
+            running.backend.residents[node].branching._most_bytes = 1
+        if number == 14:
+            running.backend.add_nodes({NodeId("m"): 1.25})
+        running.feed(batch)
+    (ended,) = [one for one in running.kinds("tentative-ended") if one.fields["problem"]]
+    assert ended.fields["problem"] == "stand-ins on this node have more than 0 MB of state"
     running.end()
     assert sink.whole() == expected(application(), given, "pages")
 

@@ -9,7 +9,8 @@ it is never part of a snapshot, and it ends where the clean line is whole again.
 may have a stand-in on another node (`stand_ins`).
 
 A branch belongs to an epoch: its members begin anew in the next. What is out of it stays out until the clean line
-brings the final rows of the same batches: these are the correction.
+brings the final rows of the same batches: these are the correction. Where a hole is back and others wait for nodes, the
+branch lacks what it need not lack: when nothing more is on its way back, an epoch begins for it (`BranchLifecycle`).
 """
 
 from __future__ import annotations
@@ -79,6 +80,8 @@ class Branches:
     """Queries of which people have said, while the run goes on, that they give tentative outputs, or none."""
     requests: int = -1
     """The number of the last such request that was taken."""
+    lacked: set[PartitionId] = field(default_factory=set)
+    """The holes of the branch since it began, with its epoch: what members have done without."""
     rates: Topology | None = None
     """The topology with measured rates, for predictions; None: as declared."""
     _models: dict[int, tuple[Topology, LossModel]] = field(default_factory=dict)
@@ -139,7 +142,10 @@ def branch_of(state: ClusterState) -> Branch:
     kept = what_is_kept(state, gone - stand_ins.keys())
     holes = {p for p in state.graph.order if kept[p] <= _NOTHING_KEPT}
     least = state.settings.tentative_fidelity
-    queries = {q: kept[q] for q in torn if q not in holes and kept[q] >= least}
+    # The state of members lacks what holes that are back would have given: they count until the branch begins anew.
+    lacked = (gone | state.branches.lacked) - stand_ins.keys()
+    fidelity = kept if lacked <= gone else what_is_kept(state, lacked)
+    queries = {q: fidelity[q] for q in torn if q not in holes and fidelity[q] >= max(least, _NOTHING_KEPT)}
     serving = {p for q in queries for p in state.graph.members(q)}
     members: dict[PartitionId, tuple[PartitionId, ...]] = {}
     for p in state.graph.order:

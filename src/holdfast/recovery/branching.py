@@ -19,9 +19,10 @@ _LEAVING = frozenset({Cause.NODE_LOST, Cause.STATE_MISSING, Cause.RESTORE_FAILED
 class BranchLifecycle:
     """See the module."""
 
-    def __init__(self, state: ClusterState, emit: Callable[[Effect], None]) -> None:
-        self._state, self._emit = state, emit
+    def __init__(self, state: ClusterState, emit: Callable[[Effect], None], new_epoch: Callable[[str], None]) -> None:
+        self._state, self._emit, self._new_epoch = state, emit, new_epoch
         self._seen: object = None
+        self._epoch = state.epoch
 
     def settle(self, effects: Sequence[Effect]) -> None:
         """After an event: see who is away, which branch should run, and what is corrected."""
@@ -34,6 +35,7 @@ class BranchLifecycle:
         branches.away -= {p for p in branches.away if self._is_back(p)}
         if not branches.away and all(one.state in LIVE_STATES for one in state.partitions.values()):
             branches.failed.clear()  # the outage is over: the next one begins anew
+        self._begin_anew()
         seen = (
             state.epoch,
             frozenset(branches.away),
@@ -51,7 +53,25 @@ class BranchLifecycle:
             gone = gone_of(state)
             branches.whole |= {q for q in state.graph.outputs if gone.isdisjoint(state.graph.members(q))}
             self._change(branch_of(state))
+            branches.lacked.update(branches.now.holes)
         self._corrected()
+
+    def _begin_anew(self) -> None:
+        """Forget what members lacked in an earlier epoch; begin one where they lack what is back, once for all of it.
+
+        While others are on their way back, the branch goes on: its fidelity counts what it lacks.
+        """
+        state, branches = self._state, self._state.branches
+        if self._epoch != state.epoch:
+            branches.lacked.clear()
+        elif branches.now.queries and branches.lacked:
+            gone = gone_of(state)
+            back = [p for p in state.graph.order if p in branches.lacked and p not in gone]
+            needed = gone.intersection(p for query in branches.now.queries for p in state.graph.members(query))
+            if back and needed and all(state.partitions[p].state is PartitionState.LOST for p in needed):
+                self._new_epoch(f"tentative outputs begin anew with {', '.join(map(str, back))}")
+                branches.lacked.clear()
+        self._epoch = state.epoch
 
     def choose(self, queries: Sequence[PartitionId], *, on: bool) -> None:
         """Let queries give tentative outputs from now on, or none. Partitions that are behind now count as away."""

@@ -88,7 +88,7 @@ class RecoveryMachine:
         self._copies = CopyLifecycle(state, changes, self._starts)
         self._holding_back = HoldingBack(state, changes, self._copies)
         self._checkpoints = CheckpointLifecycle(state, changes, self._starts, self._holding_back)
-        self._branches = BranchLifecycle(state, changes.emit)
+        self._branches = BranchLifecycle(state, changes.emit, changes.new_epoch)
 
     # -- events --------------------------------------------------------------------------------------------------------
 

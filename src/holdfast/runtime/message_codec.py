@@ -64,7 +64,7 @@ from holdfast.runtime.messages import (
     StandInAssignment,
 )
 
-VERSION = 13
+VERSION = 14
 
 _MAGIC = b"HFM"
 _PREFIX = struct.Struct("<3sBc3sIIQ")
@@ -104,7 +104,7 @@ _ASSIGNMENT_SHAPES = shapes(
 _REPORT_SHAPES = shapes(str, int, int, list, list, list, list, list, list, list, list, list)
 _REGENERATOR_SHAPES = shapes(str, int, int, int, int, int, str, list, list, list)
 _BRANCH_SHAPES = shapes(str, int, list, int, MAYBE_INT)
-_STAND_IN_SHAPES = shapes(str, int, str, int, int, str, list, list, list)
+_STAND_IN_SHAPES = shapes(str, int, str, int, int, str, list, list)
 _WATERMARKS_SHAPES = shapes(str, list)
 _WATERMARK_SHAPES = shapes(int, int)
 _PROBLEM_SHAPES = shapes(str, int, str)
@@ -146,7 +146,7 @@ def _regenerator_row(partition: PartitionId, one: RegeneratorAssignment, content
 
 def _stand_in_row(partition: PartitionId, one: StandInAssignment, contents: Contents) -> Row:
     chain = chain_fields(one.start.snapshots, contents)
-    return [*partition, one.node, one.start.epoch, one.start.batch, *chain, skip_rows(one.skips), one.without]
+    return [*partition, one.node, one.start.epoch, one.start.batch, *chain, skip_rows(one.skips)]
 
 
 def _assignment_row(partition: PartitionId, a: PartitionAssignment, contents: Contents) -> Row:
@@ -295,10 +295,9 @@ def _regenerator(row: Any, parts: Sequence[pa.Buffer]) -> tuple[PartitionId, Reg
 
 
 def _stand_in(row: Any, parts: Sequence[pa.Buffer]) -> tuple[PartitionId, StandInAssignment]:
-    name, index, node, epoch, batch, snapshots, contents, skips, without = checked(row, _STAND_IN_SHAPES)
+    name, index, node, epoch, batch, snapshots, contents, skips = checked(row, _STAND_IN_SHAPES)
     start = Start(Epoch(epoch), BatchId(batch), read_chain(snapshots, contents, parts))
-    holes = tuple(partition_id(*checked(each, _PARTITION_SHAPES)) for each in without)
-    return partition_id(name, index), StandInAssignment(NodeId(node), start, read_skips(skips), holes)
+    return partition_id(name, index), StandInAssignment(NodeId(node), start, read_skips(skips))
 
 
 def _watermarks(row: Any) -> tuple[OperatorId, tuple[tuple[BatchId, int], ...]]:

@@ -89,9 +89,6 @@ class StandInAssignment:
     start: Start
     skips: Mapping[BatchId, Quarantined] = field(default_factory=dict)
     """Rows of the batches after its start that it leaves out, because that was decided and logged."""
-    without: tuple[PartitionId, ...] = ()
-    """The partitions upstream of it that give nothing. When one of them is back, its blocks are there, and the stand-in
-    begins anew: it has taken forged barriers in their place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,15 +95,9 @@ def assign_branches(state: ClusterState, logged: BatchId) -> dict[PartitionId, B
 
 def assign_stand_ins(state: ClusterState) -> dict[PartitionId, StandInAssignment]:
     """Return where branches of lost partitions run, from what these would start themselves."""
-    branch, graph = state.branches.now, state.graph
     return {
-        p: StandInAssignment(
-            node,
-            state.partitions[p].start,
-            state.skips_for(p),
-            tuple(hole for hole in graph.upstream(p) if hole in branch.holes),
-        )
-        for p, node in branch.stand_ins.items()
+        p: StandInAssignment(node, state.partitions[p].start, state.skips_for(p))
+        for p, node in state.branches.now.stand_ins.items()
     }
 
 

@@ -80,10 +80,8 @@ class Branching:
         """Where each member left the clean line."""
         self._stand_ins: Mapping[PartitionId, StandInAssignment] = {}
         """Those of `_wanted` that stand in for partitions that are lost."""
-        self._begun_with: dict[PartitionId, int] = {}
-        """How many bytes of state each stand-in has begun with."""
-        self._lacks: dict[PartitionId, frozenset[PartitionId]] = {}
-        """The holes upstream of each stand-in since it began."""
+        self._state_bytes: dict[PartitionId, int] = {}
+        """How many bytes of state each stand-in has."""
         self._sources: dict[PartitionId, tuple[OperatorId, ...]] = {}
         """The sources that holes read, or are."""
         self._handed: dict[tuple[PartitionId, PartitionId], BatchId] = {}
@@ -137,33 +135,25 @@ class Branching:
             if at is not None:
                 self.host.hold_back(p, True)  # who takes what from whom is decided here
                 self._forks[p] = at
-        for p, one in self._stand_ins.items():
-            self._lacks[p] = self._lacks.get(p, frozenset()) | frozenset(one.without)
 
     def _is_over(self, partition: PartitionId) -> bool:
-        """Whether a stand-in has to begin anew.
+        """Whether a stand-in has to begin anew: the checkpoint of its partition has moved past it.
 
-        The checkpoint of its partition has moved past it: senders keep what comes after that. Or a hole upstream is
-        back: what it has taken forged barriers for is there.
+        Senders keep what comes after that.
         """
         one = self._stand_ins.get(partition)
-        if one is None:
-            return False
-        passed = self.host.frontier(partition) < one.start.batch
-        return passed or not self._lacks.get(partition, frozenset()) <= frozenset(one.without)
+        return one is not None and self.host.frontier(partition) < one.start.batch
 
     def _drop_all(self, epoch: Epoch) -> None:
         self._store, self.host = self._empty(epoch)
         self._epoch = epoch
         for memory in (self._forks, self._handed, self._reported, self._problems, self._problems_reported):
             memory.clear()
-        self._begun_with.clear()
-        self._lacks.clear()
+        self._state_bytes.clear()
 
     def _forget(self, partition: PartitionId) -> None:
         self._forks.pop(partition, None)
-        self._begun_with.pop(partition, None)
-        self._lacks.pop(partition, None)
+        self._state_bytes.pop(partition, None)
         self._reported.pop(partition, None)
         self._subscriptions.again(partition)
         for pair in [pair for pair in self._handed if partition in pair]:
@@ -203,13 +193,13 @@ class Branching:
     def _put_in_place(self, partition: PartitionId, snapshots: Sequence[Snapshot]) -> str | None:
         """Give a stand-in its state; return why that cannot be. It is in memory, beside all else on the node."""
         size = snapshots[-1].commit.state_bytes
-        if sum(self._begun_with.values()) + size > self._most_bytes:
+        if sum(self._state_bytes.values()) + size > self._most_bytes:
             return f"stand-ins on this node would have more than {self._most_bytes >> 20} MB of state"
         try:
             self.host.restore(snapshots)
         except CheckFailed as error:  # they do not fit each other
             return str(error)
-        self._begun_with[partition] = size
+        self._state_bytes[partition] = size
         return None
 
     # -- blocks --------------------------------------------------------------------------------------------------------
@@ -282,6 +272,12 @@ class Branching:
         for answer in answers:
             if not isinstance(answer, Done):
                 self._problems.setdefault(answer.partition, str(answer))
+            elif answer.partition in self._stand_ins:
+                self._state_bytes[answer.partition] = answer.measures.state_bytes
+        if sum(self._state_bytes.values()) > self._most_bytes:
+            much = f"stand-ins on this node have more than {self._most_bytes >> 20} MB of state"
+            for p in self._state_bytes:
+                self._problems.setdefault(p, much)
         if self._rounds % _LOOK_BYTES == 0 and self._store.kept_bytes() + self.host.inbox_bytes > self._most_bytes:
             for p in self.host.partitions:
                 self._problems.setdefault(p, f"its blocks take more than {self._most_bytes >> 20} MB on this node")
