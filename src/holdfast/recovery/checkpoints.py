@@ -394,7 +394,7 @@ class Checkpoints:
             self._move_durable(dict(self.line))
         covered = self.global_batch
         # One that all have reached, and some not durably, stays open for these.
-        undone = covered in self._durable_marks and any(self.lacks(p, covered) for p in self._partitions)
+        undone = any(self.lacks(p, covered) for p in self._partitions if p not in moving)
         self.marks = [one for one in self.marks if one > covered or (undone and one == covered)]
         lines = {*self.line.values(), *self.durable_line.values()}
         self._durable_marks = {one for one in self._durable_marks if one >= covered or one in lines}
