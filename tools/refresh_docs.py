@@ -81,7 +81,8 @@ def command_pages() -> str:
                 if found is not None and not found.hidden:
                     add(found, click.Context(found, info_name=sub, parent=context, max_content_width=100))
 
-    add(cli, click.Context(cli, info_name="holdfast", max_content_width=100))
+    names = cli.context_settings["help_option_names"]
+    add(cli, click.Context(cli, info_name="holdfast", max_content_width=100, help_option_names=names))
     return "\n\n".join(parts)
 
 

@@ -73,5 +73,11 @@ def test_nodes_without_an_expected_number_are_counted() -> None:
     assert lines == ["  0.0 s  1 node ready"]
 
 
+def test_rows_of_a_batch_that_nobody_knows_yet_are_not_counted() -> None:
+    lines: list[str] = []
+    StartProgress(lines.append, clock=Clock()).batch_logged(0, 0)
+    assert lines == ["  0.0 s  first batch logged: batch 0"], "its ranges are read in place"
+
+
 def test_a_process_began_before_now() -> None:
     assert 0 < process_began() <= time.time()

@@ -151,7 +151,7 @@ class RunDisplay:
             ]
             for one in self.partitions()
         ]
-        head = ["partition", "node", "rows in", "rows out", "late", "seconds", "CPU", "state bytes", "saved at"]
+        head = ["partition", "node", "rows in", "rows out", "kept aside", "seconds", "CPU", "state bytes", "saved at"]
         print_table("partitions", head, rows, right=(2, 3, 4, 5, 6, 7, 8))
 
     def clear(self) -> None:

@@ -61,8 +61,9 @@ class StartProgress:
         self.reached("driver", text)
 
     def batch_logged(self, batch: int, rows: int) -> None:
-        """A batch of this start is logged."""
-        self.reached("logged", f"first batch logged: {counted(rows, 'row')} in batch {batch}")
+        """A batch of this start is logged; how many rows ranges that are read in place have, nobody knows yet."""
+        has = f": {counted(rows, 'row')} in" if rows else ":"
+        self.reached("logged", f"first batch logged{has} batch {batch}")
 
     def nodes_ready(self, ready: int, wanted: int | None) -> None:
         """So many nodes can work; so many are waited for, where that is known."""
