@@ -11,7 +11,7 @@ from statistics import fmean, median
 from typing import Any
 
 from holdfast.drill.faults import operator_processes
-from holdfast.runtime.io.batch_log import FORMAT
+from holdfast.runtime.io.batch_records import FORMAT
 from holdfast.spark.cluster import EmbeddedCluster
 from holdfast.spark.process_reaper import session_of
 from holdfast.storage.records import Records

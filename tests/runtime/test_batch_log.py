@@ -13,7 +13,8 @@ from holdfast import Application
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, SegmentId
 from holdfast.runtime.coordinator.future_rows import FutureRows
-from holdfast.runtime.io.batch_log import FORMAT, RECORDS_KEPT, Arrived, BatchLog, BatchRecord
+from holdfast.runtime.io.batch_log import RECORDS_KEPT, BatchLog
+from holdfast.runtime.io.batch_records import FORMAT, Arrived, BatchRecord
 from holdfast.runtime.io.intake import Intake, MicroBatch, ReaderOver
 from holdfast.runtime.io.logged_marks import ALL_PARTITIONS, LoggedMark, LoggedMarks
 from holdfast.runtime.program import Program

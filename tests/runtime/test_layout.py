@@ -16,7 +16,8 @@ from holdfast.runtime.coordinator.layout import change_layout, changes_of
 from holdfast.runtime.coordinator.progress import Progress, last_driver
 from holdfast.runtime.coordinator.requests import TentativeRequests
 from holdfast.runtime.in_process import InProcess
-from holdfast.runtime.io.batch_log import Arrived, BatchLog, last_positions
+from holdfast.runtime.io.batch_log import BatchLog, last_positions
+from holdfast.runtime.io.batch_records import Arrived
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.snapshots import decode_snapshot
 from holdfast.runtime.state.store import StaleEpoch

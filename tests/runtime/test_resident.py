@@ -24,6 +24,7 @@ from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.progress import Progress
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.sinks import MemorySink
+from holdfast.runtime.io.source_blocks import SourceBlocks
 from holdfast.runtime.messages import DesiredState, Missing, NodeReport, Report
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.journal_store import JournalStore
@@ -241,16 +242,16 @@ def test_outputs_that_are_too_much_for_one_report_come_with_several() -> None:
 
 def test_storage_that_is_away_for_a_while_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = outputs("hashtags")
-    read, tries = BatchLog.block, list[int]()
+    read, tries = SourceBlocks.block, list[int]()
 
-    def block(self: BatchLog, *given: object) -> object:
+    def block(self: SourceBlocks, *given: object) -> object:
         tries.append(len(tries))
         if len(tries) % 3 == 0:
             raise OSError("the storage is away")
         return read(self, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(in_process, "LoopBackend", ResidentLoop)
-    monkeypatch.setattr(BatchLog, "block", block)
+    monkeypatch.setattr(SourceBlocks, "block", block)
     assert outputs("hashtags") == expected
     assert len(tries) > 3
 

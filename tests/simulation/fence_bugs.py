@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.runtime.io.batch_log import BatchLog, BatchRecord
+from holdfast.runtime.io.batch_log import BatchLog
+from holdfast.runtime.io.batch_records import BatchRecord
 from simulation.bugs import Bug, Patch
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from holdfast.ids import BatchId
 from holdfast.runtime.coordinator.reading import SourceReads
-from holdfast.runtime.io import batch_log as logs
 from holdfast.runtime.io import file_retention as retention
 from holdfast.runtime.io import in_place as reading
 from holdfast.runtime.io.event_bound import LatestEvents
@@ -17,6 +16,7 @@ from holdfast.runtime.io.file_ranges import FileRange, HowRead
 from holdfast.runtime.io.file_reader import FileReader
 from holdfast.runtime.io.file_tracker import FileTracker, Taken
 from holdfast.runtime.io.range_copies import CopyStore
+from holdfast.runtime.io.source_blocks import SourceBlocks
 from holdfast.runtime.program import SourceProgram
 from holdfast.storage.source_files import OpenFile
 from simulation.bugs import Bug, Patch
@@ -135,7 +135,7 @@ def copies_mistaken(patch: Patch) -> None:
 
 def copies_not_read(patch: Patch) -> None:
     """A node whose file is gone does not look for a copy."""
-    patch.setattr(logs.BatchLog, "_copied_file", lambda self, *place: None)
+    patch.setattr(SourceBlocks, "_copied_file", lambda self, *place: None)
 
 
 RETENTION_BUGS = tuple(

@@ -18,7 +18,7 @@ from holdfast.drill.scenarios import Scenario
 from holdfast.drill.settings import DrillSettings
 from holdfast.ids import BatchId, OperatorId
 from holdfast.runtime import InProcess
-from holdfast.runtime.io.batch_log import Arrived
+from holdfast.runtime.io.batch_records import Arrived
 from holdfast.runtime.program import Program
 
 

@@ -27,11 +27,10 @@ import pyarrow as pa
 from holdfast.application import Application, steps
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId, OperatorId
-from holdfast.runtime.io.batch_log import piece_name
 from holdfast.runtime.io.batch_size import BatchSize
 from holdfast.runtime.io.in_place_readers import in_place_readers
 from holdfast.runtime.io.intake import MOST_ARRIVALS, Intake, MicroBatch
-from holdfast.runtime.io.source_pieces import piece_fields, piece_of, write_piece
+from holdfast.runtime.io.source_pieces import piece_fields, piece_name, piece_of, write_piece
 from holdfast.runtime.program import SourceProgram
 from holdfast.spark.file_listing import FolderWatch
 from holdfast.spark.reader_checkpoint import ReaderCheckpoint

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.application import Application
 from holdfast.ids import OperatorId
-from holdfast.runtime.io.batch_log import watermark_after
+from holdfast.runtime.io.batch_records import watermark_after
 from holdfast.runtime.io.source_pieces import cut_rows
 from holdfast.runtime.program import Program
 from holdfast.runtime.tables import one_chunk

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from holdfast.ids import OperatorId, PartitionId
 from holdfast.runtime.blocks import OUTSIDE, Edge
-from holdfast.runtime.io.batch_log import watermark_after
+from holdfast.runtime.io.batch_records import watermark_after
 from holdfast.runtime.io.source_pieces import cut_rows
 from holdfast.runtime.program import Program
 from holdfast.runtime.schemas import conform

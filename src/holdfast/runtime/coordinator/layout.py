@@ -20,7 +20,8 @@ from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, Checkpoints, SavedSnapshot, snapshot_name
 from holdfast.runtime.coordinator.progress import Progress, last_driver
 from holdfast.runtime.identity import Changes, Description, Verdict, check_changes, compare, describe
-from holdfast.runtime.io.batch_log import BatchLog, watermark_after
+from holdfast.runtime.io.batch_log import BatchLog
+from holdfast.runtime.io.batch_records import watermark_after
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.durable_snapshots import DurableSnapshotStore
 from holdfast.runtime.state.repartition import State, old_partitions, snapshot_of, whole_snapshot

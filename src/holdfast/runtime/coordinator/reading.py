@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from threading import RLock
 
 from holdfast.ids import BatchId, OperatorId, PartitionId
-from holdfast.runtime.io.batch_log import BatchLog, WasRead
+from holdfast.runtime.io.batch_log import BatchLog
+from holdfast.runtime.io.batch_records import WasRead
 from holdfast.runtime.io.file_ranges import RangesRead
 from holdfast.runtime.messages import SourceRead
 from holdfast.runtime.program import Program

@@ -27,139 +27,45 @@ checkpoint at its batch: the driver decides that once, as it logs the batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 
-from holdfast.errors import BadInput, CheckFailed
-from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
-from holdfast.runtime.blocks import OUTSIDE, Block, Edge, Header
+from holdfast.errors import BadInput
+from holdfast.ids import BatchId, OperatorId
+from holdfast.runtime.io.batch_records import (
+    Arrived,
+    BatchRecord,
+    BatchRecords,
+    LearnReads,
+    SourceBatch,
+    WasRead,
+    first_in_row,
+    is_again,
+    watermark_after,
+)
 from holdfast.runtime.io.event_bound import followed, until
-from holdfast.runtime.io.file_copies import CopiedFile
-from holdfast.runtime.io.file_ranges import FileRange, HowRead, RangesRead, how_fields, how_of
-from holdfast.runtime.io.in_place import OpenFiles, files_at, read_ranges, rejected_rows
-from holdfast.runtime.io.logged_marks import LoggedMarks, mark_fields, marks_of
-from holdfast.runtime.io.offset_ranges import SourceRange, source_range_fields, source_range_of
+from holdfast.runtime.io.in_place import OpenFiles, files_at
+from holdfast.runtime.io.logged_marks import LoggedMarks
 from holdfast.runtime.io.range_copies import CopyStore
-from holdfast.runtime.io.source_pieces import Piece, piece_fields, piece_of, read_pieces, write_piece
+from holdfast.runtime.io.source_blocks import SourceBlocks
+from holdfast.runtime.io.source_pieces import Piece, claim_of, piece_name, write_piece
 from holdfast.runtime.program import SourceProgram
 from holdfast.runtime.schemas import conform
 from holdfast.runtime.state.store import StaleEpoch
 from holdfast.runtime.state.versions import NO_BATCH
-from holdfast.runtime.times import END_OF_TIME, NOT_YET, Watermark, highest, microseconds
+from holdfast.runtime.times import highest
 from holdfast.storage.memory import MemoryStorage
-from holdfast.storage.records import Records, Written
-from holdfast.storage.source_files import OpenFile
+from holdfast.storage.records import Written
 from holdfast.storage.storage import Storage
 
-FORMAT = 1
 RECORDS_KEPT = 64
 """Of trimmed batches, so many records stay."""
-_HELD = 256
-"""So many records are kept in memory."""
 WATERMARKS_KEPT = 64
 """How many of the last batches' watermarks are handed out for forged barriers."""
-
-
-Reads = Mapping[tuple[BatchId, int], RangesRead]
-"""What was found in ranges, by batch and partition."""
-
-
-@dataclass(frozen=True, slots=True)
-class WasRead:
-    """What is known, when a batch is logged, of the ranges of a source in the batches before."""
-
-    watermark: Watermark = None
-    """Of the partition that is furthest behind among those that have something to read."""
-    reads: Reads = field(default_factory=dict)
-    """What no record has yet."""
-
-
-LearnReads = Callable[[OperatorId, frozenset[int]], WasRead]
-"""Says it of a source, and of the partitions that have ranges in the batch that is logged."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceBatch:
-    """What a batch has of one source."""
-
-    watermark: Watermark
-    rows: tuple[int, ...]
-    """Rows per partition of the source."""
-    pieces: tuple[Piece, ...]
-    """Where the rows are, in their order."""
-    position: Mapping[str, Any] = field(default_factory=dict)
-    """How far the source's reader is after this batch, in its own words."""
-    ranges: tuple[SourceRange, ...] = ()
-    """What is read in place, in the order of the rows of each partition."""
-    how: HowRead | None = None
-    """How the ranges are read; None: there are none."""
-    reads: Reads = field(default_factory=dict)
-    """What partitions found in the ranges of earlier batches, reported since the batch before was logged."""
-    ahead: int = 0
-    """Rows in its pieces whose event is too far in the future to move the watermark."""
-
-    @property
-    def empty(self) -> bool:
-        """Whether the source has nothing in the batch."""
-        return not self.pieces and not self.ranges
-
-    def ranges_of(self, partition: int) -> tuple[SourceRange, ...]:
-        """Return the ranges of one partition."""
-        return tuple(one for one in self.ranges if one.partition == partition)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRecord:
-    """That a batch is in the log."""
-
-    batch: BatchId
-    claim: int
-    """Of the driver that wrote it."""
-    driver: str
-    generation: int
-    """The layout in which it is processed; its rows are cut for that one's partitions."""
-    sources: Mapping[OperatorId, SourceBatch]
-    marks: LoggedMarks = field(default_factory=dict)
-    """The segments that take a snapshot at it."""
-    logged_at: float | None = None
-    """When it was logged, in seconds since 1970; None: by a version that did not write it down."""
-
-    @property
-    def empty(self) -> bool:
-        """Whether no source has anything in it, as in a fence."""
-        return all(one.empty for one in self.sources.values())
-
-    @property
-    def closes(self) -> bool:
-        """Whether nothing comes after it: all windows are closed."""
-        return any(one.watermark == END_OF_TIME for one in self.sources.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """What a batch that is to be logged has of one source."""
-
-    pieces: Sequence[Piece] = ()
-    position: Mapping[str, Any] = field(default_factory=dict)
-    at_least: Watermark = None
-    """Where the watermark must stand whatever the rows say (a source that has been idle)."""
-    ranges: Sequence[SourceRange] = ()
-    how: HowRead | None = None
-
-
-def watermark_after(source: SourceProgram, before: Watermark, latest: int | None, *, last: bool) -> Watermark:
-    """Move a source's watermark on by the latest event of a batch; None where the source has no event time."""
-    if source.event_time is None:
-        return None
-    if last:
-        return END_OF_TIME
-    lateness = microseconds(source.lateness) if source.lateness else 0
-    return highest(highest(before, NOT_YET), None if latest is None else latest - lateness)
 
 
 class BatchLog:
@@ -191,23 +97,26 @@ class BatchLog:
         self.idle = idle
         self._decide: Callable[[BatchId], LoggedMarks] = lambda batch: {}
         self._was_read: LearnReads = lambda source, reading: WasRead()
-        self._files = files
-        self._reads: dict[PartitionId, dict[BatchId, RangesRead]] = {}
-        """What partitions found in their ranges, here."""
         self._tried: dict[BatchId, BatchRecord] = {}
         """What was last written, perhaps without an answer: the same batch again must be the same bytes."""
         self.sources, self._application, self.claim = sources, application, claim
         self._storage = MemoryStorage() if storage is None else storage
-        self._records = Records(self._storage, "batches", version=FORMAT)
+        self._records = BatchRecords(self._storage, application)
+        self.record = self._records.read
+        """Returns a batch's record, if it is in the log."""
         self.copies = CopyStore(self._storage)
         """Of ranges that their source may not give again."""
+        blocks = SourceBlocks(
+            sources, application, generation, self._storage, self._records, self.copies, files, self._begun
+        )
+        self.block, self.blocks, self.reads_of = blocks.block, blocks.blocks, blocks.reads_of
+        """What nodes read: the block of a partition, those of a source, and what was found in ranges."""
         self._driver = uuid4().hex
-        self._held: dict[BatchId, BatchRecord] = {}
         self._own = False
         """Whether this driver has written a batch."""
         numbers = self._records.numbers()
         self._frontier = BatchId(numbers[-1]) if numbers else NO_BATCH
-        self._trimmed = BatchId(_first_in_row(numbers) - 1) if numbers else NO_BATCH
+        self._trimmed = BatchId(first_in_row(numbers) - 1) if numbers else NO_BATCH
         self._left_over = [number for number in numbers if number <= self._trimmed]
         """Records that drivers which are over have written again under numbers that had been dropped."""
         last = self.record(self._frontier)  # one that is damaged is named at once
@@ -342,14 +251,14 @@ class BatchLog:
         """Create a record; return what is under its number: this one, or one of an earlier claim."""
         record = BatchRecord(batch, self.claim, self._driver, generation, sources, marks, at)
         tried = self._tried.get(batch)
-        if tried is not None and _is_again(record, tried):
+        if tried is not None and is_again(record, tried):
             record = tried
         self._tried[batch] = record
-        written = self._records.create(batch, self._fields(record))
+        written = self._records.create(record)
         if written is Written.PASSED:
             raise self._over("batches after this one are logged")
         if written is Written.TAKEN:
-            record = self._need(batch)
+            record = self._records.need(batch)
             self._check_earlier(record)
         return record
 
@@ -358,7 +267,7 @@ class BatchLog:
 
         What can fail comes first: a batch whose commit has failed is not logged here, and tried again under its number.
         """
-        self._keep(last)
+        self._records.keep(last)
         if self.is_own(last) and not self._own:
             self._sweep(last)
             self._own = True
@@ -453,91 +362,21 @@ class BatchLog:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def record(self, batch: BatchId) -> BatchRecord | None:
-        """Return a batch's record, if it is in the log."""
-        held = self._held.get(batch)
-        if held is None and batch >= 0:
-            fields = self._records.read(batch)
-            held = None if fields is None else self._keep(self._record_of(batch, fields))
-        return held
-
     def logged_at(self, batch: BatchId) -> float | None:
         """Return when a recent batch was logged; None where that is not known without reading."""
-        held = self._held.get(batch)
+        held = self._records.held(batch)
         return None if held is None else held.logged_at
 
     def recent_watermarks(self, source: OperatorId) -> tuple[tuple[BatchId, int], ...]:
         """Return where a source's watermark stood after recent batches, those after which it had moved; reads none."""
         found: list[tuple[BatchId, int]] = []
         for number in range(max(0, self._frontier - WATERMARKS_KEPT + 1), self._frontier + 1):
-            held = self._held.get(BatchId(number))
+            held = self._records.held(BatchId(number))
             mine = None if held is None else held.sources.get(source)
             mark = None if mine is None else mine.watermark
             if mark is not None and (not found or found[-1][1] != mark):
                 found.append((BatchId(number), mark))
         return tuple(found)
-
-    def block(
-        self,
-        source: OperatorId,
-        batch: BatchId,
-        index: int,
-        epoch: Epoch,
-        expected: Sequence[int] | None = None,
-    ) -> Block:
-        """Return a batch's block for one partition of a source: with its rows, or the barrier alone.
-
-        `expected`: checksums of the partition's ranges, where they have been read before.
-        """
-        record = self._need(batch)
-        if record.generation != self.generation and not (record.empty and record.generation > self.generation):
-            raise CheckFailed(
-                f"batch {batch} belongs to layout {record.generation} of the run, and this is layout {self.generation}",
-                where=f"application {self._application}",
-                remedy="end this driver: the run goes on with another layout",
-            )
-        # A source that was added with this layout is not in its first batch.
-        logged = record.sources.get(source) or self._logged(self.sources[source], Arrived(), None, last=False)
-        rows = read_pieces(self._storage, logged.pieces, index)
-        sender, receiver = PartitionId(OUTSIDE, index), PartitionId(source, index)
-        mine, watermark, rejected = logged.ranges_of(index), logged.watermark, None
-        if mine and logged.how is not None:
-            found = read_ranges(
-                self.sources[source],
-                mine,
-                logged.how,
-                expected,
-                files=self._files,
-                copy_of=partial(self._copied_file, source, batch, index, mine),
-                records_of=partial(self.copies.read, source, batch, index),
-            )
-            latest, read = found.followed(self.sources[source], logged.how)
-            self._reads.setdefault(receiver, {})[batch] = read
-            if watermark is not None and latest is not None:
-                watermark = highest(watermark, latest - logged.how.lateness)
-            rows = found.rows if rows is None else pa.concat_tables([rows, found.rows])
-            if found.rejected:
-                rejected = rejected_rows(receiver, batch, record.logged_at or 0.0, found.rejected)
-        header = Header(Edge(OUTSIDE, source), sender, receiver, batch, epoch, watermark)
-        return Block(header, rows if rows is not None and rows.num_rows else None, rejected)
-
-    def _copied_file(
-        self, source: OperatorId, batch: BatchId, index: int, ranges: Sequence[SourceRange], number: int
-    ) -> OpenFile | None:
-        """Return the copy of a range of a file, where the run has made one."""
-        one, held = ranges[number], self.copies.data(source, batch, index, number)
-        return None if held is None or not isinstance(one, FileRange) else CopiedFile(held, one.file)
-
-    def reads_of(self, partition: PartitionId, after: BatchId, through: BatchId) -> dict[BatchId, RangesRead]:
-        """Return what a partition found in its ranges of these batches, as far as they were read here."""
-        found = self._reads.get(partition, {})
-        for batch in [batch for batch in found if batch <= after]:
-            del found[batch]
-        return {batch: read for batch, read in found.items() if batch <= through}
-
-    def blocks(self, source: OperatorId, batch: BatchId, epoch: Epoch) -> list[Block]:
-        """Return one block per partition of a source, with or without rows."""
-        return [self.block(source, batch, index, epoch) for index in range(self.sources[source].parallelism)]
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -572,11 +411,15 @@ class BatchLog:
         ahead = sum(rows for _, rows in found)
         return SourceBatch(mark, tuple(counts), full, position, ranges, how, known_read.reads, ahead)
 
+    def _begun(self, source: SourceProgram) -> SourceBatch:
+        """Say what a batch has of a source that begins after it."""
+        return self._logged(source, Arrived(), None, last=False)
+
     def _stand(self, before: Iterable[OperatorId]) -> dict[OperatorId, SourceBatch]:
         """Say where sources stand between two layouts: those of the one before, and those that begin."""
         last, stay = self.record(self._frontier), set(before)
         known = {} if last is None else {name: one for name, one in last.sources.items() if name in stay}
-        found = {name: self._logged(source, Arrived(), None, last=False) for name, source in self.sources.items()}
+        found = {name: self._begun(source) for name, source in self.sources.items()}
         stood = {
             name: replace(one, rows=(0,) * len(one.rows), pieces=(), ranges=(), how=None, reads={}, ahead=0)
             for name, one in known.items()
@@ -599,23 +442,6 @@ class BatchLog:
         if self._left_over:
             self._records.drop(self._left_over)
 
-    def _keep(self, record: BatchRecord) -> BatchRecord:
-        self._held[record.batch] = record
-        if len(self._held) > 2 * _HELD:
-            for old in sorted(self._held)[:_HELD]:
-                del self._held[old]
-        return record
-
-    def _need(self, batch: BatchId) -> BatchRecord:
-        record = self.record(batch)
-        if record is None:
-            raise CheckFailed(
-                f"batch {batch} is not in the log",
-                where=f"application {self._application}",
-                remedy="it was trimmed or never logged",
-            )
-        return record
-
     def _over(self, why: str) -> StaleEpoch:
         return StaleEpoch(
             f"claim {self.claim} is over: {why}",
@@ -623,124 +449,9 @@ class BatchLog:
             remedy="another driver runs this application: end this one",
         )
 
-    def _fields(self, record: BatchRecord) -> dict[str, Any]:
-        return {
-            "application": self._application,
-            "claim": record.claim,
-            "driver": record.driver,
-            "generation": record.generation,
-            "logged-at": record.logged_at,
-            "marks": mark_fields(record.marks),
-            "sources": {
-                name: {
-                    "watermark": one.watermark,
-                    "rows": list(one.rows),
-                    "pieces": [piece_fields(piece) for piece in one.pieces],
-                    "position": dict(one.position),
-                    **_in_place_fields(one),
-                }
-                for name, one in record.sources.items()
-            },
-        }
-
-    def _record_of(self, batch: BatchId, fields: Mapping[str, Any]) -> BatchRecord:
-        if fields["application"] != self._application:
-            raise BadInput(
-                f"the log belongs to application {fields['application']!r}, not {self._application!r}",
-                where=self._storage.url,
-                remedy="give every application a directory of its own",
-            )
-        sources = {
-            OperatorId(name): SourceBatch(
-                one["watermark"],
-                tuple(one["rows"]),
-                tuple(piece_of(piece) for piece in one["pieces"]),
-                one["position"],
-                tuple(source_range_of(fields) for fields in one.get("ranges", ())),
-                how_of(one["how"]) if "how" in one else None,
-                {
-                    (BatchId(batch), index): RangesRead(rows, tuple(checks), 0, *furthest)
-                    for batch, index, rows, checks, *furthest in one.get("reads", ())
-                },
-                one.get("ahead", 0),
-            )
-            for name, one in fields["sources"].items()
-        }
-        return BatchRecord(
-            batch,
-            fields["claim"],
-            fields["driver"],
-            fields["generation"],
-            sources,
-            marks_of(fields),
-            fields.get("logged-at"),
-        )
-
 
 def _has_ranges(record: BatchRecord) -> bool:
     return any(one.ranges for one in record.sources.values())
-
-
-def _is_again(record: BatchRecord, tried: BatchRecord) -> bool:
-    """Whether a record is of the same rows as one that was tried: what was decided then holds."""
-    if record.sources.keys() != tried.sources.keys():
-        return False
-    if record.closes != tried.closes:
-        return False
-    decided = {
-        name: replace(
-            one,
-            watermark=before.watermark,
-            reads=before.reads,
-            ahead=before.ahead,
-            how=_with_bound(one.how, before.how),
-        )
-        for name, one in record.sources.items()
-        for before in [tried.sources[name]]
-    }
-    return replace(record, marks=tried.marks, logged_at=tried.logged_at, sources=decided) == tried
-
-
-def _with_bound(how: HowRead | None, tried: HowRead | None) -> HowRead | None:
-    return how if how is None or tried is None else replace(how, until=tried.until)
-
-
-def _in_place_fields(one: SourceBatch) -> dict[str, Any]:
-    """Return what a record has of a source that is read in place; of others nothing, as before there were such."""
-    found: dict[str, Any] = {}
-    if one.ranges and one.how is not None:
-        found |= {"ranges": [source_range_fields(part) for part in one.ranges], "how": how_fields(one.how)}
-    if one.reads:
-        found["reads"] = [
-            [batch, index, read.rows, list(read.checks), *([] if read.furthest is None else [read.furthest])]
-            for (batch, index), read in one.reads.items()
-        ]
-    if one.ahead:
-        found["ahead"] = one.ahead
-    return found
-
-
-def _first_in_row(numbers: Sequence[int]) -> int:
-    """Return the first of the numbers that come one after the other up to the last.
-
-    What is before a gap was dropped once: a driver that is over has written it again, or died while it dropped it.
-    """
-    first = numbers[-1]
-    for number in reversed(numbers[:-1]):
-        if number != first - 1:
-            break
-        first = number
-    return first
-
-
-def piece_name(source: OperatorId, claim: int, label: str) -> str:
-    """Name a piece as nobody else does, with the claim under which it is written."""
-    return f"pieces/{source}/{claim:08d}-{label}-{uuid4().hex[:12]}"
-
-
-def claim_of(name: str) -> int:
-    """Return the claim in a piece's name."""
-    return int(name.rpartition("/")[2].partition("-")[0])
 
 
 def last_positions(log: BatchLog, sources: Iterable[OperatorId]) -> dict[OperatorId, Mapping[str, Any]]:

@@ -21,7 +21,8 @@ from typing import Any
 
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId, OperatorId
-from holdfast.runtime.io.batch_log import Arrived, BatchLog, last_positions
+from holdfast.runtime.io.batch_log import BatchLog, last_positions
+from holdfast.runtime.io.batch_records import Arrived
 from holdfast.runtime.io.in_place_readers import InPlaceReader, TakenRanges
 from holdfast.runtime.io.source_pieces import Piece
 from holdfast.runtime.times import Watermark, lowest, microseconds

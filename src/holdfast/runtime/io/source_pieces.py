@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
 from holdfast.erasure.checksums import crc32
 from holdfast.errors import BadInput, CheckFailed
+from holdfast.ids import OperatorId
 from holdfast.runtime.io.event_bound import LatestEvents, latest_events
 from holdfast.runtime.program import SourceProgram
 from holdfast.runtime.schemas import conform
@@ -141,3 +143,13 @@ def piece_of(fields: Mapping[str, Any]) -> Piece:
     """Read a piece from JSON."""
     sections = tuple(Section(**section) for section in fields["sections"])
     return Piece(fields["file"], sections, fields["latest"], fields.get("within"), fields.get("ahead", 0))
+
+
+def piece_name(source: OperatorId, claim: int, label: str) -> str:
+    """Name a piece as nobody else does, with the claim under which it is written."""
+    return f"pieces/{source}/{claim:08d}-{label}-{uuid4().hex[:12]}"
+
+
+def claim_of(name: str) -> int:
+    """Return the claim in a piece's name."""
+    return int(name.rpartition("/")[2].partition("-")[0])
