@@ -76,7 +76,7 @@ def marks_not_read_after_a_lost_checkpoint(patch: Patch) -> None:
     right = BatchMarks._read
 
     def read(self: BatchMarks) -> None:
-        self._checkpoint = min(self._checkpoint, self._state.checkpoints.global_batch)
+        self._line = dict(self._state.checkpoints.line)
         right(self)
 
     patch.setattr(BatchMarks, "_read", read)
