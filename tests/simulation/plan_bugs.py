@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.ids import BatchId, PartitionId
+from holdfast.recovery import checkpointing
 from holdfast.recovery.checkpoints import Checkpoints
 from holdfast.recovery.executed_plan import PlanChange
 from holdfast.runtime.coordinator import resumed_state as resumed
@@ -17,7 +18,7 @@ def plan_takes_effect_at_once(patch: Patch) -> None:
 
 
 def plan_takes_effect_at_an_early_checkpoint(patch: Patch) -> None:
-    """A plan takes effect at a checkpoint that partitions were past when it was chosen: they had dropped blocks."""
+    """A plan takes effect at a checkpoint that partitions were past when it was chosen, whatever they have dropped."""
     right = PlanChange.choose
 
     def choose(self: PlanChange, plan: Any, frontiers: Any) -> bool:
@@ -26,10 +27,12 @@ def plan_takes_effect_at_an_early_checkpoint(patch: Patch) -> None:
         return found
 
     patch.setattr(PlanChange, "choose", choose)
+    patch.setattr(checkpointing, "_is_kept", lambda state, plan: True)
 
 
 def new_edges_kept_from_the_change_on(patch: Patch) -> None:
-    """Senders begin to keep what a plan wants kept when it takes effect, not when it is chosen."""
+    """Senders begin to keep what a plan wants kept when it takes effect, and it does without it."""
+    patch.setattr(checkpointing, "_is_kept", lambda state, plan: True)
     patch.setattr(PlanChange, "keeps", lambda self, sender, consumer: self.now.keeps(sender, consumer))
 
 

@@ -128,7 +128,9 @@ def returned(state: ClusterState) -> list[PartitionId]:
         )
 
     return [
-        p for p in state.dropped if p not in away and state.partitions[p].state is PartitionState.RUNNING and is_kept(p)
+        p
+        for p in sorted(state.dropped)
+        if p not in away and state.partitions[p].state is PartitionState.RUNNING and is_kept(p)
     ]
 
 
