@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import holdfast as hf
@@ -268,7 +269,7 @@ class TestWhatIsAsked:
     def test_a_start_plans_by_the_rates_that_were_measured_before(self) -> None:
         app = hf.Application("visits")
         visits = app.source("visits", schema="ts double, page string", event_time="ts", parallelism=4)
-        visits.filter("page = 'a'").output("pages")
+        visits.filter(pc.field("page") == "a").output("pages")
         program = Program(app)
         topology = program.topology
         (source,) = [one for one in topology.operators if one.is_source]

@@ -25,7 +25,7 @@ def moved_run() -> Any:
             state=cluster,
             false_alarms=0,
             reads=SimpleNamespace(rows_read={"words": 0}),
-            profiler=SimpleNamespace(fetched_total=Fetched()),
+            measuring=SimpleNamespace(profiler=SimpleNamespace(fetched_total=Fetched())),
         ),
     )
 
