@@ -6,9 +6,11 @@ import pytest
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId
+from holdfast.recovery.checkpoints import SavedSnapshot
 from holdfast.recovery.cluster_state import ParkedQuery
-from holdfast.recovery.effects import GlobalCheckpoint, KeptNoMore, Regenerated, RollBack
-from holdfast.recovery.events import PartitionsReported, QueriesParked, QueriesResumed, RestoreFailed
+from holdfast.recovery.effects import GlobalCheckpoint, KeptNoMore, PlanTookEffect, Regenerated, RollBack
+from holdfast.recovery.events import PartitionsReported, PlanChosen, QueriesParked, QueriesResumed, RestoreFailed
+from holdfast.recovery.executed_plan import ExecutedPlan
 from holdfast.recovery.recovery_line import is_consistent
 from holdfast.recovery.regeneration import regenerated, regeneration_problems, regenerators
 from holdfast.recovery.strategy import RecoverySettings
@@ -147,14 +149,20 @@ def test_where_the_durable_checkpoint_is_damaged_the_one_before_is_enough() -> N
             go_on(driven, 9, 0)
 
 
-def test_a_durable_checkpoint_that_regenerators_found_damaged_is_not_the_one_to_fall_back_to() -> None:
+def regenerating() -> tuple[Driven, SavedSnapshot]:
+    """`b` is back, and regenerators of `s` make what was dropped for it; with the snapshot that they start from."""
     driven = dropped()
-    state = driven.machine.state
     go_on(driven, 9, 0)
     driven.checkpoint(9, without="b")
     driven.tell(QueriesResumed((B,)))
-    start = regenerators(state)[S]
+    start = regenerators(driven.machine.state)[S]
     assert start is not None
+    return driven, start
+
+
+def test_a_durable_checkpoint_that_regenerators_found_damaged_is_not_the_one_to_fall_back_to() -> None:
+    driven, start = regenerating()
+    state = driven.machine.state
     assert start.batch == 3
     driven.tell(RestoreFailed(S, start.id, state.epoch, "it is damaged", regenerating=True))
     for batch in (10, 12, 14):
@@ -168,23 +176,36 @@ def test_a_durable_checkpoint_that_regenerators_found_damaged_is_not_the_one_to_
     node = driven.node("s")
     assert node is not None
     driven.lose(node)
-    start = checkpoints.at(S, BatchId(14))
-    assert start is not None
-    driven.tell(RestoreFailed(S, start.id, state.epoch, "it is damaged"))
+    last = checkpoints.at(S, BatchId(14))
+    assert last is not None
+    driven.tell(RestoreFailed(S, last.id, state.epoch, "it is damaged"))
     assert set(checkpoints.line.values()) == {1}
     assert {state.partitions[p].start.batch for p in (S, A, B)} == {1}
 
 
 def test_what_was_said_of_a_regenerator_in_another_epoch_does_not_count() -> None:
-    driven = dropped()
+    driven, start = regenerating()
     state = driven.machine.state
-    go_on(driven, 9, 0)
-    driven.checkpoint(9, without="b")
-    driven.tell(QueriesResumed((B,)))
-    start = regenerators(state)[S]
-    assert start is not None
     driven.tell(RestoreFailed(S, start.id, type(state.epoch)(state.epoch - 1), "late", regenerating=True))
     assert regenerators(state)[S] == start
+
+
+def test_a_plan_waits_for_a_checkpoint_from_which_on_senders_have_kept_what_it_wants() -> None:
+    """At the bound they have dropped more than a checkpoint behind it needs: its promise would not hold."""
+    driven = Driven(star([3, 1, 2]), nodes={"m": 9.0, "n": 9.0})
+    driven.cycle(3)
+    driven.checkpoint(3, durable=True)
+    driven.cycle(4)
+    driven.tell(PlanChosen(ExecutedPlan(backups=frozenset({S}), number=1)))
+    driven.cycle(6)
+    driven.machine.state.partitions[S].kept_from = BatchId(7)
+    driven.checkpoint(5)
+    assert set(driven.machine.state.checkpoints.line.values()) == {5}
+    assert not driven.of(PlanTookEffect), "batch 6 is not kept for consumers that start after 5"
+    driven.cycle(8)
+    driven.checkpoint(8)
+    (took,) = driven.of(PlanTookEffect)
+    assert took.plan.number == 1  # type: ignore[attr-defined]
 
 
 def test_it_is_said_when_all_is_kept_again() -> None:

@@ -25,7 +25,7 @@ from holdfast.recovery.state_changes import StateChanges
 from holdfast.recovery.states import AT_WORK_STATES, LIVE_STATES, PartitionState
 
 _WAITING_MARKS = 2
-"""Of the marks that all who go on have saved and whose outputs are not out, the first and the last so many stay."""
+"""Of marks that all live partitions have saved at, and whose outputs are not out, this many stay at either end."""
 
 
 class CheckpointLifecycle:
@@ -135,7 +135,7 @@ class CheckpointLifecycle:
         only their checkpoints and their last snapshots matter.
         """
         checkpoints, able = self._state.checkpoints, self._state.able()
-        # No batch before it is marked again: somebody is past it, whose snapshots would go.
+        # No batch before it is marked again: some partition is past it, whose snapshots would go.
         last = checkpoints.last_batch
         saved: list[BatchId] = []
         for mark in [one for one in checkpoints.marks if one < last]:
@@ -171,7 +171,7 @@ class CheckpointLifecycle:
             line = checkpoints.line if many else dict.fromkeys(checkpoints.line, covered)
             level = not many or self._state.segments.are_level(checkpoints.line)  # else snapshots have to hold outboxes
             if level and all(one.frontier <= line[p] for p, one in self._state.partitions.items()):
-                self._end_recovery()  # nobody is past the checkpoint there is: no batch has come to make a new one
+                self._end_recovery()  # no partition is past its checkpoint: no batch has come for a new one
             return False
         found = found or {}
         mark = max(found.values(), default=checkpoints.global_batch)
@@ -239,7 +239,7 @@ def _is_kept(state: ClusterState, plan: ExecutedPlan) -> bool:
 
 
 def _next_set(state: ClusterState) -> dict[PartitionId, BatchId] | None:
-    """Return the set that can move its checkpoints, and where to; None: nobody can now.
+    """Return the set that can move its checkpoints, and where to; None: no partition can now.
 
     While all is well the set is all partitions. During a recovery those that are level with the log are one,
     whatever the others wait for, and those that catch up another; what waits may move to its own last snapshot.
@@ -308,7 +308,7 @@ def _groups(state: ClusterState, able: set[PartitionId], behind: set[PartitionId
 
 
 def _has_come(state: ClusterState, group: set[PartitionId], ready: set[PartitionId], mark: BatchId) -> bool:
-    """Whether everybody in a group that will ever have a mark has it, and somebody does."""
+    """Whether all partitions of a group that will ever have a mark have it, and at least one does."""
     return bool(group & ready) and not any(_may_have(state, p, mark) for p in group - ready)
 
 

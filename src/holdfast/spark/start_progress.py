@@ -61,7 +61,7 @@ class StartProgress:
         self.reached("driver", text)
 
     def batch_logged(self, batch: int, rows: int) -> None:
-        """A batch of this start is logged; how many rows ranges that are read in place have, nobody knows yet."""
+        """A batch of this start is logged; how many rows ranges read in place have is not known yet."""
         has = f": {counted(rows, 'row')} in" if rows else ":"
         self.reached("logged", f"first batch logged{has} batch {batch}")
 

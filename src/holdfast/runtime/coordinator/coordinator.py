@@ -204,7 +204,7 @@ class Coordinator:
             log=log,
         )
         self.read_reports = self._cycles.read
-        """Reads what was reported, waiting up to so many seconds, and acts on it."""
+        """Reads what was reported, and acts on it; waits for it up to this many seconds."""
         if self.pace.measure_costs:
             # What was never measured costs nothing yet: a start must not wait for room that nobody needs.
             self.machine.handle(CostsMeasured(self.measuring.known_costs))
@@ -298,7 +298,7 @@ class Coordinator:
             self.choose_plan(plan)
         if not self.status.can_work:
             if not cycles.busy and cycles.last is not None and self._beside_has_more(cycles.last.desired):
-                cycles.hand_out(self.desired_state())  # nobody waits for what comes of it
+                cycles.hand_out(self.desired_state())  # the end of this cycle is not awaited
             if timeout:
                 self._cycles.read(timeout)
             return False

@@ -87,7 +87,7 @@ class BatchMarks:
         checkpoint, line = self._state.checkpoints.global_batch, dict(self._state.checkpoints.line)
         if any(line[p] < at for p, at in self._line.items()):
             # It was lost: everything starts anew from an earlier one, and processes what was logged since once more.
-            # The lowest batch may be the same: somebody was waiting there.
+            # The lowest batch may be the same: a query was waiting there.
             self._through, self._found = checkpoint, []
         self._checkpoint, self._line = checkpoint, line
         for number in range(self._through + 1, self._log.frontier + 1):

@@ -143,7 +143,7 @@ class Measuring:
 
         Where partitions have found no room for long, they are put in place all the same.
 
-        A bound that nobody has set may delay a query, until nodes have had time to come, and never leave it down.
+        A bound that no setting gives may delay a query, until nodes have had time to come, and never leave it down.
         """
         now, state = self._clock(), self._state
         if now - self._costs_at < COST_SECONDS:

@@ -146,7 +146,7 @@ def piece_of(fields: Mapping[str, Any]) -> Piece:
 
 
 def piece_name(source: OperatorId, claim: int, label: str) -> str:
-    """Name a piece as nobody else does, with the claim under which it is written."""
+    """Return a name for a piece that no other has, with the claim under which it is written."""
     return f"pieces/{source}/{claim:08d}-{label}-{uuid4().hex[:12]}"
 
 

@@ -72,7 +72,7 @@ class Drivers:
         return self._layout + 1 < len(self.world.recipes)
 
     def is_superseded(self) -> bool:
-        """Whether somebody has taken a later claim than the driver that has the run."""
+        """Whether another driver has taken a later claim than the one that has the run."""
         return self.driver.claim < self._last_claim()
 
     # -- starts --------------------------------------------------------------------------------------------------------

@@ -82,7 +82,5 @@ class Observed:
             final = state.published.get(query)
             known = query in state.branches.at or generation != driver.generation
             if final is not None and final < batch and not known:
-                what = (
-                    f"{query} has tentative rows of batch {batch} out, final ones up to {final}, and nobody awaits more"
-                )
+                what = f"{query} has tentative rows of batch {batch} out, final ones to {final}, and none are awaited"
                 yield Violation(what, (query,))
