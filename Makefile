@@ -24,7 +24,7 @@ demo: setup
 	@$(BIN)/holdfast demo
 
 test: setup lint classes
-	@$(BIN)/python -m pytest -n 3 --dist loadscope
+	@$(BIN)/python -m pytest -n 4 --dist loadscope
 
 # The tests start about a hundred JVMs.
 classes: setup

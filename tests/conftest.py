@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).resolve().parent.parent
 _PATHS = [str(_ROOT / "src"), str(_ROOT / "lab"), os.environ.get("PYTHONPATH", "")]
 _TESTS = _ROOT / "tests"
-_WITH_CLUSTERS = [
-    _TESTS / "dashboard" / "test_page_in_a_drill.py",
-    _TESTS / "drill" / "test_drill_on_a_cluster.py",
+_OWN_CLUSTERS = [
     _TESTS / "docs" / "test_start_page.py",
-    _TESTS / "docs" / "test_blocks.py",
+    _TESTS / "drill" / "test_drill_on_a_cluster.py",
+    _TESTS / "dashboard" / "test_page_in_a_drill.py",
     _TESTS / "tools" / "test_trace_path.py",
+    *(
+        _TESTS / "spark" / f"test_{name}.py"
+        for name in ("domains", "end_to_end_examples", "killed_driver", "on_s3", "own_cluster", "run_command")
+    ),
 ]
 """Files whose tests start clusters of their own."""
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
@@ -39,35 +42,51 @@ settings.register_profile(
 settings.load_profile("holdfast")
 
 
-def _starts_a_cluster(file: Path) -> bool:
-    return file.is_relative_to(_TESTS / "spark") or file in _WITH_CLUSTERS
+def _process_of(nodeid: str) -> str:
+    """Return the tests that a test shares a process with, by name.
+
+    One process has the tests on the suite's cluster, one those with clusters of their own, one those with the broker:
+    more of each at once would hold each other up on two cores; beside pure tests they do not. Other files stay
+    together, for their fixtures are made once. Tests of the simulator and of the runtime share nothing.
+    """
+    file = _ROOT / nodeid.partition("::")[0]
+    if file in _OWN_CLUSTERS:
+        return "own clusters"
+    if file.is_relative_to(_TESTS / "spark") or file == _TESTS / "docs" / "test_blocks.py":
+        return "cluster"
+    if file.is_relative_to(_TESTS / "kafka"):
+        return "broker"
+    alone = any(file.is_relative_to(_TESTS / one) for one in ("simulation", "runtime"))
+    return nodeid if alone else str(file)
+
+
+def _turn_of(nodeid: str) -> int:
+    """Return when a test comes: those with clusters first, for they are the longest; single short ones last."""
+    order = ["own clusters", "cluster", "broker"]
+    process = _process_of(nodeid)
+    if process in order:
+        return order.index(process)
+    if nodeid.startswith("tests/simulation/"):
+        return 3
+    return 5 if process == nodeid else 4
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests with a cluster come first."""
-    items.sort(key=lambda item: not _starts_a_cluster(item.path))
+    """Put tests into the order in which processes take them."""
+    items.sort(key=lambda item: _turn_of(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let one of the suite's processes have all tests with a cluster; the others have the rest.
-
-    Two clusters at once on two cores would hold each other up, and a cluster beside pure tests does not. (The groups of
-    xdist 3.8 have no effect with pytest 9.)
-    """
+    """Share tests out among processes. (The groups of xdist 3.8 have no effect with pytest 9.)"""
     from xdist.scheduler import LoadScopeScheduling
 
-    class OneWithClusters(LoadScopeScheduling):
+    class ByProcess(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = _ROOT / nodeid.partition("::")[0]
-            if _starts_a_cluster(file):
-                return "cluster"
-            if file.is_relative_to(_TESTS / "kafka"):
-                return "broker"  # one process has these: each that had some would start one
-            alone = any(file.is_relative_to(_TESTS / one) for one in ("simulation", "runtime"))
-            return nodeid if alone else str(file)  # long ones are shared; a file's fixtures are made once
+            return _process_of(nodeid)
 
-    return OneWithClusters(config, log)
+    config.option.loadscopereorder = False  # the order is that of the collection
+    return ByProcess(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -81,11 +100,16 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture(scope="session")
 def spark(cluster: EmbeddedCluster) -> Iterator[SparkSession]:
-    """The session's one Spark application."""
+    """The session's one Spark application: its JVM has one compiler, and SQL on a few rows is not compiled."""
     from holdfast.spark.session import start_session
 
-    settings = {"spark.holdfast.store.secretFile": str(cluster.secret_file), "spark.decommission.enabled": "true"}
-    session = start_session("holdfast-tests", cluster.master_url, settings=settings)
+    settings = {
+        "spark.holdfast.store.secretFile": str(cluster.secret_file),
+        "spark.decommission.enabled": "true",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
+    session = start_session("holdfast-tests", lambda: cluster.master_url, settings=settings)
     yield session
     session.stop()
 

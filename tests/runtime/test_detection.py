@@ -256,3 +256,14 @@ def test_answers_that_nobody_gets_are_not_kept_for_ever() -> None:
     for number in range(10_000):
         lease.pinged(number, -1, float(number))
     assert len(lease._sent) <= 64
+
+
+def test_short_cuts_of_the_driver_and_late_answers_between_them_declare_no_node() -> None:
+    """Seed 424625493306: the other nodes answer between the cuts, so most never fall silent together."""
+    driven = Driven(CUT_OFF)
+    for _ in range(3):
+        driven.run(0.5, quiet=NODES)
+        driven.run(0.5, quiet=NODES[:1])
+    assert not driven.declared
+    driven.run(1.0, quiet=NODES[:1])
+    assert set(driven.declared) == set(NODES[:1]), "pings that others have answered count"

@@ -1,6 +1,6 @@
 """An example's input with all that goes wrong in streams: skew, empty batches, disorder, lateness, nulls, unicode.
 
-Batches are small save one, which is a hundred times as large.
+Batches are small save one, which is ten times as large.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def messy(name: str, seed: int) -> list[dict[str, pa.Table]]:
     random = np.random.default_rng([seed, 99])
     rows_of_batch = MORE_ROWS.get(name, ROWS)
     made = list(EXAMPLES[name].batches(seed, COUNT, rows_of_batch))
-    made[LARGE] = list(EXAMPLES[name].batches(seed + 1, LARGE + 1, 100 * rows_of_batch))[LARGE]
+    made[LARGE] = list(EXAMPLES[name].batches(seed + 1, LARGE + 1, 10 * rows_of_batch))[LARGE]
     sources = list(made[0])
     made[EMPTY] = {source: rows.slice(0, 0) for source, rows in made[EMPTY].items()}
     if len(sources) > 1:

@@ -10,7 +10,8 @@ nodes:
   asked its storage and Spark's master. They answer: the nodes are silent. One does not: nobody is declared, and it
   asks again; once it is over, every node gets its time anew and more, for connections take a while to recover.
   Nodes do not fall silent in one moment: those that have missed two pings count as falling silent, or the first of
-  them would be declared one by one before there are most.
+  them would be declared one by one before there are most. And a ping that no node has answered speaks against no
+  node: a driver that is cut off again and again, for a moment each, finds most nodes answering in between.
 
 A node whose connections have all ended, and whose executor Spark has not removed, lives: its task is started again and
 dials anew. It is given twice as long before its silence counts.
@@ -66,6 +67,8 @@ class _Watched:
     """Seconds, awake, since the last answer."""
     missed: int = 0
     """Pings since the last answer, or since the driver woke up."""
+    alone: int = 0
+    """Those of them, but for the last, that some other node has answered."""
     answered: bool = False
 
 
@@ -84,6 +87,8 @@ class SilenceDetector:
         self._asks = False
         self._check: SelfCheck | None = None
         self._was_cut_off = False
+        self._heard = False
+        """Whether any node has answered since the last ping."""
         self.false_alarms = 0
 
     def watch(self, nodes: Iterable[NodeId]) -> None:
@@ -100,12 +105,15 @@ class SilenceDetector:
     def pinged(self) -> None:
         """All nodes have been pinged."""
         for one in self._watched.values():
+            one.alone += self._heard and one.missed > 0
             one.missed += 1
+        self._heard = False
 
     def answered(self, node: NodeId) -> bool:
         """A node has answered something; return whether it had been declared silent: a false alarm."""
+        self._heard = True
         if (one := self._watched.get(node)) is not None:
-            one.quiet, one.missed, one.answered = 0.0, 0, True
+            one.quiet, one.missed, one.alone, one.answered = 0.0, 0, 0, True
         if node not in self._declared:
             return False
         self._declared.discard(node)
@@ -121,7 +129,7 @@ class SilenceDetector:
         for one in self._watched.values():
             one.quiet += min(now - before, self.every)
             if slept:
-                one.missed = 0
+                one.missed = one.alone = 0
 
     def is_answering(self, node: NodeId) -> bool:
         """Whether a node has answered lately: nothing speaks for its being cut off."""
@@ -142,7 +150,9 @@ class SilenceDetector:
         falling = [one for one in self._watched.values() if one.missed >= _FALLING]
         check, self._check = self._check, None
         if 2 * len(falling) <= len(self._watched):  # where it had been most, the network has come back
-            return self._begin_anew() if self._asks else self._declare(silent)
+            if self._asks:
+                return self._begin_anew()
+            return self._declare(tuple(node for node in silent if self._watched[node].alone >= PINGS - 2))
         if check is not None and not check.is_cut_off:
             return self._begin_anew() if self._was_cut_off else self._declare(silent)
         self._was_cut_off |= check is not None
@@ -159,7 +169,7 @@ class SilenceDetector:
         """The driver was cut off, and is no more."""
         self._was_cut_off = self._asks = False
         for one in self._watched.values():
-            one.quiet, one.missed = -self.seconds, 0
+            one.quiet, one.missed, one.alone = -self.seconds, 0, 0
         return Detection()
 
     def _declare(self, silent: tuple[NodeId, ...]) -> Detection:
