@@ -29,11 +29,25 @@ _OWN_CLUSTERS = [
     _TESTS / "tools" / "test_trace_path.py",
     *(
         _TESTS / "spark" / f"test_{name}.py"
-        for name in ("domains", "end_to_end_examples", "killed_driver", "on_s3", "own_cluster", "run_command")
+        for name in [
+            "domains",
+            "end_to_end_examples",
+            "killed_driver",
+            "on_s3",
+            "own_cluster",
+            "run_command",
+            "stopping",
+        ]
     ),
 ]
 """Files whose tests start clusters of their own."""
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
+# Drivers' JVMs live for a minute and see a few rows: one compiler, and SQL that is not compiled.
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS",
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN",
+)
 
 # One seed reproduces a run on any machine; a slow machine is not a failure.
 settings.register_profile(
@@ -100,16 +114,11 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture(scope="session")
 def spark(cluster: EmbeddedCluster) -> Iterator[SparkSession]:
-    """The session's one Spark application: its JVM has one compiler, and SQL on a few rows is not compiled."""
+    """The session's one Spark application."""
     from holdfast.spark.session import start_session
 
-    settings = {
-        "spark.holdfast.store.secretFile": str(cluster.secret_file),
-        "spark.decommission.enabled": "true",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    }
-    session = start_session("holdfast-tests", lambda: cluster.master_url, settings=settings)
+    settings = {"spark.holdfast.store.secretFile": str(cluster.secret_file), "spark.decommission.enabled": "true"}
+    session = start_session("holdfast-tests", cluster.master_url, settings=settings)
     yield session
     session.stop()
 

@@ -55,6 +55,7 @@ def test_the_start_page_runs_to_its_end(tmp_path: Path) -> None:
     build_wheel(tmp_path)
     to_do = [one for one in blocks_of(PAGE) if one.reason is None and one.title != "prints" and one.language != "text"]
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV", "SPARK_"))}
+    kept["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_SUBMIT_OPTS"]
     environment = {**kept, "JAVA_HOME": str(find_java_home()), "BASH_FUNC_pip%%": stand_in_for_pip()}
     tools = tmp_path / ".tools"  # the reader's Python is the one that the suite's environment was made with
     tools.mkdir()

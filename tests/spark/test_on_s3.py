@@ -27,7 +27,8 @@ def test_a_killed_driver_on_object_storage_loses_and_repeats_nothing(
         monkeypatch.setenv(name, value)
     url = f"{s3.url}/killed"
     words = [sys.executable, "-m", "holdfast.cli.main", "run", "word-count", "--directory", url, "--json"]
-    words += ["--batches", str(BATCHES), "--rows", str(ROWS), "--seed", str(SEED), "--checkpoint-every", "3"]
+    words += ["--batches", str(BATCHES), "--rows", str(ROWS), "--seed", str(SEED)]
+    words += ["--checkpoint-every", "3", "--nodes", "2"]
     first = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ)
     storage, deadline = open_storage(f"{url}/run"), time.monotonic() + 300
     while len(storage.list("batches/")) < 5:
