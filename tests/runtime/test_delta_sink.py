@@ -184,6 +184,18 @@ def test_final_rows_replace_tentative_ones_in_one_commit(tmp_path: Path) -> None
     assert versions_in(tmp_path / "t") == expected
 
 
+def test_tentative_rows_of_a_second_outage_are_not_those_whose_commit_failed(tmp_path: Path) -> None:
+    """A file that an earlier attempt has left under the batch's name stood for other rows, and for another count."""
+    sink = DeltaSink(tmp_path / "t", tentative=True)
+    sink.publish(key(0), table(1), AT)
+    sink._write(Output(key(1), table(20, 21), fidelity=0.5), table(20, 21))  # and its commit fails: nothing names it
+    assert sink.publish_tentative(key(1), table(30, 31, 32), 0.75, AT)
+    assert sink.count() == 4
+    assert versions_in(tmp_path / "t") == [(1, False, 1.0, 1), *((n, True, 0.75, 0) for n in (30, 31, 32))]
+    sink.publish(key(1), table(2), AT)
+    assert versions_in(tmp_path / "t") == [(1, False, 1.0, 1), (2, False, 1.0, 1)]
+
+
 def test_tentative_rows_that_came_before_there_was_a_table_to_refuse_them_go_with_the_next_final_ones(
     tmp_path: Path,
 ) -> None:

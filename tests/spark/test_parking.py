@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from holdfast.spark.settings import Settings
 SCHEMA = {"n": "int64"}
 
 
-def poisoned(cause: Path, how: str) -> Application:
+def poisoned(cause: Path, how: str, *, good: int = 2) -> Application:
     """A query of priority 9 that takes every row, one of priority 1 that fails at a row while the cause is there."""
 
     def look(rows: pa.Table) -> pa.Table:
@@ -36,7 +37,7 @@ def poisoned(cause: Path, how: str) -> Application:
 
     app = Application("poisoned")
     source = app.source("s", schema=SCHEMA, parallelism=2)
-    source.map(lambda rows: rows, schema=SCHEMA, id="good", parallelism=2).output("good", priority=9)
+    source.map(lambda rows: rows, schema=SCHEMA, id="good", parallelism=good).output("good", priority=9)
     source.map(look, schema=SCHEMA, id="bad", parallelism=2).output("bad", priority=1)
     return app
 
@@ -85,6 +86,30 @@ def test_a_poison_row_parks_its_query_alone(unhurried: SparkSession, tmp_path: P
     expected = run_in_process(app, given, close=False)
     assert as_numbers(expected.rows("bad")) == whole
     assert "node-lost" not in [seen.kind for seen in events]
+
+
+@pytest.mark.cluster
+def test_a_change_of_layout_tries_parked_queries_once_more(unhurried: SparkSession, tmp_path: Path) -> None:
+    cause = tmp_path / "cause"
+    cause.touch()
+    settings = replace(Settings.read(unhurried), exchange="resident", errors_retries=0)
+    sinks = {name: str(tmp_path / "out" / name) for name in ("good", "bad")}
+    with closing(
+        SparkRun(poisoned(cause, "raises"), unhurried, tmp_path / "run", settings=settings, sinks=sinks)
+    ) as run:
+        for batch in range(3):
+            run.log({"s": pa.table({"n": [10 * batch + one for one in range(10)]})})
+        with pytest.raises(OperatorFailed, match="thirteen"):
+            run.run()
+    changed = poisoned(cause, "raises", good=1)
+    with pytest.raises(BadInput, match=r"query bad\[\d\] is parked: there is no checkpoint of everything.*resume"):
+        SparkRun(changed, unhurried, tmp_path / "run", settings=settings, sinks=sinks)
+    cause.unlink()
+    with closing(SparkRun(changed, unhurried, tmp_path / "run", settings=settings, sinks=sinks)) as again:
+        again.log({"s": pa.table({"n": [30, 31]})})
+        again.run()
+        for name in sinks:
+            assert as_numbers(again.rows(name)) == list(range(32)), f"{name}: every row once"
 
 
 def quarantining(how: str) -> Application:

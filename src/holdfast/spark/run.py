@@ -219,6 +219,8 @@ class SparkRun:
                 old_layout=True,
             )
             try:
+                # What parked queries failed of may be gone: the new application brings sinks. If not, it is refused.
+                inner.coordinator.resume_all()
                 if anew:
                     inner.batch_log.append({})
                 inner.run()

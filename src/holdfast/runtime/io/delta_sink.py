@@ -21,6 +21,7 @@ has read it: so of a tentative and a final commit that do not know of each other
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
 import time
@@ -360,13 +361,14 @@ def _write(
     """Write the rows of an output; return where they are, as `StagedRows.place` has it."""
     rows = delta_rows(rows)
     files = []
-    version = "t0" if tentative else f"r{key.revision}"
     for number, (values, part) in enumerate(_parts(rows, partition_by)):
-        name = f"hf-{start}-{_stem(key)}-{version}-{number:04d}.parquet"
         file = pa.BufferOutputStream()
         pq.write_table(part, file)
         contents = file.getvalue()
         size = contents.size
+        # Two outages may give a batch different tentative rows; a commit of the first that failed has left their file.
+        version = f"t{_digest(contents)}" if tentative else f"r{key.revision}"
+        name = f"hf-{start}-{_stem(key)}-{version}-{number:04d}.parquet"
         if not storage.create(name, contents):
             # This node has written it before, or another one under this driver: with the same rows.
             held = storage.read(name)
@@ -376,6 +378,10 @@ def _write(
         files.append([name, size, part.num_rows, values])
     schema = rows.schema.remove_metadata().serialize().to_pybytes().hex()
     return json.dumps({"schema": schema, "files": files})
+
+
+def _digest(contents: pa.Buffer) -> int:
+    return int.from_bytes(hashlib.blake2b(contents, digest_size=8).digest())
 
 
 def _read_place(place: str) -> tuple[pa.Schema, list[_File]]:
