@@ -91,6 +91,16 @@ def test_a_run_that_came_back(tmp_path: Path) -> None:
     assert not [name for name, _ in found if name.startswith("holdfast_ring")], "it has no ring"
 
 
+def test_records_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    run_and_lose_nodes(path)
+    assert samples(read_all(path)[0])["holdfast_unread_records_total", ()] == 0, "from 0 on"
+    unread = {"at": 9.0, "event": "unread-records", "source": "cars", "batch": 3, "rows": 2, "error": "not JSON"}
+    with path.open("a") as log:
+        log.write(json.dumps(unread) + "\n" + json.dumps(unread | {"batch": 4, "rows": 5}) + "\n")
+    assert samples(read_all(path)[0])["holdfast_unread_records_total", ()] == 7
+
+
 def test_every_metric_has_one_family_with_help_and_type(lost: Path) -> None:
     text, _ = read_all(lost, RING)
     families = {one.name: one for one in text_string_to_metric_families(text)}

@@ -23,6 +23,7 @@ from holdfast.application.readers import Files
 from holdfast.application.steps import Source
 from holdfast.errors import HoldfastError
 from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.feeding import feed_until_end
 from holdfast.runtime.in_process import InProcess, run_in_process
 from holdfast.runtime.io import file_reader, file_retention
@@ -285,8 +286,13 @@ def test_a_keyed_source_brings_rows_to_the_partitions_of_their_keys(tmp_path: Pa
 def test_records_that_do_not_parse_are_aside_and_the_stream_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     write(folder, 0).write_text("1,a,2026-01-01T00:00:00\nx,b,2026-01-01T00:00:00\n2,b,2026-01-01T00:00:01\n")
-    running = run_in_process(application(folder, settle=0))
+    seen: list[Observation] = []
+    running = InProcess(application(folder, settle=0), emit=seen.append)
+    running.read()
+    running.close()
     assert found_ids(running) == [1, 2]
+    (told,) = [one.fields for one in seen if one.kind == "unread-records"]
+    assert told == {"source": "words", "batch": 0, "rows": 1, "error": "column 'id': 'x' is not int64"}
     aside = running.dead_letters("words")
     assert aside is not None
     (row,) = aside.to_pylist()

@@ -304,6 +304,13 @@ RUN_METRICS = (
         of_run("quarantined"),
     ),
     Metric(
+        "holdfast_unread_records_total",
+        _C,
+        (),
+        "Records of sources that do not parse and became dead letters.",
+        of_run("unread"),
+    ),
+    Metric(
         "holdfast_page_cpu_seconds_total",
         _C,
         (),

@@ -76,6 +76,7 @@ def _run(model: RunModel, driver: str | None) -> dict[str, Any]:
         "rows": model.rows_in,
         "rows_per_second": model.rows_per_second,
         "quarantined": model.quarantined,
+        "unread": model.unread,
         "false_alarms": model.false_alarms,
         "rollbacks": model.rollbacks,
         "driver": driver,

@@ -58,7 +58,7 @@ class RunModel:
         self.logged = self.frontier = -1
         self.rows_per_second: float | None = None
         self.rows_in = 0
-        self.quarantined = 0
+        self.quarantined = self.unread = 0
         self.false_alarms = 0
         self.rollbacks = 0
         self.first_at: float | None = None
@@ -335,6 +335,11 @@ class RunModel:
         text = f"{counted(int(event['rows']), 'row')} of {event['partition']} quarantined: {event['error']}"
         self._note(at, "quarantined", text)
 
+    def _unread(self, at: float, event: Event) -> None:
+        self.unread += int(event["rows"])
+        text = f"{counted(int(event['rows']), 'record')} of {event['source']} cannot be read: {event['error']}"
+        self._note(at, "unread-records", text)
+
     def _restoring(self, at: float, event: Event) -> None:
         name = str(event["partition"])
         if name in self.rows:
@@ -504,6 +509,7 @@ _HANDLERS: dict[str, Callable[[RunModel, float, Event], None]] = {
     "regenerated": RunModel._regenerated,
     "replicas-changed": RunModel._replicas_changed,
     "quarantined": RunModel._quarantined,
+    "unread-records": RunModel._unread,
     "restoring": RunModel._restoring,
     "restored": RunModel._restored,
     "fragments": RunModel._fragments,

@@ -30,6 +30,7 @@ SHOWN = frozenset(
         "parked",
         "resumed",
         "quarantined",
+        "unread-records",
         "snapshot-not-stored",
         "cycle-failed",
         "bound-lifted",
@@ -94,6 +95,8 @@ def event_words(event: Seen) -> str:
             return f"{given.get('query')} is resumed"
         case "quarantined":
             return f"{given.get('rows')} rows of {given.get('partition')}, batch {given.get('batch')}, are quarantined"
+        case "unread-records":
+            return f"{given.get('rows')} records of {given.get('source')}, batch {given.get('batch')}, cannot be read"
         case "snapshot-not-stored":
             return f"the snapshot of {given.get('partition')} could not be stored: {given.get('problem')}"
         case "cycle-failed":

@@ -87,7 +87,7 @@ class SilenceDetector:
         self._asks = False
         self._check: SelfCheck | None = None
         self._was_cut_off = False
-        self._heard = False
+        self._any_answered = False
         """Whether any node has answered since the last ping."""
         self.false_alarms = 0
 
@@ -105,13 +105,13 @@ class SilenceDetector:
     def pinged(self) -> None:
         """All nodes have been pinged."""
         for one in self._watched.values():
-            one.alone += self._heard and one.missed > 0
+            one.alone += self._any_answered and one.missed > 0
             one.missed += 1
-        self._heard = False
+        self._any_answered = False
 
     def answered(self, node: NodeId) -> bool:
         """A node has answered something; return whether it had been declared silent: a false alarm."""
-        self._heard = True
+        self._any_answered = True
         if (one := self._watched.get(node)) is not None:
             one.quiet, one.missed, one.alone, one.answered = 0.0, 0, 0, True
         if node not in self._declared:

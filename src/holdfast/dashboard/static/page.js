@@ -127,6 +127,7 @@ function showFigures() {
   found.push({ name: "checkpoint age", value: checkpoint ? seconds(Math.max(0, now() - checkpoint.at)) : "none yet", note: checkpoint ? `batch ${checkpoint.batch}` : null });
   found.push({ name: "batch", value: number.format(Math.max(0, run.logged)), note: run.rows_per_second ? `${number.format(run.rows_per_second)} rows/s` : null });
   if (run.quarantined) found.push({ name: "quarantined rows", value: number.format(run.quarantined) });
+  if (run.unread) found.push({ name: "unread records", value: number.format(run.unread) });
   figures.show(found, (one) => one.name.replace(/\d+/g, ""));
   figures.held.forEach((row, key) => {
     const one = found.find((each) => each.name.replace(/\d+/g, "") === key);

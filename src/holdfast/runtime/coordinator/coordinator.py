@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from holdfast.errors import BadInput, CheckFailed
+import pyarrow as pa
+
+from holdfast.errors import BadInput, CheckFailed, one_line
 from holdfast.ids import BatchId, NodeId, OperatorId
 from holdfast.recovery.events import CheckpointMarked, CostsMeasured, Event, PlanChosen, Timer
 from holdfast.recovery.executed_plan import ExecutedPlan
@@ -115,6 +117,7 @@ class Coordinator:
         self.outputs = Outputs(
             program, sinks, late_sink, progress.generation, runner=runner, settings=publishing, clock=clock
         )
+        self.outputs.unread = self._report_unread
         _check_asked(recovery, backend, sinks, self._where)
         self.pace = pace or CycleSettings()
         asked = recovery or RecoverySettings()
@@ -459,6 +462,10 @@ class Coordinator:
     def describe(self, **about: Any) -> None:
         """Emit what the run is: the first event of a driver, from which a reader of the log can begin."""
         self._emit("run", **run_fields(self.program, self.state), run=self._progress.run, **about)
+
+    def _report_unread(self, source: OperatorId, batch: BatchId, letters: pa.Table) -> None:
+        error = one_line(str(letters["error"][0].as_py()), 200)
+        self._emit("unread-records", source=source, batch=batch, rows=letters.num_rows, error=error)
 
     def _emit(self, kind: str, **fields: Any) -> None:
         self._emit_to(Observation(self._now(), kind, fields))

@@ -74,6 +74,8 @@ class Outputs:
         """The last batch that is known of each output partition whose rows wait for a checkpoint."""
         self.may_be_tentative: Callable[[PartitionId, BatchId], bool] = lambda query, batch: False
         """Whether tentative rows of a batch may be out: then its final version is published also without rows."""
+        self.unread: Callable[[OperatorId, BatchId, pa.Table], object] = lambda source, batch, letters: None
+        """Is called with records of a source that do not parse, once they are kept, as their dead letters."""
 
     @property
     def sinks(self) -> Mapping[OperatorId, Sink]:
@@ -247,8 +249,11 @@ class Outputs:
         place = block.header.sender.operator, block.header.edge.source
         if place not in self.late:
             self.late[place] = self._late_sink(*place)
-        if block.rows is not None:
-            self.late[place].publish(self._key(block), block.rows, epoch)
+        if block.rows is None:
+            return
+        new = self.late[place].publish(self._key(block), block.rows, epoch)
+        if new and place[1] == DEAD_LETTERS and place[0] in self._program.sources:
+            self.unread(place[0], block.header.batch, block.rows)
 
     def _waits(self, partition: PartitionId, batch: BatchId, durable: Mapping[PartitionId, BatchId]) -> bool:
         """Whether an output waits: a replay could give other rows, until a checkpoint that outlives everything."""
