@@ -1,6 +1,7 @@
 # make setup   build .venv from the lock files (and bring a Java where there is none)
 # make demo    set up, then kill half of an embedded Spark cluster while a stream runs on it
 # make test    set up, then lint, check types and run all tests
+# make test-long  all tests, with all examples of those that take a share of them
 # make lint    only ruff and mypy
 # make classes keep Spark's classes in a file that JVMs map: they start with half the CPU
 # make lock    write the lock files anew from pyproject.toml
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 # Where the environment keeps Python from writing bytecode, each of the some hundred processes of the suite compiles 300 modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test classes lint lock docs wheel clean
+.PHONY: setup demo test test-long classes lint lock docs wheel clean
 
 setup:
 	@$(PYTHON) tools/setup.py
@@ -24,7 +25,11 @@ demo: setup
 	@$(BIN)/holdfast demo
 
 test: setup lint classes
-	@$(BIN)/python -m pytest -n 4 --dist loadscope
+	@$(BIN)/python -m pytest -n 3 --dist loadscope
+
+# Tests with fixed seeds take all of their examples: for whoever changes what they test.
+test-long: setup classes
+	@HOLDFAST_TESTS=long $(BIN)/python -m pytest -n 3 --dist loadscope
 
 # The tests start about a hundred JVMs.
 classes: setup

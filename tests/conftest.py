@@ -32,7 +32,6 @@ _OWN_CLUSTERS = [
         for name in [
             "domains",
             "end_to_end_examples",
-            "killed_driver",
             "on_s3",
             "own_cluster",
             "run_command",

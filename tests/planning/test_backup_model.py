@@ -23,6 +23,7 @@ from holdfast.planning.backups.model import (
 )
 from holdfast.topology import Input, Operator, Partitioning, Topology
 from holdfast_lab.topologies import named_topology
+from sizes import share
 from topology.topology_strategies import topologies
 
 
@@ -78,7 +79,7 @@ def test_a_backup_in_the_failed_domain_is_lost() -> None:
 
 
 @given(topologies(), st.floats(0, 30), st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=share(150), deadline=None, derandomize=True)
 def test_guaranteed_latencies_are_eq_3_for_every_failure(topology: Topology, latency: float, random: object) -> None:
     problem = BackupProblem(topology, latency)
     backups = {v for v in range(len(problem)) if random.random() < 0.4}  # type: ignore[attr-defined]

@@ -25,6 +25,7 @@ from holdfast.topology import Topology
 from holdfast.topology.draws import Draws
 from holdfast_lab.random_topologies import generate
 from holdfast_lab.topologies import named_topology
+from sizes import share
 
 CLOCK = time.perf_counter
 PAPER_GRAPHS = ("signal-guru", "sentiment-50-20-20", "sentiment-30-30-30")
@@ -73,8 +74,8 @@ def racked(topology: Topology, draws: Draws, racks: int) -> Topology:
     return Topology(topology.name, named)
 
 
-def test_line_uses_as_many_as_exact_on_a_thousand_random_lines() -> None:
-    for problem in random_problems("lines", 1000, {"lines": 2, "shortest": 2, "longest": 9}):
+def test_line_uses_as_many_as_exact_on_random_lines() -> None:
+    for problem in random_problems("lines", share(1000), {"lines": 2, "shortest": 2, "longest": 9}):
         found = line_backups(problem)
         assert check_backups(problem, found).meets, problem.topology.name
         assert (found == tree_backups(problem)).all()
@@ -85,8 +86,8 @@ def test_line_uses_as_many_as_exact_on_a_thousand_random_lines() -> None:
         assert found.sum() == best.cost == exact_backups(problem, CLOCK, 60).cost, problem.topology.name
 
 
-def test_tree_uses_as_many_as_exact_on_a_thousand_random_trees() -> None:
-    for problem in random_problems("tree", 1000, {"tasks": 18}):
+def test_tree_uses_as_many_as_exact_on_random_trees() -> None:
+    for problem in random_problems("tree", share(1000), {"tasks": 18}):
         found = tree_backups(problem)
         assert check_backups(problem, found).meets, problem.topology.name
         best = exact_backups(problem, CLOCK, 60, cost=np.ones(len(problem), np.int64))

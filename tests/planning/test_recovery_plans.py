@@ -22,9 +22,10 @@ from holdfast.topology import Input, Operator, Partitioning, Topology
 from holdfast_lab.random_topologies import generate
 from holdfast_lab.topologies import named_topology
 from planning.recovery_cases import brute_force, problems
+from sizes import share
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=share(150), deadline=None, derandomize=True)
 @given(problem=problems())
 def test_every_plan_passes_the_checker_and_dp_is_the_best(problem: RecoveryProblem) -> None:
     best = brute_force(problem)

@@ -23,6 +23,7 @@ from holdfast.planning.replicas.plan import ReplicaPlan, checked, problems_of
 from holdfast.planning.replicas.structure_aware import StructureAware, structure_aware
 from holdfast.planning.replicas.units import units_of
 from holdfast.topology import Input, Operator, Partitioning, Topology, smallest_mc_tree_size
+from sizes import share
 from topology.topology_strategies import topologies
 
 FULL, MERGE, SPLIT, ONE = Partitioning.FULL, Partitioning.MERGE, Partitioning.SPLIT, Partitioning.ONE_TO_ONE
@@ -50,7 +51,7 @@ def best_of_all(model: LossModel, budget: int) -> float:
     return max(value(model, chosen) for chosen in combinations(range(count), min(budget, count)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=share(40))
 @given(SMALL, METRICS, st.integers(0, 15), st.sampled_from(list(ReplicaAlgorithm)))
 def test_every_plan_passes_the_checker(
     topology: Topology, metric: Metric, budget: int, algorithm: ReplicaAlgorithm
@@ -63,7 +64,7 @@ def test_every_plan_passes_the_checker(
         assert plan.optimal
 
 
-@settings(max_examples=60)
+@settings(max_examples=share(60))
 @given(topologies(most_operators=4, most_partitions=3), METRICS, st.integers(0, 8))
 def test_dp_and_exact_find_the_best_plan(topology: Topology, metric: Metric, budget: int) -> None:
     model = LossModel(topology, metric)
@@ -76,7 +77,7 @@ def test_dp_and_exact_find_the_best_plan(topology: Topology, metric: Metric, bud
     assert value(model, proven.replicas) == pytest.approx(best, rel=1e-9)
 
 
-@settings(max_examples=30)
+@settings(max_examples=share(30))
 @given(topologies(most_operators=5, most_partitions=4), METRICS, st.integers(2, 8))
 def test_the_program_agrees_with_dp_where_not_all_plans_are_tried(
     topology: Topology, metric: Metric, budget: int
@@ -97,7 +98,7 @@ def test_the_program_agrees_with_dp_where_not_all_plans_are_tried(
         assert relaxed_bound(model, limit, 30.0) >= best - 1e-9
 
 
-@settings(max_examples=60)
+@settings(max_examples=share(60))
 @given(topologies(), METRICS, st.integers(0, 20))
 def test_structure_aware_is_never_below_greedy(topology: Topology, metric: Metric, budget: int) -> None:
     model = LossModel(topology, metric)
@@ -106,7 +107,7 @@ def test_structure_aware_is_never_below_greedy(topology: Topology, metric: Metri
     assert value(model, own) >= value(model, other) - 1e-12
 
 
-@settings(max_examples=60)
+@settings(max_examples=share(60))
 @given(topologies(), METRICS, st.data())
 def test_structure_aware_finds_a_tree_when_the_smallest_fits(
     topology: Topology, metric: Metric, data: st.DataObject
@@ -118,7 +119,7 @@ def test_structure_aware_finds_a_tree_when_the_smallest_fits(
     assert value(model, StructureAware(model).extended([], budget)) > 0
 
 
-@settings(max_examples=40)
+@settings(max_examples=share(40))
 @given(topologies(), METRICS, st.integers(0, 2**32 - 1))
 def test_each_step_of_structure_aware_raises_the_metric_and_keeps_what_it_has(
     topology: Topology, metric: Metric, seed: int
@@ -132,7 +133,7 @@ def test_each_step_of_structure_aware_raises_the_metric_and_keeps_what_it_has(
     assert value(model, StructureAware(model).extended(start, len(topology))) == pytest.approx(1.0)
 
 
-@settings(max_examples=60)
+@settings(max_examples=share(60))
 @given(topologies(), METRICS, st.booleans(), st.integers(0, 2**32 - 1))
 def test_completions_make_partitions_count(topology: Topology, metric: Metric, cheapest: bool, seed: int) -> None:
     model = LossModel(topology, metric)

@@ -25,6 +25,7 @@ from holdfast.planning.segments.model import (
 from holdfast.topology import Input, Operator, Partitioning, Topology
 from holdfast_lab.topologies import named_topology
 from planning.segment_cases import drawn, goes_back, models, plain_segments, plain_totals
+from sizes import share
 
 
 def test_a_topology_becomes_the_papers_terms() -> None:
@@ -56,7 +57,7 @@ def test_a_topology_becomes_the_papers_terms() -> None:
     assert alone.recovery_seconds == pytest.approx([3.1, 0.05 + 1.0 + 0.5])
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=share(150), deadline=None, derandomize=True)
 @given(st.sampled_from(["chain", "tree", "dag"]).flatmap(lambda shape: models(shape, 7)), st.data())
 def test_totals_and_segments_are_as_written_out(case, data) -> None:
     sets = []
@@ -80,7 +81,7 @@ def test_totals_and_segments_are_as_written_out(case, data) -> None:
         assert sorted(found.values()) == plain_segments(case, tuple(chosen))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=share(100), deadline=None, derandomize=True)
 @given(st.sampled_from(["chain", "tree", "dag"]).flatmap(lambda shape: models(shape, 7)), st.data())
 def test_pipelined_replay_takes_as_long_as_the_slowest_of_those_that_go_back(case, data) -> None:
     chosen = [data.draw(st.booleans()) or bool(source) for source in case.sources]
@@ -94,7 +95,7 @@ def test_pipelined_replay_takes_as_long_as_the_slowest_of_those_that_go_back(cas
         assert reach.replay[0, number] <= summed.replay[0, number] * (1 + 1e-12)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=share(150), deadline=None, derandomize=True)
 @given(models("dag", 7), st.floats(0.05, 2), st.floats(0.05, 5), st.data())
 def test_the_closed_form_is_never_beaten_by_other_frequencies(case, overhead, limit, data) -> None:
     chosen = np.array([data.draw(st.booleans()) or bool(source) for source in case.sources])

@@ -21,6 +21,7 @@ from holdfast.planning.segments.tree import plan_tree
 from holdfast_lab.transcriptions.segment_chain import algorithm_1, algorithm_2
 from holdfast_lab.transcriptions.segment_tree import plan_printed_tree
 from planning.segment_cases import brute_chain, brute_tree, drawn, model, models
+from sizes import share
 
 
 def value(case: SegmentModel, overhead: float, limit: float, make) -> float:
@@ -32,14 +33,14 @@ def value(case: SegmentModel, overhead: float, limit: float, make) -> float:
     return check_plan(case, plan, overhead, limit).recovery_time
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=share(120), deadline=None, derandomize=True)
 @given(models("chain", 4), st.floats(0.05, 1), st.integers(1, 6), st.sampled_from([0.5, 1e6]))
 def test_chain_plans_equal_brute_force(case, overhead, steps, limit) -> None:
     ours = value(case, overhead, limit, lambda: plan_chain(case, overhead, steps=steps, max_frequency=limit))
     assert ours == pytest.approx(brute_chain(case, overhead, steps, limit), rel=1e-9)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=share(150), deadline=None, derandomize=True)
 @given(models("tree", 5), st.floats(0.05, 2), st.integers(1, 12), st.integers(1, 4), st.floats(0.1, 4))
 def test_tree_plans_equal_brute_force(case, overhead, steps, count, limit) -> None:
     grid = FrequencyGrid(steps, count, limit)
@@ -66,7 +67,7 @@ def test_the_fast_chain_gives_what_algorithm_1_gives(seed: int, steps: int, monk
         assert ours == pytest.approx(inf if printed is None else printed.recovery_time, rel=1e-9)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=share(200), deadline=None, derandomize=True)
 @given(st.data())
 def test_sharing_with_a_convex_cost_is_sharing(data) -> None:
     rows, size = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 40))
@@ -113,7 +114,7 @@ def test_the_printed_tree_is_never_better_and_sometimes_worse() -> None:
     assert max(gaps) > 0.01
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=share(100), deadline=None, derandomize=True)
 @given(st.sampled_from(["chain", "tree", "dag"]).flatmap(lambda shape: models(shape, 8)), st.floats(0.05, 2))
 def test_dag_is_never_worse_than_any_other(case, overhead) -> None:
     grid = FrequencyGrid(20, 10)
@@ -150,7 +151,7 @@ def test_the_search_of_dag_comes_near_the_best() -> None:
     assert max(gaps) < 0.1
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=share(150), deadline=None, derandomize=True)
 @given(st.sampled_from(["chain", "tree", "dag"]).flatmap(lambda shape: models(shape, 8)), st.floats(0.05, 2))
 def test_refining_never_worsens_and_stays_within_the_overhead(case, overhead) -> None:
     def plans() -> list[SegmentPlan]:

@@ -21,6 +21,7 @@ from holdfast.runtime.messages import OperatorFailed
 from holdfast.runtime.program import Program
 from holdfast.runtime.tables import encode_rows
 from runtime.generated import SCHEMA, batches, table
+from sizes import share
 
 
 def everything() -> Application:
@@ -98,7 +99,7 @@ def test_an_application_that_is_stopped_goes_on_where_it_stood(expected: dict[st
     assert late.to_pylist() == wanted.to_pylist()
 
 
-@settings(max_examples=25)
+@settings(max_examples=share(25))
 @given(data=st.data())
 def test_any_failures_leave_the_outputs_equal(data: st.DataObject, expected: dict[str, bytes]) -> None:
     """Checkpoints, lost partitions and recoveries onto other nodes, anywhere in the run, under any policy."""
@@ -208,7 +209,7 @@ def test_a_recovery_without_a_checkpoint_begins_at_the_beginning(expected: dict[
     assert outputs(running) == expected
 
 
-@settings(max_examples=20)
+@settings(max_examples=share(20))
 @given(cuts=st.sets(st.integers(1, 119), max_size=15), seed=st.integers(0, 5))
 def test_any_split_into_batches_gives_the_same_outputs(cuts: set[int], seed: int) -> None:
     """The same rows, cut anywhere: rows are in order of time within the lateness, so no split makes one late."""

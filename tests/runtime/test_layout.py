@@ -23,6 +23,7 @@ from holdfast.runtime.state.snapshots import decode_snapshot
 from holdfast.runtime.state.store import StaleEpoch
 from holdfast.storage.files import FileStorage
 from holdfast.storage.storage import Storage
+from sizes import share
 
 SECOND = 1_000_000
 
@@ -80,7 +81,7 @@ def never_changed(given: list[dict[str, pa.Table]], name: str) -> list[str]:
     return rows(run, name)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(share(6)))
 @pytest.mark.parametrize("layouts", [(4, 2), (2, 8), (1, 3, 1), (4, 2, 8)])
 def test_another_parallelism_changes_no_row(tmp_path: Path, layouts: tuple[int, ...], seed: int) -> None:
     given = batches(seed, 24)

@@ -21,6 +21,7 @@ from holdfast.storage.storage import Storage
 from holdfast_lab.changing_queries import Input
 from holdfast_lab.driver_in_process import DriverInProcess
 from holdfast_lab.layout_changes import PATHS, LayoutHistory, LayoutPlan
+from sizes import share
 
 DRIVERS, FILES, ROWS = 5, 3, 6
 
@@ -100,7 +101,7 @@ def _rows(storage: Storage, name: str) -> pa.Table | None:
     return ParquetSink(storage.within(f"out/{name}")).rows()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(share(12)))
 def test_drivers_that_die_while_the_layout_changes(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = changing_run(seed, tmp_path, monkeypatch)
     assert counts["rows"] > 100

@@ -32,6 +32,7 @@ from holdfast.runtime.worker.routing import Route, hash_rows, partition_of, spre
 from holdfast.topology import Partitioning
 from runtime.generated import SCHEMA, SECOND, batches, table
 from runtime.oracle import bag
+from sizes import share
 
 LATENESS = 1.5
 CHANGES = [(4, 2), (2, 8), (1, 3), (3, 1)]
@@ -350,7 +351,7 @@ def words(run_: pa.Table, columns: Sequence[str]) -> list[str]:
 
 
 @given(st.data(), st.sampled_from(sorted(TYPES)), st.integers(1, 9), st.integers(1, 9))
-@settings(max_examples=200)
+@settings(max_examples=share(200))
 def test_rows_are_routed_to_the_partition_with_the_state_of_their_key(
     data: st.DataObject, kind: str, before: int, after: int
 ) -> None:

@@ -36,6 +36,7 @@ from holdfast.simulation.recovery.state_disk import SimulatedStateFiles
 from holdfast.storage.memory import MemoryStorage
 from runtime.resident_loop import ResidentLoop
 from runtime.test_coordinator import late_batches, late_words
+from sizes import LONG, share
 
 COUNT, ROWS = 10, 80
 
@@ -56,7 +57,7 @@ def outputs(name: str, *, fails: bool = False) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("processes", [1, 3])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(share(3)))
 def test_operator_processes_die_anywhere_and_no_node_is_lost(
     seed: int, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +178,7 @@ def test_late_rows_of_a_report_that_was_lost_come_with_the_next() -> None:
     assert found.num_rows == 4, "each late row, once"
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3])
+@pytest.mark.parametrize("processes", [1, 2, 3] if LONG else [1, 3])
 @pytest.mark.parametrize("window", [1, 8])
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("name", ["traffic", "hashtags"])

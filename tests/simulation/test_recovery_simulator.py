@@ -35,8 +35,9 @@ from holdfast.simulation.recovery.campaign import run_campaign
 from holdfast.simulation.recovery.checks import output_problems
 from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.run import simulate_recovery
+from sizes import LONG
 
-SEEDS = (
+ALL_SEEDS = (
     *range(84),
     *range(252, 270),  # second copies
     *range(576, 588),  # which move for load
@@ -46,6 +47,7 @@ SEEDS = (
     *range(2052, 2066),  # late sinks
 )
 """Seeds of every kind and with every fault. Fresh ones are for `holdfast simulate recovery --fresh`."""
+SEEDS = ALL_SEEDS if LONG else ALL_SEEDS[::2]
 
 pytestmark = pytest.mark.timeout(3600)
 """A busy machine is not a failure: a campaign is the longest test of the suite."""

@@ -102,7 +102,7 @@ def test_a_change_of_layout_tries_parked_queries_once_more(unhurried: SparkSessi
         with pytest.raises(OperatorFailed, match="thirteen"):
             run.run()
     changed = poisoned(cause, "raises", good=1)
-    with pytest.raises(BadInput, match=r"query bad\[\d\] is parked: there is no checkpoint of everything.*resume"):
+    with pytest.raises(OperatorFailed, match=r"thirteen; parked: bad\[\d\]; remove the cause"):
         SparkRun(changed, unhurried, tmp_path / "run", settings=settings, sinks=sinks)
     cause.unlink()
     with closing(SparkRun(changed, unhurried, tmp_path / "run", settings=settings, sinks=sinks)) as again:

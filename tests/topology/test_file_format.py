@@ -18,6 +18,7 @@ from holdfast.cli.main import run
 from holdfast.errors import BadInput
 from holdfast.topology import Operator, Topology, from_document, parse, to_document, to_json, to_yaml
 from holdfast.topology.operators import DEFAULT_RATE, DEFAULT_REPROCESS_SECONDS
+from sizes import share
 from topology.topology_strategies import topologies
 
 BROKEN = Path(__file__).parent.parent / "data" / "broken"
@@ -166,7 +167,7 @@ document_like = st.fixed_dictionaries(
 
 
 @given(st.one_of(plain_values, document_like))
-@settings(max_examples=400)
+@settings(max_examples=share(400))
 def test_any_document_is_read_or_refused_in_one_line(document: object) -> None:
     try:
         topology = from_document(document)
@@ -178,7 +179,7 @@ def test_any_document_is_read_or_refused_in_one_line(document: object) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=share(300))
 def test_a_mutated_document_is_read_or_refused_in_one_line(data: st.DataObject) -> None:
     document = json.loads(CONTRACT)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -200,7 +201,7 @@ def test_a_mutated_document_is_read_or_refused_in_one_line(data: st.DataObject) 
 @given(
     st.one_of(st.binary(max_size=60), st.text(max_size=60).map(str.encode)), st.sampled_from(["a.json", "a.yaml", "a"])
 )
-@settings(max_examples=300)
+@settings(max_examples=share(300))
 def test_any_bytes_are_refused_in_one_line(raw: bytes, name: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse(raw, name)
@@ -209,7 +210,7 @@ def test_any_bytes_are_refused_in_one_line(raw: bytes, name: str) -> None:
 
 
 @given(st.integers(0, len(CONTRACT) - 1), st.binary(min_size=0, max_size=3), st.sampled_from(["a.json", "a.yaml"]))
-@settings(max_examples=300)
+@settings(max_examples=share(300))
 def test_a_file_with_a_few_bytes_changed_is_read_or_refused(at: int, put: bytes, name: str) -> None:
     raw = CONTRACT.encode()
     try:

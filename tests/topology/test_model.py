@@ -25,6 +25,7 @@ from holdfast.topology import (
     shapes_of,
     smallest_mc_tree_size,
 )
+from sizes import share
 from topology.topology_strategies import topologies
 
 FULL, MERGE, SPLIT, ONE = Partitioning.FULL, Partitioning.MERGE, Partitioning.SPLIT, Partitioning.ONE_TO_ONE
@@ -128,7 +129,7 @@ def test_queries_are_upstream_closures(topology: Topology) -> None:
 
 
 @given(topologies(most_operators=5, most_partitions=3))
-@settings(max_examples=60)
+@settings(max_examples=share(60))
 def test_mc_trees_are_counted_as_they_are_listed(topology: Topology) -> None:
     count = count_mc_trees(topology)
     if count > 20_000:
