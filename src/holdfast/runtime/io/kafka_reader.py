@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from threading import Lock
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.file_ranges import HowRead
 from holdfast.runtime.io.file_tracker import Notice
 from holdfast.runtime.io.kafka_client import Topic
-from holdfast.runtime.io.kafka_reading import wants_headers
+from holdfast.runtime.io.kafka_reading import records_to_copy, wants_headers
 from holdfast.runtime.io.kafka_records import Records, check_avro
 from holdfast.runtime.io.kafka_stream import OffsetsGone, OffsetStream
 from holdfast.runtime.io.needed_ranges import NeededRanges
@@ -208,13 +209,11 @@ def kafka_reader(
     check_avro(reader.options)
     topic = Topic(reader, fresh_seconds)
 
-    def fetch(one: OffsetRange, how: HowRead) -> Records:
+    def fetch(reader: KafkaTopic, one: OffsetRange, how: HowRead) -> Records:
         headers = wants_headers(how)
         stream = OffsetStream(reader, one.topic, one.topic_partition, headers=headers, small=True)
         try:
             return stream.read(one.start, one.end)
-        except OffsetsGone:
-            raise LookupError(str(one)) from None
         finally:
             stream.close()
 
@@ -225,5 +224,7 @@ def kafka_reader(
         finally:
             stream.close()
 
-    watch = RetentionWatch(source, topic, NeededRanges(log, source, OffsetRange), log.copies, fetch)
+    watch = RetentionWatch(
+        source, topic, NeededRanges(log, source, OffsetRange), log.copies, partial(records_to_copy, reader, fetch=fetch)
+    )
     return KafkaReader(source, reader, partitions, topic, watch=watch, sample=sample)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from threading import Lock
 from typing import Protocol
 
@@ -122,7 +123,7 @@ class RetentionWatch:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`needed`: the ranges that recoveries may need. `read` fetches a range; it raises where it is gone."""
+        """`needed`: the ranges that recoveries may need. `read` fetches a range; `LookupError` where it is gone."""
         self._source, self._topic, self._needed, self._copies, self._read = source, topic, needed, copies, read
         self._clock, self._wall = clock, wall
         self._looked = self._asked = -1e9
@@ -186,6 +187,9 @@ class RetentionWatch:
                 lines.append(f"{one} (batch {batch}) went before a copy was made: a recovery that reads it again fails")
                 continue
             self._copies.add(self._source, batch, partition, number, records.encode())
+            if records.gone_to is not None:
+                lost = replace(one, end=min(records.gone_to, one.end))
+                lines.append(f"{lost} (batch {batch}) went before a copy was made: a recovery passes over them")
             copied.append((batch, partition, number, one, how))
         if copied:
             first = copied[0][3]
