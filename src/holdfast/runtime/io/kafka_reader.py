@@ -72,7 +72,7 @@ class KafkaReader:
         """`sample` fetches a few records of a topic partition, between two offsets: how large they are."""
         self.source, self.reader, self._topic = source, reader, topic
         self._partitions, self._watch, self._sample, self._clock = partitions, watch, sample, clock
-        self._guard = Lock()
+        self._guard, self._looking = Lock(), Lock()
         self._sampled = -1e9
         self._tracker = self._new_tracker(OffsetPosition(), begun=False)
         self.listed = 0
@@ -113,7 +113,14 @@ class KafkaReader:
             self.listed = 0
 
     def look(self) -> list[Notice]:
-        """Ask the brokers; return what people should know."""
+        """Ask the brokers; return what people should know.
+
+        One at a time: what an earlier look was told must not come after what a later one was.
+        """
+        with self._looking:
+            return self._look()
+
+    def _look(self) -> list[Notice]:
         tracker = self._tracker
         try:
             seen = self._topic.look(begun=tracker.begun)
