@@ -296,6 +296,34 @@ def test_the_rest_of_a_range_whose_beginning_is_gone_is_copied_before_more_of_it
         read_offsets(lenient, RANGE, how(), FOUND.check(), copied, fetch=gone(3))
 
 
+def test_ranges_that_are_about_to_go_are_all_copied_however_many_they_are() -> None:
+    """Eight were copied every two seconds: of a query that was parked for long, most ranges went before their turn."""
+    store, name = CopyStore(MemoryStorage()), OperatorId("s")
+    needed = [(BatchId(at), 0, 0, OffsetRange(0, "t", 0, at, at + 1), how()) for at in range(30)]
+    answers, asked = True, 0
+
+    def fetch(*_: object) -> Records:
+        nonlocal asked
+        asked += 1
+        return FOUND if answers else away()
+
+    watch = RetentionWatch(
+        name, Kept(compacted=True), lambda: needed, store, fetch, clock=lambda: 0.0, wall=lambda: 0.0
+    )
+    seen = TopicSeen("id", {0: PartitionSeen(0, 40, 0)})
+    for _ in range(4):
+        assert len(watch.look(seen)) == 1
+    assert all(store.has(name, *one[:3]) for one in needed)
+    assert watch.look(seen) == []
+    answers, asked = False, 0
+    lost = RetentionWatch(
+        name, Kept(compacted=True), lambda: needed, CopyStore(MemoryStorage()), fetch, clock=lambda: 0.0
+    )
+    assert "cannot be copied, and is tried again" in lost.look(seen)[0]
+    assert lost.look(seen) == [], "brokers that do not answer are not asked in every look"
+    assert asked == 1
+
+
 def away(*_: object) -> Records:
     raise CheckFailed("the brokers do not answer")
 

@@ -31,7 +31,7 @@ AGED_SHARE = 0.01
 """Of the retention time: so old may be what is known of the age of records. The brokers are asked by the thread that
 looks for new records, and each question holds it up."""
 MOST_AT_ONCE = 8
-"""Ranges that one look copies."""
+"""Ranges that one look copies; where more are due, the next look goes on with them."""
 RETENTION_SECONDS = 60.0
 """How often the topic's settings are asked for."""
 
@@ -136,20 +136,25 @@ class RetentionWatch:
         self._lost: set[tuple[BatchId, int, int]] = set()
 
     def look(self, seen: TopicSeen) -> list[str]:
-        """Copy ranges that may go soon; return lines about it. Not more often than every few seconds."""
+        """Copy ranges that may go soon; return lines about it. Every few seconds, and while more of them are due."""
         now = self._clock()
         if now - self._looked < LOOK_SECONDS:
             return []
         self._looked = now
-        there = [
-            one for one in self._needed() if one[:3] not in self._lost and not self._copies.has(self._source, *one[:3])
-        ]
+        there = [one for one in self._needed() if not self._is_over(one)]
         lines: list[str] = []
         if there:
             aged = self._aged(seen)
-            lines = self._copy([one for one in there if self._goes(one[3], seen, aged=aged)][:MOST_AT_ONCE])
+            due = [one for one in there if self._goes(one[3], seen, aged=aged)]
+            lines = self._copy(due[:MOST_AT_ONCE])
+            if len(due) > MOST_AT_ONCE and all(map(self._is_over, due[:MOST_AT_ONCE])):
+                self._looked = -1e9  # brokers that do not answer are asked again in a few seconds
         self._began = {number: one.earliest for number, one in seen.partitions.items()}
         return lines
+
+    def _is_over(self, one: Needed) -> bool:
+        """Whether there is a copy of a range, or none can be had."""
+        return one[:3] in self._lost or self._copies.has(self._source, *one[:3])
 
     def _aged(self, seen: TopicSeen) -> dict[int, int | None]:
         """Return the first offset of each topic partition that is not about to go by its age."""
