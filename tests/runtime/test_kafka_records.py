@@ -324,6 +324,28 @@ def test_ranges_that_are_about_to_go_are_all_copied_however_many_they_are() -> N
     assert asked == 1
 
 
+def test_a_topic_partition_that_does_not_answer_does_not_keep_others_from_being_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(range_copies, "LOOK_SECONDS", 0.0)
+    store, name = CopyStore(MemoryStorage()), OperatorId("s")
+    needed = [(BatchId(at), 0, 0, OffsetRange(0, "t", at % 2, at, at + 1), how()) for at in range(40)]
+    down = True
+
+    def fetch(one: OffsetRange, how: HowRead) -> Records:
+        return away() if down and not one.topic_partition else FOUND
+
+    watch = RetentionWatch(name, Kept(compacted=True), lambda: needed, store, fetch, wall=lambda: 0.0)
+    seen = TopicSeen("id", {number: PartitionSeen(0, 40, 0) for number in range(2)})
+    for _ in range(4):
+        watch.look(seen)
+    assert all(store.has(name, *one[:3]) for one in needed if one[3].topic_partition), "20 ranges, 8 at a time"
+    down = False
+    for _ in range(3):
+        watch.look(seen)
+    assert all(store.has(name, *one[:3]) for one in needed)
+
+
 def away(*_: object) -> Records:
     raise CheckFailed("the brokers do not answer")
 

@@ -134,6 +134,8 @@ class RetentionWatch:
         self._began: dict[int, int] = {}
         """Where topic partitions began at the look before."""
         self._lost: set[tuple[BatchId, int, int]] = set()
+        self._failing: set[int] = set()
+        """Topic partitions that could not be read last: their ranges come after all others."""
 
     def look(self, seen: TopicSeen) -> list[str]:
         """Copy ranges that may go soon; return lines about it. Every few seconds, and while more of them are due."""
@@ -146,6 +148,7 @@ class RetentionWatch:
         if there:
             aged = self._aged(seen)
             due = [one for one in there if self._goes(one[3], seen, aged=aged)]
+            due.sort(key=lambda one: one[3].topic_partition in self._failing)
             lines = self._copy(due[:MOST_AT_ONCE])
             if len(due) > MOST_AT_ONCE and all(map(self._is_over, due[:MOST_AT_ONCE])):
                 self._looked = -1e9  # brokers that do not answer are asked again in a few seconds
@@ -185,12 +188,14 @@ class RetentionWatch:
             try:
                 records = self._read(one, how)
             except HoldfastError as error:
+                self._failing.add(one.topic_partition)
                 lines.append(f"{one} (batch {batch}) cannot be copied, and is tried again: {error}")
                 break
             except LookupError:
                 self._lost.add((batch, partition, number))
                 lines.append(f"{one} (batch {batch}) went before a copy was made: a recovery that reads it again fails")
                 continue
+            self._failing.discard(one.topic_partition)
             self._copies.add(self._source, batch, partition, number, records.encode())
             if records.gone_to is not None:
                 lost = replace(one, end=min(records.gone_to, one.end))
