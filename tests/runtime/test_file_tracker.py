@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
+from threading import Event, Thread
 
 import pytest
 
@@ -112,6 +114,45 @@ def test_a_driver_that_is_frozen_in_a_listing_does_not_take_a_half_written_file(
     assert not one.pending, "it has stayed as it is for one second that is known of"
     one.look([file("a", 5, at=WALL)], now=502, complete=900, wall=WALL)
     assert paths(take(one)) == ["a"]
+
+
+def test_a_listing_that_is_late_does_not_make_a_file_pass_for_taken() -> None:
+    """The thread that lists was slow, and one who waits for all that is there has listed meanwhile."""
+    asked, answered = Event(), Event()
+
+    class Slow:
+        url, atomic = "x", True
+
+        def __init__(self) -> None:
+            self.there = list[SourceFile]()
+
+        def list(self) -> list[SourceFile]:
+            found = [*self.there]
+            if not asked.is_set():
+                asked.set()
+                assert answered.wait(60)
+            return found
+
+        def open(self, path: str) -> OpenFile:
+            raise AssertionError(path)
+
+    files, done = Slow(), list[Callable[[], bool]]()
+    reader = FileReader(OperatorId("s"), hf.files("x", "csv"), 1, files, MemoryStorage(), 1)
+
+    def wait_for_all() -> None:
+        reader.look()
+        done.append(reader.taken_now())
+
+    first, second = Thread(target=reader.look), Thread(target=wait_for_all)
+    first.start()
+    assert asked.wait(60)
+    files.there.append(file("a", 5))
+    second.start()
+    second.join(0.2)  # it is over by then, where it does not wait for the listing that is under way
+    answered.set()
+    first.join()
+    second.join()
+    assert not done[0](), "no batch has the file"
 
 
 def test_what_is_seen_is_bounded_by_age_and_by_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,7 +36,7 @@ from holdfast.runtime.io.file_reader import FileReader, folder_of
 from holdfast.runtime.io.in_place import read_checked
 from holdfast.runtime.io.in_place_readers import InPlaceReader, in_place_readers
 from holdfast.runtime.io.intake import Intake
-from holdfast.runtime.program import Program
+from holdfast.runtime.program import Program, SourceProgram
 from holdfast.runtime.times import NOT_YET
 from holdfast.storage.memory import MemoryStorage
 from holdfast.storage.source_files import SourceFile, open_source_files
@@ -522,6 +523,36 @@ def test_a_file_that_has_changed_is_not_copied(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(file_retention, "goes_soon", lambda *about: True)
     running.read()
     assert running._storage.list("copies/") == ["copies/words/0000000001-00000-00000"]
+
+
+@pytest.mark.parametrize("problem", ["changed", "unreadable"])
+def test_a_file_that_cannot_be_copied_does_not_keep_others_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: str
+) -> None:
+    """The oldest are copied first: one that stays as it is was the first of every look, and the others went."""
+    monkeypatch.setattr(file_retention, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(file_retention, "MOST_AT_ONCE", 1)
+    old, young = write(tmp_path / "in", 1), write(tmp_path / "in", 2)
+    running = InProcess(application(tmp_path / "in", retention="1 hour"), checkpoint_every=1000)
+    monkeypatch.setattr(file_retention, "goes_soon", lambda *about: False)
+    running.read()
+    monkeypatch.setattr(file_retention, "goes_soon", lambda *about: True)
+    right, tried = file_retention.copy_range, list[str]()
+
+    def copy(source: SourceProgram, one: FileRange, *about: Any) -> pa.Buffer:
+        tried.append(one.file.path)
+        if problem == "unreadable" and one.file.path == str(old):
+            raise PermissionError(13, "may not be read", one.file.path)
+        return right(source, one, *about)
+
+    monkeypatch.setattr(file_retention, "copy_range", copy)
+    if problem == "changed":
+        old.write_text("7,z,2026-01-01T00:00:01\n" * 4)
+    for _ in range(3):
+        running.read()
+    assert len(running._storage.list("copies/")) == 1
+    assert tried[:2] == [str(old), str(young)], "and it is tried again after them"
+    assert tried[2:] == [str(old)] * len(tried[2:])
 
 
 def test_a_copy_of_a_file_that_was_cut_gives_the_ranges_that_it_still_has(tmp_path: Path) -> None:

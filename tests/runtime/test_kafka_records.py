@@ -6,6 +6,7 @@ import io
 import json
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import fastavro
@@ -14,11 +15,12 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.application.kafka_topics import KafkaTopic
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, OperatorId
 from holdfast.runtime.io import kafka_client, range_copies
 from holdfast.runtime.io.file_ranges import HowRead
-from holdfast.runtime.io.kafka_reading import read_offsets
+from holdfast.runtime.io.kafka_reading import read_offsets, records_to_copy
 from holdfast.runtime.io.kafka_records import Records, check_avro, decode_records, header_text, record_rows
 from holdfast.runtime.io.kafka_stream import OffsetsGone
 from holdfast.runtime.io.offset_ranges import OffsetRange
@@ -259,6 +261,104 @@ def test_ranges_are_copied_before_they_go_once_and_dropped_with_their_batches(mo
     assert [store.has(name, BatchId(at), 0, 0) for at in range(4)] == [False, False, False, True]
     compacted = RetentionWatch(name, Kept(compacted=True), lambda: iter(needed[:1]), store, fetch, wall=lambda: 0.0)
     assert len(compacted.look(seen)) == 1, "a replay could find fewer records"
+
+
+def test_the_rest_of_a_range_whose_beginning_is_gone_is_copied_before_more_of_it_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Replays failed again and again where the beginning had moved on, though what is lost is to be passed over."""
+    monkeypatch.setattr(range_copies, "LOOK_SECONDS", 0.0)
+    lenient, strict = source(fail_on_data_loss=False), source()
+    store, name, needed = CopyStore(MemoryStorage()), OperatorId("s"), [(BatchId(7), 0, 0, RANGE, how())]
+    copied = partial(store.read, name, BatchId(7), 0, 0)
+
+    def watch(of: SourceProgram, beginning: int) -> list[str]:
+        def read(one: OffsetRange, how: HowRead) -> Records:
+            assert isinstance(of.reader, KafkaTopic)
+            return records_to_copy(of.reader, one, how, fetch=gone(beginning))
+
+        seen = TopicSeen("id", {0: PartitionSeen(beginning, 9, beginning)})
+        return RetentionWatch(name, Kept(), lambda: needed, store, read, wall=lambda: 0.0).look(seen)
+
+    assert "went before a copy was made: a recovery that reads it again fails" in watch(strict, 2)[0]
+    first = read_offsets(lenient, RANGE, how(), None, copied, fetch=gone(2))
+    assert watch(lenient, 2)[0] == (
+        "offsets 0 to 2 of t-0 (batch 7) went before a copy was made: a recovery passes over them"
+    )
+    for expected in (first.check, None):
+        for fetch in (gone(3), gone(9), away):
+            again = read_offsets(lenient, RANGE, how(), expected, copied, fetch=fetch)
+            assert again.rows.equals(first.rows)
+            assert again.rejected == first.rejected, "what is not in the copy is a dead letter all the same"
+    with pytest.raises(CheckFailed, match="begins at offset 3: offsets 0 to 3 went by its retention"):
+        read_offsets(strict, RANGE, how(), first.check, copied, fetch=gone(3))
+    with pytest.raises(CheckFailed, match="were first read"):
+        read_offsets(lenient, RANGE, how(), FOUND.check(), copied, fetch=gone(3))
+
+
+def test_ranges_that_are_about_to_go_are_all_copied_however_many_they_are() -> None:
+    """Eight were copied every two seconds: of a query that was parked for long, most ranges went before their turn."""
+    store, name = CopyStore(MemoryStorage()), OperatorId("s")
+    needed = [(BatchId(at), 0, 0, OffsetRange(0, "t", 0, at, at + 1), how()) for at in range(30)]
+    answers, asked = True, 0
+
+    def fetch(*_: object) -> Records:
+        nonlocal asked
+        asked += 1
+        return FOUND if answers else away()
+
+    watch = RetentionWatch(
+        name, Kept(compacted=True), lambda: needed, store, fetch, clock=lambda: 0.0, wall=lambda: 0.0
+    )
+    seen = TopicSeen("id", {0: PartitionSeen(0, 40, 0)})
+    for _ in range(4):
+        assert len(watch.look(seen)) == 1
+    assert all(store.has(name, *one[:3]) for one in needed)
+    assert watch.look(seen) == []
+    answers, asked = False, 0
+    lost = RetentionWatch(
+        name, Kept(compacted=True), lambda: needed, CopyStore(MemoryStorage()), fetch, clock=lambda: 0.0
+    )
+    assert "cannot be copied, and is tried again" in lost.look(seen)[0]
+    assert lost.look(seen) == [], "brokers that do not answer are not asked in every look"
+    assert asked == 1
+
+
+def test_a_topic_partition_that_does_not_answer_does_not_keep_others_from_being_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(range_copies, "LOOK_SECONDS", 0.0)
+    store, name = CopyStore(MemoryStorage()), OperatorId("s")
+    needed = [(BatchId(at), 0, 0, OffsetRange(0, "t", at % 2, at, at + 1), how()) for at in range(40)]
+    down = True
+
+    def fetch(one: OffsetRange, how: HowRead) -> Records:
+        return away() if down and not one.topic_partition else FOUND
+
+    watch = RetentionWatch(name, Kept(compacted=True), lambda: needed, store, fetch, wall=lambda: 0.0)
+    seen = TopicSeen("id", {number: PartitionSeen(0, 40, 0) for number in range(2)})
+    for _ in range(4):
+        watch.look(seen)
+    assert all(store.has(name, *one[:3]) for one in needed if one[3].topic_partition), "20 ranges, 8 at a time"
+    down = False
+    for _ in range(3):
+        watch.look(seen)
+    assert all(store.has(name, *one[:3]) for one in needed)
+
+
+def away(*_: object) -> Records:
+    raise CheckFailed("the brokers do not answer")
+
+
+def test_a_beginning_that_moves_on_while_the_rest_is_read_is_passed_over_too() -> None:
+    moves = iter([gone(1), gone(2), gone(2)])
+
+    def fetch(*about: Any) -> Records:
+        return next(moves)(*about)
+
+    found = read_offsets(source(fail_on_data_loss=False), RANGE, how(), None, none, fetch=fetch)
+    assert found.rows["id"].to_pylist() == [2]
+    assert [one.reason for one in found.rejected] == ["the brokers do not have offsets 0 to 2 any more"]
 
 
 def test_brokers_are_asked_for_the_age_of_records_once_however_many_ranges_are_needed(

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ import pytest
 import holdfast as hf
 from holdfast.application.kafka_topics import StartAt
 from holdfast.errors import BadInput, CheckFailed
+from holdfast.ids import OperatorId
 from holdfast.runtime.io.file_ranges import FileRange
+from holdfast.runtime.io.kafka_reader import KafkaReader
 from holdfast.runtime.io.offset_ranges import OffsetRange, source_range_fields, source_range_of
 from holdfast.runtime.io.offset_tracker import (
     OffsetPosition,
@@ -130,6 +133,48 @@ def test_offsets_that_went_are_logged_so_that_reading_them_fails_or_passed_over_
     fresh.look(seen(5))
     fresh.look(seen(20, earliest=12))
     assert take(fresh) == [(0, 0, 12, 20)], "before the first batch nothing was promised"
+
+
+def test_a_look_that_is_late_does_not_bring_ends_back() -> None:
+    """The thread that looks was slow, and one who waits for all that is there has looked meanwhile: ends went back."""
+    asked, answered = Event(), Event()
+
+    class Slow:
+        end = 5
+
+        def look(self, *, begun: bool) -> TopicSeen:
+            found = seen(self.end)
+            if not asked.is_set():
+                asked.set()
+                assert answered.wait(60)
+            return found
+
+    topic, problems = Slow(), list[BaseException]()
+    source = KafkaReader(OperatorId("s"), hf.kafka("a", "t"), 1, topic)
+
+    def look() -> None:
+        source.look()
+
+    def wait_for_all() -> None:
+        try:
+            look()
+            while (taken := source.take(1 << 30)) is not None:
+                source.logged(taken)
+        except BaseException as problem:
+            problems.append(problem)
+
+    first, second = Thread(target=look), Thread(target=wait_for_all)
+    first.start()
+    assert asked.wait(60)
+    topic.end = 8
+    second.start()
+    second.join(0.2)  # it is over by then, where it does not wait for the look that is under way
+    answered.set()
+    first.join()
+    second.join()
+    assert not problems
+    assert source._tracker.ends == {0: 8}
+    assert source._tracker.position.next == {0: 8}
 
 
 def test_what_may_go_soon() -> None:

@@ -282,6 +282,50 @@ def test_tentative_rows_of_a_batch_that_the_driver_before_logged_meanwhile_are_t
     assert shown is None or not any(shown["tentative"].to_pylist())
 
 
+def test_a_third_driver_takes_tentative_rows_back_that_the_second_one_never_knew_of(tmp_path: Path) -> None:
+    """The second driver has replaced all that it knows of, and dies before it takes the batch that was logged since."""
+
+    def few(rows: pa.Table) -> pa.Table:
+        return rows.filter(pc.less(rows["count"], 8))
+
+    storage, sink = MemoryStorage(), ParquetSink(tmp_path / "out")
+    first = Running(sink, storage, app=application(few))
+    for number, batch in enumerate(batches()[:8]):
+        if number == 4:
+            first.lose("visits[1]")
+        first.feed(batch)
+    second = Running(ParquetSink(tmp_path / "out"), storage, app=application(few))
+    assert second.log.frontier == 7
+    first.feed(batches()[8])
+    assert first.tentative_batches()[-1] == 8
+    second.coordinator.run()
+    assert set(second.coordinator.state.published.values()) == {7}
+    assert second.kinds("corrected") == [], "the first driver can still log a batch, and has"
+    third = Running(ParquetSink(tmp_path / "out"), storage, app=application(few))
+    for batch in batches()[9:]:
+        third.feed(batch)
+    third.end()
+    assert third.coordinator.state.branches.at == {}
+    assert third.kinds("corrected")[-1].fields["through"] == 8
+    shown = sink.versions()
+    assert shown is None or not any(shown["tentative"].to_pylist())
+
+
+def test_a_driver_says_that_all_is_corrected_once_no_earlier_one_can_log_a_batch(tmp_path: Path) -> None:
+    storage, sink = MemoryStorage(), ParquetSink(tmp_path / "out")
+    first = Running(sink, storage)
+    for number, batch in enumerate(batches()[:8]):
+        if number == 4:
+            first.lose("visits[1]")
+        first.feed(batch)
+    second = Running(ParquetSink(tmp_path / "out"), storage)
+    first.feed(batches()[8])
+    assert second.log.adopt()
+    second.feed(batches()[9])
+    assert [one.fields["through"] for one in second.kinds("corrected")] == [8], "with what the first one logged last"
+    assert second.coordinator.state.branches.at == {}
+
+
 def test_a_delta_table_has_tentative_rows_until_the_commit_with_the_final_ones(tmp_path: Path) -> None:
     table = tmp_path / "table"
     running = Running(DeltaSink(table, tentative=True))

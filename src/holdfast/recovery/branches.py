@@ -43,6 +43,8 @@ class TentativeQuery:
     """The last batch that may be out as tentative; before `since`: none is."""
     active: bool = True
     """Whether its branch runs; else final rows are awaited."""
+    may_grow: bool = False
+    """Whether an earlier driver may still log a batch, and publish tentative rows of it: `through` is not known yet."""
 
     def written(self) -> dict[str, object]:
         """Return it as plain values."""
@@ -115,10 +117,17 @@ class Branches:
 
 
 def read_tentative(fields: Mapping[str, Any], logged: BatchId) -> dict[PartitionId, TentativeQuery]:
-    """Read what a driver before has written; it may have published tentative rows up to the last batch of the log."""
+    """Read what a driver before has written; it may have published tentative rows up to the last batch of the log.
+
+    It may log one more, until this driver has logged a batch of its own.
+    """
     return {
         PartitionId.parse(query): TentativeQuery(
-            BatchId(int(one["since"])), float(one["fidelity"]), max(logged, BatchId(int(one["since"]) - 1)), False
+            BatchId(int(one["since"])),
+            float(one["fidelity"]),
+            max(logged, BatchId(int(one["since"]) - 1)),
+            active=False,
+            may_grow=True,
         )
         for query, one in fields.items()
     }

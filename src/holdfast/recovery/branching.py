@@ -99,6 +99,12 @@ class BranchLifecycle:
             if (one := self._state.branches.at.get(query)) is not None:
                 one.through = max(one.through, batch)
 
+    def inherited(self, through: BatchId) -> None:
+        """No earlier driver can log a batch any more: the last one that they have is this."""
+        for one in self._state.branches.at.values():
+            if one.may_grow:
+                one.may_grow, one.through = False, max(one.through, through)
+
     def failed(self, problems: Mapping[PartitionId, str]) -> None:
         """Members of the branch have failed: the queries that need them give no tentative outputs in this outage."""
         branches = self._state.branches
@@ -127,10 +133,13 @@ class BranchLifecycle:
             self._emit(BranchChanged(tuple(branch.members)))
 
     def _corrected(self) -> None:
-        """Final rows have replaced all tentative ones of a query whose branch has ended."""
+        """Final rows have replaced all tentative ones of a query whose branch has ended.
+
+        A driver that starts later knows only what is written: what an earlier one may still publish must be known.
+        """
         branches, published = self._state.branches, self._state.published
         for query in [q for q, one in branches.at.items() if not one.active]:
             one = branches.at[query]
-            if query not in published or published[query] >= one.through:
+            if query not in published or (published[query] >= one.through and not one.may_grow):
                 del branches.at[query]
                 self._emit(Corrected(query, one.since, one.through))

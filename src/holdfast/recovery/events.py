@@ -71,6 +71,8 @@ class PartitionsReported:
     """The last batch of each query that is out as tentative."""
     branch_problems: Mapping[PartitionId, str] = field(default_factory=dict)
     """Members of the branch that have failed, and why."""
+    inherited: BatchId | None = None
+    """The last batch that earlier drivers have logged; None: one of them may still log another."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,6 +233,8 @@ class RecoveryMachine:
         self._copies.reported(event.copies, event.copy_problems)
         self._copies.tend()
         self._branches.published(event.tentative)
+        if event.inherited is not None:
+            self._branches.inherited(event.inherited)
         self._branches.failed(event.branch_problems)
 
     def _rows_quarantined(self, event: RowsQuarantined) -> None:

@@ -249,6 +249,7 @@ class Cycles:
                 result.copy_problems,
                 tentative,
                 {**result.branch_problems, **done.tentative_failed},
+                self._batch_log.inherited,
             )
         )
         for one in result.stored:
@@ -281,6 +282,7 @@ class Cycles:
                     published=done.reached,
                     kept_bytes=self._measuring.kept_bytes,
                     branch_problems=done.tentative_failed,
+                    inherited=self._batch_log.inherited,
                 )
             )
         if done.problem is not None:

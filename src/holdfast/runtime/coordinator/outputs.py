@@ -6,6 +6,7 @@ Sinks are called by publishers, beside the coordinator's loop (`publishing`); wh
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -298,11 +299,23 @@ def on_nodes(sinks: Mapping[OperatorId, Sink]) -> dict[OperatorId, Sink]:
 
 
 def name_sinks(program: Program, given: Mapping[str, object]) -> dict[OperatorId, Sink]:
-    """Return the sink of every output: what is given, else what the application names, else one in memory."""
-    outputs = dict.fromkeys(partition.operator for partition in program.outputs)
+    """Return the sink of every output: what is given, else what the application names, else one in memory.
+
+    One that cannot take as many partitions as its output has is refused, before anything is published.
+    """
+    outputs = Counter(partition.operator for partition in program.outputs)
     if strange := set(given) - set(outputs):
         raise BadInput(f"{min(strange)!r} is not an output", field="sinks", remedy=f"there are {', '.join(outputs)}")
-    return {name: as_sink(given.get(name, program.sinks.get(name))) for name in outputs}
+    found = {name: as_sink(given.get(name, program.sinks.get(name))) for name in outputs}
+    for name, sink in found.items():
+        if sink.most_partitions is not None and outputs[name] > sink.most_partitions:
+            raise BadInput(
+                f"has {outputs[name]} partitions, and {type(sink).__name__} takes {sink.most_partitions}",
+                where=f"application {program.name}",
+                field=f"output {program.output_names[name]}",
+                remedy="give the output fewer partitions, or several outputs",
+            )
+    return found
 
 
 def as_sink(given: object) -> Sink:

@@ -114,6 +114,7 @@ class BatchLog:
         self._driver = uuid4().hex
         self._own = False
         """Whether this driver has written a batch."""
+        self._inherited: BatchId | None = None
         numbers = self._records.numbers()
         self._frontier = BatchId(numbers[-1]) if numbers else NO_BATCH
         self._trimmed = BatchId(first_in_row(numbers) - 1) if numbers else NO_BATCH
@@ -133,6 +134,11 @@ class BatchLog:
     def first_needed(self) -> BatchId:
         """The first batch that a recovery may need."""
         return BatchId(self._trimmed + 1)
+
+    @property
+    def inherited(self) -> BatchId | None:
+        """The last batch that earlier drivers have logged; None: one of them may still log another."""
+        return self._frontier if self._inherited is None and self.closed else self._inherited
 
     @property
     def closed(self) -> bool:
@@ -270,7 +276,7 @@ class BatchLog:
         self._records.keep(last)
         if self.is_own(last) and not self._own:
             self._sweep(last)
-            self._own = True
+            self._own, self._inherited = True, BatchId(last.batch - 1)
         self._frontier = last.batch
         self._tried.clear()
 

@@ -71,7 +71,7 @@ class FileReader:
         self._options, self._partitions = file_options(reader), partitions
         self._storage, self._claim, self._clock, self._wall = storage, claim, clock, wall
         self._inline, self._small_range, self._watch = inline, small_range, watch
-        self._guard = Lock()
+        self._guard, self._looking = Lock(), Lock()
         self._tracker = self._new_tracker(FilePosition(), {}, begun=False)
         self._replaced: tuple[str, ...] = ()
         """Bundles that the position which is to be logged next names no more."""
@@ -117,7 +117,14 @@ class FileReader:
             self.listed = 0
 
     def look(self) -> list[Notice]:
-        """List the folder; return what people should know about files in it."""
+        """List the folder; return what people should know about files in it.
+
+        One at a time: what an earlier listing has must not come after what a later one has.
+        """
+        with self._looking:
+            return self._look()
+
+    def _look(self) -> list[Notice]:
         tracker = self._tracker
         now, wall = self._clock(), self._wall()
         found, complete = self.files.list(), self._clock()

@@ -59,6 +59,8 @@ class FileRetention:
         """Files that are gone, and that a line was about; one that comes back is looked at anew."""
         self._changed: set[str] = set()
         """Files that are not what was logged, and that a line was about."""
+        self._unread: set[str] = set()
+        """Files that could not be read last."""
 
     def look(self, listed: Collection[SourceFile]) -> list[str]:
         """Copy ranges of files that may go soon; return lines. `listed`: the files that are there now.
@@ -90,11 +92,15 @@ class FileRetention:
             for one in wanted
             if one[3].file.path in there and goes_soon(one[3].file.modified, self._wall(), self._retention)
         ]
-        if len(due) > MOST_AT_ONCE:
+        # Those that could not be copied come after all others: they are tried again, and keep none from its turn.
+        late = self._changed | self._unread
+        if sum(one[3].file.path not in late for one in due) > MOST_AT_ONCE:
             self._looked = -1e9
-        due.sort(key=lambda one: (one[3].file.modified, one[0]))
+        due.sort(key=lambda one: (one[3].file.path in late, one[3].file.modified, one[0]))
         self._missing -= there
-        self._changed &= {one[3].file.path for one in wanted}
+        needed = {one[3].file.path for one in wanted}
+        self._changed &= needed
+        self._unread &= needed
         return lines + self._copy(due[:MOST_AT_ONCE])
 
     def _gone(self, missing: Sequence[tuple[BatchId, int, int, FileRange, HowRead]]) -> list[str]:
@@ -133,8 +139,10 @@ class FileRetention:
                     lines.append(f"{one} (batch {batch}) cannot be copied: {path} {one_line(error.what, 200)}")
                 continue
             except OSError as error:
+                self._unread.add(path)
                 lines.append(f"{one} (batch {batch}) cannot be copied, and is tried again: {one_line(str(error), 120)}")
                 break
+            self._unread.discard(path)
             copied.append(one)
         if copied:
             more = "" if len(copied) == 1 else f" and {counted(len(copied) - 1, 'more range', 'more ranges')}"

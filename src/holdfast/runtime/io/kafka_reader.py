@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from threading import Lock
 from typing import Any, Protocol
 
@@ -18,7 +19,7 @@ from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.file_ranges import HowRead
 from holdfast.runtime.io.file_tracker import Notice
 from holdfast.runtime.io.kafka_client import Topic
-from holdfast.runtime.io.kafka_reading import wants_headers
+from holdfast.runtime.io.kafka_reading import records_to_copy, wants_headers
 from holdfast.runtime.io.kafka_records import Records, check_avro
 from holdfast.runtime.io.kafka_stream import OffsetsGone, OffsetStream
 from holdfast.runtime.io.needed_ranges import NeededRanges
@@ -71,7 +72,7 @@ class KafkaReader:
         """`sample` fetches a few records of a topic partition, between two offsets: how large they are."""
         self.source, self.reader, self._topic = source, reader, topic
         self._partitions, self._watch, self._sample, self._clock = partitions, watch, sample, clock
-        self._guard = Lock()
+        self._guard, self._looking = Lock(), Lock()
         self._sampled = -1e9
         self._tracker = self._new_tracker(OffsetPosition(), begun=False)
         self.listed = 0
@@ -112,7 +113,14 @@ class KafkaReader:
             self.listed = 0
 
     def look(self) -> list[Notice]:
-        """Ask the brokers; return what people should know."""
+        """Ask the brokers; return what people should know.
+
+        One at a time: what an earlier look was told must not come after what a later one was.
+        """
+        with self._looking:
+            return self._look()
+
+    def _look(self) -> list[Notice]:
         tracker = self._tracker
         try:
             seen = self._topic.look(begun=tracker.begun)
@@ -208,13 +216,11 @@ def kafka_reader(
     check_avro(reader.options)
     topic = Topic(reader, fresh_seconds)
 
-    def fetch(one: OffsetRange, how: HowRead) -> Records:
+    def fetch(reader: KafkaTopic, one: OffsetRange, how: HowRead) -> Records:
         headers = wants_headers(how)
         stream = OffsetStream(reader, one.topic, one.topic_partition, headers=headers, small=True)
         try:
             return stream.read(one.start, one.end)
-        except OffsetsGone:
-            raise LookupError(str(one)) from None
         finally:
             stream.close()
 
@@ -225,5 +231,7 @@ def kafka_reader(
         finally:
             stream.close()
 
-    watch = RetentionWatch(source, topic, NeededRanges(log, source, OffsetRange), log.copies, fetch)
+    watch = RetentionWatch(
+        source, topic, NeededRanges(log, source, OffsetRange), log.copies, partial(records_to_copy, reader, fetch=fetch)
+    )
     return KafkaReader(source, reader, partitions, topic, watch=watch, sample=sample)

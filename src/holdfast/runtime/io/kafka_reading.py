@@ -3,6 +3,7 @@
 The batch's record says which offsets. Where a reading before has left its checksum, the records must be the same: a
 compacted topic, or one that somebody changed, would give others. What the brokers no longer give as it was logged is
 read from the run's copy of it. Without one it is an error that names what is lost, before a row of it goes anywhere.
+Where the source goes on without what is lost, it is a dead letter, and the rest of the range is read, and copied.
 """
 
 from __future__ import annotations
@@ -50,46 +51,69 @@ def read_offsets(
             where=f"source {source.id}",
             remedy="read it as before: app.source(…, hf.kafka(…)); or begin in another directory",
         )
-    lost: Rejected | None = None
+
+    def copied() -> Records | None:
+        held = copy()
+        return None if held is None or (held.gone_to is not None and reader.fail_on_data_loss) else held
+
     try:
         records = fetch(reader, one, how)
     except OffsetsGone as gone:
-        held = copy()
+        held = copied()
         if held is not None:
             records = held
         elif reader.fail_on_data_loss or gone.end < one.end:
             raise _lost(_what_is_gone(one, gone), one) from None
         else:
-            lost = Rejected(one.start, "", f"the brokers do not have offsets {one.start} to {gone.earliest} any more")
-            rest = replace(one, start=min(gone.earliest, one.end))
-            records = _rest(reader, rest, how, fetch)
+            records = _rest(reader, one, how, gone, fetch)
             # Where the rest is what was first read, the same was passed over then.
             if expected is not None and records.check() != expected:
                 raise _lost(_what_is_gone(one, gone), one) from None
     except CheckFailed:
-        held = copy()
+        held = copied()
         if held is None:
             raise
         records = held
     else:
         # Compaction removes records also before they are first read; the copy was made as soon as they were logged.
         gaps = expected is None and len(records.offsets) < one.end - one.start
-        if gaps and (held := copy()) is not None and len(held.offsets) > len(records.offsets):
+        if gaps and (held := copied()) is not None and len(held.offsets) > len(records.offsets):
             records = held
     if expected is not None and records.check() != expected:
-        held = copy()
+        held = copied()
         if held is None or held.check() != expected:
             raise _lost("does not have the records any more that were first read", one)
         records = held
     found = record_rows(records, how, source.schema, one.topic_partition)
-    return found if lost is None else replace(found, rejected=(lost, *found.rejected))
+    if records.gone_to is None:
+        return found
+    lost = Rejected(one.start, "", f"the brokers do not have offsets {one.start} to {records.gone_to} any more")
+    return replace(found, rejected=(lost, *found.rejected))
 
 
-def _rest(reader: KafkaTopic, rest: OffsetRange, how: HowRead, fetch: Fetch) -> Records:
+def records_to_copy(reader: KafkaTopic, one: OffsetRange, how: HowRead, *, fetch: Fetch) -> Records:
+    """Return what the run keeps a copy of: a range, or what is left of it where the source goes on without the rest.
+
+    `LookupError`: it is gone, and without all of it nothing can be read.
+    """
     try:
-        return fetch(reader, rest, how)
+        return fetch(reader, one, how)
     except OffsetsGone as gone:
-        raise _lost(_what_is_gone(rest, gone), rest) from None
+        if reader.fail_on_data_loss or gone.end < one.end:
+            raise LookupError(str(one)) from None
+        return _rest(reader, one, how, gone, fetch)
+
+
+def _rest(reader: KafkaTopic, one: OffsetRange, how: HowRead, gone: OffsetsGone, fetch: Fetch) -> Records:
+    """Return what is left of a range whose beginning is gone; the beginning may move on meanwhile."""
+    while True:
+        rest = replace(one, start=min(gone.earliest, one.end))
+        try:
+            return replace(fetch(reader, rest, how), gone_to=gone.earliest)
+        except OffsetsGone as more:
+            if more.end < one.end or more.earliest <= rest.start:
+                raise _lost(_what_is_gone(rest, more), rest) from None
+            gone = more
 
 
 def _what_is_gone(one: OffsetRange, gone: OffsetsGone) -> str:

@@ -29,6 +29,7 @@ FEW = 32
 _FRAME = 5
 """Bytes that a schema registry's clients put before an Avro value."""
 NO_TIME = -1
+_GONE_TO = b"gone-to"
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -44,6 +45,8 @@ class Records:
     values: list[bytes | None]
     headers: list[str | None]
     """As JSON; None: it has none, or nobody asked for them."""
+    gone_to: int | None = None
+    """Where a range that they are of begins now: what is before went by the topic's retention. None: nothing did."""
 
     @property
     def bytes(self) -> int:
@@ -72,6 +75,8 @@ class Records:
                 "headers": pa.array(self.headers, pa.large_string()),
             }
         )
+        if self.gone_to is not None:
+            table = table.replace_schema_metadata({_GONE_TO: str(self.gone_to)})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
@@ -81,8 +86,10 @@ class Records:
 def decode_records(data: pa.Buffer) -> Records:
     """Read a copy of records."""
     table = pa.ipc.open_stream(data).read_all().combine_chunks()
-    numbers = [table[name].to_numpy().astype(np.int64) for name in ("offset", "time")]
-    return Records(*numbers, *(table[name].to_pylist() for name in ("key", "value", "headers")))
+    offsets, times = (table[name].to_numpy().astype(np.int64) for name in ("offset", "time"))
+    gone_to = (table.schema.metadata or {}).get(_GONE_TO)
+    keys, values, headers = (table[name].to_pylist() for name in ("key", "value", "headers"))
+    return Records(offsets, times, keys, values, headers, None if gone_to is None else int(gone_to))
 
 
 def header_text(headers: Sequence[tuple[str, bytes | None]] | None) -> str | None:

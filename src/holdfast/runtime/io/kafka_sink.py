@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import json
 import math
-from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
+from itertools import chain
 from threading import Thread
 from typing import Any
 
@@ -40,11 +41,24 @@ from holdfast.runtime.io.sinks import FINAL, Output, OutputKey, Sink
 from holdfast.runtime.state.store import StaleEpoch
 
 VALUES = ("json", "raw")
-FORMAT = 1
+FORMAT = 2
 TRANSACTION_SECONDS = 60
 """After so long the brokers abort a transaction whose producer says nothing: readers wait no longer."""
 MOST_METADATA = 4096
 """Bytes that brokers take as metadata of an offset, unless they are set otherwise."""
+_GENERATION, _BATCH, _REVISION = 2, 5, 1
+"""Bytes that each of them has in it, whatever its value: metadata must not grow as batches do."""
+_NO_BATCH = (1 << 8 * _BATCH) - 1
+_ENVELOPE = 96
+"""Bytes that metadata has beside what it says of queries, at most."""
+
+
+def most_partitions(*, tentative: bool) -> int:
+    """Return how many partitions an output may have, so that how far they are is never more than brokers take."""
+    each = _GENERATION + _BATCH + _REVISION + (_BATCH if tentative else 0)
+    return (MOST_METADATA - _ENVELOPE) // 4 * 3 // each  # base64: four bytes say three
+
+
 RETRY_MILLISECONDS = 10
 """Between two attempts of a producer. Brokers refuse to begin a transaction while they still write the markers of the
 one before (CONCURRENT_TRANSACTIONS), for some milliseconds: with librdkafka's 100 each transaction waits that long."""
@@ -86,15 +100,34 @@ class Committed:
         return Committed(claim, found, tentative)
 
     def encode(self) -> str:
-        """Return it as the metadata of an offset."""
+        """Return it as the metadata of an offset: its size follows from the highest index of a query alone."""
+        none = (0, _NO_BATCH, 0)
+        held = [self.queries.get(at, none) for at in range(max(self.queries, default=-1) + 1)]
         fields: dict[str, Any] = {
             "format": FORMAT,
             "claim": self.claim,
-            "queries": [[at, *held] for at, held in sorted(self.queries.items())],
+            "queries": _packed(zip((_GENERATION, _BATCH, _REVISION) * len(held), chain(*held), strict=True)),
         }
         if self.tentative:
-            fields["tentative"] = sorted(self.tentative.items())
+            batches = [self.tentative.get(at, _NO_BATCH) for at in range(max(self.tentative) + 1)]
+            fields["tentative"] = _packed((_BATCH, batch) for batch in batches)
         return json.dumps(fields, separators=(",", ":"))
+
+
+def _packed(numbers: Iterable[tuple[int, int]]) -> str:
+    """Return numbers, each with the bytes that it has, as a text."""
+    return b64encode(b"".join(number.to_bytes(size) for size, number in numbers)).decode()
+
+
+def _unpacked(text: str, sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Return numbers that were packed, so many at a time as there are sizes."""
+    data, at = b64decode(text), 0
+    while at < len(data):
+        found = []
+        for size in sizes:
+            found.append(int.from_bytes(data[at : at + size]))
+            at += size
+        yield tuple(found)
 
 
 def read_committed(text: str | None) -> Committed:
@@ -102,14 +135,22 @@ def read_committed(text: str | None) -> Committed:
     if not text:
         return Committed()
     fields = json.loads(text)
+    if fields["format"] == 1:  # its size grew with the numbers of batches
+        queries = {at: tuple(held) for at, *held in fields["queries"]}
+        return Committed(fields["claim"], queries, dict(fields.get("tentative", ())))
     if fields["format"] != FORMAT:
         raise CheckFailed(
             f"the topic's metadata has format {fields['format']}",
             where="kafka_topic",
             remedy="run the release of Holdfast that wrote it",
         )
-    queries = {at: tuple(held) for at, *held in fields["queries"]}
-    return Committed(fields["claim"], queries, dict(fields.get("tentative", ())))
+    held = enumerate(_unpacked(fields["queries"], (_GENERATION, _BATCH, _REVISION)))
+    batches = enumerate(_unpacked(fields.get("tentative", ""), (_BATCH,)))
+    return Committed(
+        fields["claim"],
+        {at: (generation, batch, revision) for at, (generation, batch, revision) in held if batch != _NO_BATCH},
+        {at: batch for at, (batch,) in batches if batch != _NO_BATCH},
+    )
 
 
 def version_headers(output: Output) -> list[tuple[str, bytes]]:
@@ -143,7 +184,7 @@ class KafkaSink(Sink):
 
         `tentative`: whether the topic takes tentative rows too; then headers of its records say which they are.
         """
-        self.corrects = tentative
+        self.corrects, self.most_partitions = tentative, most_partitions(tentative=tentative)
         self._servers, self._topic, self._value, self._key = servers, topic, value, key
         self._timeout, self._settings = timeout, settings
         self._writers: dict[OperatorId, _Writer] = {}

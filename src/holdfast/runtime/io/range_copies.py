@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from threading import Lock
 from typing import Protocol
 
@@ -30,7 +31,7 @@ AGED_SHARE = 0.01
 """Of the retention time: so old may be what is known of the age of records. The brokers are asked by the thread that
 looks for new records, and each question holds it up."""
 MOST_AT_ONCE = 8
-"""Ranges that one look copies."""
+"""Ranges that one look copies; where more are due, the next look goes on with them."""
 RETENTION_SECONDS = 60.0
 """How often the topic's settings are asked for."""
 
@@ -122,7 +123,7 @@ class RetentionWatch:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`needed`: the ranges that recoveries may need. `read` fetches a range; it raises where it is gone."""
+        """`needed`: the ranges that recoveries may need. `read` fetches a range; `LookupError` where it is gone."""
         self._source, self._topic, self._needed, self._copies, self._read = source, topic, needed, copies, read
         self._clock, self._wall = clock, wall
         self._looked = self._asked = -1e9
@@ -133,22 +134,30 @@ class RetentionWatch:
         self._began: dict[int, int] = {}
         """Where topic partitions began at the look before."""
         self._lost: set[tuple[BatchId, int, int]] = set()
+        self._failing: set[int] = set()
+        """Topic partitions that could not be read last: their ranges come after all others."""
 
     def look(self, seen: TopicSeen) -> list[str]:
-        """Copy ranges that may go soon; return lines about it. Not more often than every few seconds."""
+        """Copy ranges that may go soon; return lines about it. Every few seconds, and while more of them are due."""
         now = self._clock()
         if now - self._looked < LOOK_SECONDS:
             return []
         self._looked = now
-        there = [
-            one for one in self._needed() if one[:3] not in self._lost and not self._copies.has(self._source, *one[:3])
-        ]
+        there = [one for one in self._needed() if not self._is_over(one)]
         lines: list[str] = []
         if there:
             aged = self._aged(seen)
-            lines = self._copy([one for one in there if self._goes(one[3], seen, aged=aged)][:MOST_AT_ONCE])
+            due = [one for one in there if self._goes(one[3], seen, aged=aged)]
+            due.sort(key=lambda one: one[3].topic_partition in self._failing)
+            lines = self._copy(due[:MOST_AT_ONCE])
+            if len(due) > MOST_AT_ONCE and all(map(self._is_over, due[:MOST_AT_ONCE])):
+                self._looked = -1e9  # brokers that do not answer are asked again in a few seconds
         self._began = {number: one.earliest for number, one in seen.partitions.items()}
         return lines
+
+    def _is_over(self, one: Needed) -> bool:
+        """Whether there is a copy of a range, or none can be had."""
+        return one[:3] in self._lost or self._copies.has(self._source, *one[:3])
 
     def _aged(self, seen: TopicSeen) -> dict[int, int | None]:
         """Return the first offset of each topic partition that is not about to go by its age."""
@@ -179,13 +188,18 @@ class RetentionWatch:
             try:
                 records = self._read(one, how)
             except HoldfastError as error:
+                self._failing.add(one.topic_partition)
                 lines.append(f"{one} (batch {batch}) cannot be copied, and is tried again: {error}")
                 break
             except LookupError:
                 self._lost.add((batch, partition, number))
                 lines.append(f"{one} (batch {batch}) went before a copy was made: a recovery that reads it again fails")
                 continue
+            self._failing.discard(one.topic_partition)
             self._copies.add(self._source, batch, partition, number, records.encode())
+            if records.gone_to is not None:
+                lost = replace(one, end=min(records.gone_to, one.end))
+                lines.append(f"{lost} (batch {batch}) went before a copy was made: a recovery passes over them")
             copied.append((batch, partition, number, one, how))
         if copied:
             first = copied[0][3]

@@ -97,6 +97,9 @@ class Sink(Protocol):
         """Take a batch's rows; say whether they are new (False: this output was here already)."""
         ...
 
+    most_partitions: int | None = None
+    """Partitions that an output of it may have; None: any number."""
+
     def begin(self, run: str, epoch: Epoch) -> None:
         """Belong to a run, under a claim; refuse another run's, and a claim that is over.
 
@@ -166,7 +169,7 @@ class Sink(Protocol):
 
 
 _MAY_LACK = (
-    *("begin", "corrects", "publish_tentative", "retract"),
+    *("most_partitions", "begin", "corrects", "publish_tentative", "retract"),
     *("grouped", "publish_all", "on_nodes", "stager", "adopt", "sweep_staged", "end_staging"),
 )
 
