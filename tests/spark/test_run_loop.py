@@ -168,6 +168,15 @@ def test_windows_stay_open_where_all_queries_are_parked_before_the_input_has_end
     assert fake.calls == ["advance", "feed.stop", "run", "released"]
 
 
+def test_queries_that_were_resumed_while_no_driver_ran_go_on() -> None:
+    """A run whose input has an end ends where all its queries are parked: not before it has looked for requests."""
+    fake = Parked(1, at_once=True)
+    loop = loop_of(fake)
+    assert loop.wait(10)
+    assert loop.problem is None
+    assert fake.processed == 0
+
+
 def test_a_requested_stop_drains_and_takes_a_checkpoint() -> None:
     fake, lines = Fake(float("inf")), list[str]()
     loop = loop_of(fake, lines)

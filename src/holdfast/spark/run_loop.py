@@ -177,8 +177,10 @@ class RunLoop:
     def _read(self) -> bool:
         """Log batches and process them until the input has ended or a stop is requested; say whether it has ended.
 
-        With every query parked, a run whose input has an end does not wait for somebody to resume one.
+        With every query parked, a run whose input has an end does not wait for somebody to resume one. Who has done so
+        while no driver ran is heard first.
         """
+        self._running.take_requests()
 
         def stopped() -> bool:
             return self._stop.is_set() or (self._feed.ends and self._running.all_parked)
