@@ -7,6 +7,7 @@ from holdfast.recovery.cluster_state import ParkedQuery
 from holdfast.recovery.effects import Fence, Forget, GlobalCheckpoint, Parked, RecoveryEnded, Resumed, RollBack
 from holdfast.recovery.events import PartitionsReported, QueriesParked, QueriesResumed
 from holdfast.recovery.strategy import RecoverySettings
+from holdfast.topology import Topology
 from recovery.machine_driving import Driven, chain, part, star
 
 WHY = ParkedQuery(part("b"), BatchId(4), "ValueError: thirteen", 100.0, 4)
@@ -146,3 +147,44 @@ def test_partitions_continue_with_the_last_paused_query_that_is_resumed() -> Non
     assert [driven.state(one) for one in "sab"] == ["catching-up"] * 3
     driven.cycle(5, kept_bytes=1000)
     assert "paused" not in [driven.state(one) for one in "sab"]
+
+
+def test_a_query_that_is_whole_again_goes_on_whatever_stays_parked() -> None:
+    """Query `c` was held back because it gave nothing: what is kept for it gets less only if it goes on."""
+    driven = Driven(
+        star([1, 2, 9]), RecoverySettings(buffer_bytes=100.0), nodes={f"n{number}": 1.25 for number in range(4)}
+    )
+    driven.cycle(3)
+    driven.checkpoint(3)
+    park(driven, "b")
+    driven.lose(str(driven.node("c")))
+    driven.cycle(4)
+    driven.cycle(5, kept_bytes=150)
+    assert driven.machine.state.paused == {part("b"), part("c")}, "they give nothing"
+    driven.arrive({"n9": 1.25})
+    driven.cycle(6, kept_bytes=80)
+    assert driven.machine.state.paused == {part("b")}
+    driven.cycle(7, kept_bytes=150)
+    states = [driven.state(one) for one in "sabc"]
+    assert states == ["running", "paused", "parked", "running"], "a is worth the least"
+
+
+def test_partitions_of_a_query_that_is_whole_again_are_released() -> None:
+    """`x` was not lost: it paused while `c`, which it feeds, had no node."""
+    driven = Driven(
+        Topology("two", [*chain("sxc").operators, *star([1]).operators[1:]]),
+        RecoverySettings(buffer_bytes=100.0),
+        nodes={f"n{number}": 1.25 for number in range(4)},
+    )
+    driven.cycle(3)
+    driven.checkpoint(3)
+    park(driven, "a")
+    driven.lose(str(driven.node("c")))
+    driven.cycle(4)
+    driven.cycle(5, kept_bytes=150)
+    assert driven.state("x") == "paused"
+    driven.arrive({"n9": 1.25})
+    driven.cycle(6, kept_bytes=80)
+    assert [driven.state(one) for one in "sxc"] == ["catching-up", "catching-up", "running"]
+    driven.cycle(6, kept_bytes=80)
+    assert [driven.state(one) for one in "sxc"] == ["running"] * 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from holdfast.errors import CheckFailed
@@ -23,9 +25,10 @@ WHY = ParkedQuery(part("b"), BatchId(4), "ValueError: thirteen", 100.0, 4)
 S, A, B = part("s"), part("a"), part("b")
 
 
-def waiting(unsure: str = "", bound: float = 100.0) -> Driven:
+def waiting(unsure: str = "", bound: float = 100.0, buffers: float = math.inf) -> Driven:
     """Source `s`, queries `a`, `b`, `c`; a durable checkpoint of everything at batch 3; then `b` is parked."""
-    driven = Driven(star([3, 1, 2]), RecoverySettings(waiting_bytes=bound), unsure=unsure, nodes={"m": 9.0, "n": 9.0})
+    settings = RecoverySettings(waiting_bytes=bound, buffer_bytes=buffers)
+    driven = Driven(star([3, 1, 2]), settings, unsure=unsure, nodes={"m": 9.0, "n": 9.0})
     driven.cycle(1)
     driven.checkpoint(1, durable=True)
     driven.cycle(3)
@@ -69,6 +72,18 @@ def test_it_is_dropped_above_the_bound_once_a_senders_checkpoint_has_passed() ->
     go_on(driven, 8, 1000)
     assert not driven.of(KeptNoMore), "once"
     assert regeneration_problems(driven.machine.state) == []
+
+
+def test_it_is_dropped_before_live_queries_pause_also_where_their_bound_is_the_lower_one() -> None:
+    """Paused queries send nothing more: the higher bound would never be reached, and all would wait for people."""
+    driven = waiting(bound=1000.0, buffers=100.0)
+    go_on(driven, 5, 50)
+    driven.checkpoint(5, without="b")
+    go_on(driven, 6, 101)
+    assert driven.of(KeptNoMore) == [KeptNoMore((B,), 101)]
+    assert not driven.machine.state.paused
+    go_on(driven, 7, 40)
+    assert [driven.state(one) for one in "sabc"] == ["running", "running", "parked", "running"]
 
 
 def test_what_comes_from_an_operator_that_is_not_deterministic_is_never_dropped() -> None:

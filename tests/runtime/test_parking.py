@@ -12,7 +12,8 @@ import holdfast as hf
 from holdfast import Application
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, PartitionId
-from holdfast.recovery.cluster_state import ClusterState
+from holdfast.recovery.cluster_state import ClusterState, ParkedQuery
+from holdfast.recovery.events import QueriesResumed
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.runtime.coordinator.parking import ErrorSettings, Parking, Step
 from holdfast.runtime.coordinator.requests import ResumeRequests
@@ -217,3 +218,31 @@ def test_requests_have_numbers_that_go_on() -> None:
     assert requests.after(-1) == [(1, "b[0]")]
     assert requests.add("c[0]") == 2
     assert requests.after(1) == [(2, "c[0]")]
+
+
+class AwayAtFirst(ResumeRequests):
+    """Requests in a storage that is away when they are read for the first time."""
+
+    away = True
+
+    def after(self, number: int) -> list[tuple[int, str]]:
+        if self.away:
+            self.away = False
+            raise OSError("away")
+        return super().after(number)
+
+
+def test_what_was_asked_for_in_the_process_outlasts_a_storage_that_is_away() -> None:
+    """Requests in the storage are read again; what `run.resume` has asked for is in memory alone."""
+    after = PartitionId.parse("after[0]")
+    why = ParkedQuery(PartitionId.parse("bad[0]"), BatchId(4), "x", 0.0, 1)
+    state = ClusterState(PartitionGraph(Program(two_queries(Trouble())).topology), parked={after: why})
+    clock, requests = {"now": 0.0}, AwayAtFirst(MemoryStorage())
+    parking = Parking(state, NOW, clock=lambda: clock["now"], now=lambda: 0.0, requests=requests)
+    number = requests.add("after")
+    parking.ask("after")
+    with pytest.raises(OSError, match="away"):
+        parking.resumed()
+    assert parking.resumed() == [QueriesResumed((after,))]
+    clock["now"] = 10.0
+    assert parking.resumed() == [QueriesResumed((after,), number)], "and what was asked for by a command"

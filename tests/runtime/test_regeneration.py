@@ -20,7 +20,8 @@ from holdfast.runtime.messages import DesiredState, RegeneratorAssignment
 from holdfast.runtime.state.store import MemoryStore
 from holdfast.runtime.worker.host import PartitionHost
 from holdfast.runtime.worker.regenerating import Regenerating, Regeneration
-from holdfast.runtime.worker.step_guard import NoGuard
+from holdfast.runtime.worker.step_guard import NoGuard, SharedGuard
+from holdfast.runtime.worker.worker import NodeWorker
 from runtime.resident_loop import ResidentLoop
 from runtime.test_parking import NOW, Trouble, found, numbers, two_queries
 
@@ -111,6 +112,24 @@ def test_a_parked_query_comes_back_exact_after_what_was_kept_for_it_is_dropped(
     assert "regenerated" in watched.kinds()
     assert set(state.checkpoints.line.values()) == {43}
     assert found(running, "after") == [*wanted, *range(140, 144)]
+
+
+def test_a_step_that_once_ended_its_process_is_regenerated_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source came through batch 8 in its second attempt. Attempts of regenerators have numbers of their own."""
+    guard, trouble = SharedGuard(), Trouble()
+    monkeypatch.setattr(in_process, "NodeWorker", partial(NodeWorker, guard=guard))
+    watched = Watched(tmp_path, trouble, nodes=1)
+    for number in range(30):
+        watched.running.feed(numbers(13 if number == 5 else 100 + number))
+    assert BAD in watched.running._coordinator.state.dropped
+    assert guard.begin(SOURCE, BatchId(8), 0) is None
+    guard.died(-9)
+    trouble.on = False
+    watched.running.resume("after")
+    assert not watched.running.parked
+    assert found(watched.running, "after") == [100 + n if n != 5 else 13 for n in range(30)]
 
 
 def test_a_driver_that_starts_again_regenerates_what_the_one_before_had_dropped(tmp_path: Path) -> None:

@@ -19,8 +19,13 @@ from holdfast.runtime.worker.lease import DriverLease
 from holdfast.runtime.worker.resident import Standing
 from holdfast.runtime.worker.spill import InboxSpill
 from holdfast.runtime.worker.step_guard import NoGuard
+from holdfast.runtime.worker.subscriptions import Subscriptions
 from holdfast.spark import resident_node
 from holdfast.spark.resident_node import NodeIdentity, ResidentNode
+from holdfast.store.wire.address import Address
+from holdfast.store.wire.handshake import ClusterKey
+from holdfast.store.wire.link import Link, OnEnd, OnMessage
+from holdfast.store.wire.messages import Header as MessageHeader
 
 
 def test_a_process_whose_files_were_taken_over_ends_in_order(
@@ -94,3 +99,31 @@ def test_blocks_that_come_to_full_inboxes_are_taken_from_disk(tmp_path: Path) ->
     node._take_events(0.0)
     link.close.assert_called_once_with()
     assert node._handed == 2 * len(body), "what was of no use does not count for ever"
+
+
+def test_a_connection_that_ends_before_it_is_known_is_dialled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of the sender dies just after it has answered: no other event will tell of that end."""
+    node, sender, dialled = object.__new__(ResidentNode), NodeId("n2"), []
+    node._name, node._key, node._tls, node._events = NodeId("n1"), Mock(), None, queue.SimpleQueue()
+    node._senders, node._addresses, node._dial_at = {}, {sender: "127.0.0.1:2"}, {sender: math.inf}
+    node._worker = Mock(subscriptions=Subscriptions())
+    node._worker.sender_nodes.return_value = {sender}
+
+    def dial(
+        address: Address, key: ClusterKey, me: MessageHeader, message: OnMessage, end: OnEnd, *, tls: None
+    ) -> Link:
+        dialled.append(link := Mock(spec=Link, ended=not dialled))
+        if link.ended:
+            end(link, "closed by the other side")
+        return link
+
+    monkeypatch.setattr(resident_node, "dial", dial)
+    node._dial_sender(sender, "127.0.0.1:2")
+    node._take_events(0.0)
+    assert sender not in node._senders
+    assert not node._worker.subscriptions.is_connected(sender), "nothing that is requested there would arrive"
+    assert node._dial_at[sender] < math.inf, "it is due again before long"
+    node._dial_sender(sender, "127.0.0.1:2")
+    node._take_events(0.0)
+    assert node._senders[sender][0] is dialled[1]
+    assert node._worker.subscriptions.is_connected(sender)

@@ -80,6 +80,9 @@ class Fake:
     can_go_on = False
     standing = 0
 
+    def take_requests(self) -> None:
+        """Nobody has asked for anything."""
+
     def advance(self) -> bool:
         self._call("advance")
         worked, self.processed = self.processed < self.logged, self.logged
@@ -133,6 +136,45 @@ def test_an_input_that_ends_is_finished_with_a_checkpoint() -> None:
     assert loop.problem is None
     assert fake.calls == ["advance", "feed.stop", "close windows", "run", "checkpoint", "released"]
     assert [one["batchId"] for one in loop.reports][-1] == 2
+
+
+class Parked(Fake):
+    """A run whose queries are all parked, from the beginning or after its first batch, until it takes a request."""
+
+    def __init__(self, batches: int, *, at_once: bool) -> None:
+        super().__init__(batches)
+        self.all_parked = at_once
+
+    def take_requests(self) -> None:
+        self.all_parked = False
+
+    def advance(self) -> bool:
+        self.all_parked = self.logged == 0 and self.left > 0
+        return super().advance()
+
+    def run(self, *, gives_up: Callable[[], bool]) -> None:
+        super().run(gives_up=gives_up)
+        if self.all_parked:
+            raise BadInput("parked")
+
+
+def test_windows_stay_open_where_all_queries_are_parked_before_the_input_has_ended() -> None:
+    """What is in no batch yet is read by the next start: nothing can follow a batch that closes the sources."""
+    fake = Parked(3, at_once=False)
+    loop = loop_of(fake, close=True)
+    assert loop.wait(10)
+    assert str(loop.problem) == "parked"
+    assert fake.left == 2, "not all of the input is read"
+    assert fake.calls == ["advance", "feed.stop", "run", "released"]
+
+
+def test_queries_that_were_resumed_while_no_driver_ran_go_on() -> None:
+    """A run whose input has an end ends where all its queries are parked: not before it has looked for requests."""
+    fake = Parked(1, at_once=True)
+    loop = loop_of(fake)
+    assert loop.wait(10)
+    assert loop.problem is None
+    assert fake.processed == 0
 
 
 def test_a_requested_stop_drains_and_takes_a_checkpoint() -> None:

@@ -8,6 +8,7 @@ the least valuable queries are *paused*.
 from __future__ import annotations
 
 from holdfast.errors import CheckFailed
+from holdfast.ids import PartitionId
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.copying import CopyLifecycle
 from holdfast.recovery.effects import KeptNoMore, Parked, Regenerated, Resumed
@@ -23,6 +24,8 @@ class HoldingBack:
 
     def __init__(self, state: ClusterState, changes: StateChanges, copies: CopyLifecycle) -> None:
         self._state, self._changes, self._copies = state, changes, copies
+        self._gave_nothing: set[PartitionId] = set()
+        """Queries that were paused because they were not whole; when they are, they continue."""
 
     def park(self, event: QueriesParked) -> None:
         """Park queries, and hold back what serves them only."""
@@ -71,6 +74,7 @@ class HoldingBack:
     def _bound_buffers(self, kept_bytes: int) -> None:
         """At the bound, hold back first what serves no live query, then the least valuable live queries."""
         waiting = self._state.parked or self._state.in_state([PartitionState.LOST, PartitionState.RESTORING])
+        self._release_whole()
         if self._state.paused and (kept_bytes < self._state.settings.buffer_bytes / 2 or not waiting):
             self.unpause()
         if kept_bytes <= self._state.settings.buffer_bytes or not waiting:
@@ -80,13 +84,25 @@ class HoldingBack:
                 self._copies.drop(p, "outboxes have reached their bound")
             return  # copies give way first; what is kept then, the next report says
         dead = {query for query in self._state.graph.outputs if not self._state.available(query)}
+        self._gave_nothing |= dead - self._state.paused
         self._state.paused |= self._state.paused_next(dead)
         for p in self._state.in_state(AT_WORK_STATES):
             if set(self._state.graph.queries_of(p)) <= self._state.paused:
                 self._changes.turn(p, Cause.BUFFERS_FULL)
 
+    def _release_whole(self) -> None:
+        """Let queries continue that gave nothing when they were paused, and are whole again.
+
+        What is kept for them gets less only if they do; others that wait, for people perhaps, are no reason not to.
+        """
+        if back := {query for query in self._gave_nothing if self._state.available(query)}:
+            self._gave_nothing -= back
+            self._state.paused -= back
+            self._release_paused()
+
     def unpause(self) -> None:
         """Pause no query any more."""
+        self._gave_nothing.clear()
         self._state.paused.clear()
         self._release_paused()
 

@@ -50,7 +50,9 @@ def to_drop(state: ClusterState, kept_bytes: int) -> list[PartitionId]:
     are left out: it goes on from where its clean line stands, by what is kept for that.
     """
     settings = state.settings
-    if kept_bytes <= settings.waiting_bytes or settings.strategy is RecoveryStrategy.SOURCE_REPLAY:
+    # At the bound of all outboxes too: else live queries pause there, and nothing ever comes up to the other one.
+    bound = min(settings.waiting_bytes, settings.buffer_bytes)
+    if kept_bytes <= bound or settings.strategy is RecoveryStrategy.SOURCE_REPLAY:
         return []
     away, line = waiting(state), state.checkpoints.line
     return [

@@ -333,6 +333,9 @@ class ResidentNode:
 
         def made() -> None:
             self._dial_at.pop(node, None)
+            if link.ended:  # before it was known here: the event of its end has come, and comes no more
+                not_made()
+                return
             if self._addresses.get(node) != address:
                 link.close()  # another process has its place since it was dialled; this one may live on beside it
                 return

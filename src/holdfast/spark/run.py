@@ -223,6 +223,7 @@ class SparkRun:
                 inner.coordinator.resume_all()
                 if anew:
                     inner.batch_log.append({})
+                inner.take_requests()  # with all queries parked, nothing is to be done that would look for any
                 inner.run()
                 inner.checkpoint()
             finally:
@@ -430,6 +431,10 @@ class SparkRun:
         names = {name: operator for operator, name in self.program.output_names.items()}
         self.coordinator.parking.ask(names.get(query, query))
         self.wake()
+
+    def take_requests(self) -> None:
+        """Let parked queries go on that people have asked for, also while no driver ran."""
+        self.coordinator.asked.resume()
 
     def cycle(self, timeout: float = 0.0) -> bool:
         """Read reports, and hand out the desired state if it would bring anything; say whether there was work."""

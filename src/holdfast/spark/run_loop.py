@@ -147,7 +147,7 @@ class RunLoop:
     def _run(self) -> None:
         try:
             self.phase = "Processing"
-            self._read()
+            ended = self._read()
         finally:
             with suppress(Exception):  # what failed first says more; Ctrl-C may have ended Spark's JVM as well
                 self._feed.stop()
@@ -158,7 +158,8 @@ class RunLoop:
             return
         self.phase = "Finishing"
         try:
-            finish(self._running, close=self._close, gives_up=self._stop.is_set)
+            # Where it has not ended, all queries are parked: rows that no batch has yet could not follow the last one.
+            finish(self._running, close=self._close and ended, gives_up=self._stop.is_set)
         finally:
             self._report()
         if not self._stop.is_set():
@@ -173,16 +174,18 @@ class RunLoop:
         if not self._abandon.is_set():
             self._end_on_request()  # it was requested while partitions waited for nodes
 
-    def _read(self) -> None:
-        """Log batches and process them until the input has ended or a stop is requested.
+    def _read(self) -> bool:
+        """Log batches and process them until the input has ended or a stop is requested; say whether it has ended.
 
-        With every query parked, a run whose input has an end does not wait for somebody to resume one.
+        With every query parked, a run whose input has an end does not wait for somebody to resume one. Who has done so
+        while no driver ran is heard first.
         """
+        self._running.take_requests()
 
         def stopped() -> bool:
             return self._stop.is_set() or (self._feed.ends and self._running.all_parked)
 
-        feed_until_end(self._feed, self._running.advance, stopped=stopped, turned=self._turned)
+        return feed_until_end(self._feed, self._running.advance, stopped=stopped, turned=self._turned)
 
     def _turned(self, worked: bool) -> None:
         self.worked = worked

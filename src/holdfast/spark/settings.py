@@ -402,9 +402,9 @@ class Settings:
         "recovery.waitingMb",
         _whole(1),
         1024,
-        "MB that the outboxes of all nodes together may hold while queries wait for nodes or are parked. Beyond it, "
-        "senders drop the blocks kept for those queries; they are regenerated from the batch log when the queries "
-        "return. Lower it to save disk; returns then take longer.",
+        "MB that the outboxes of all nodes together may hold while queries wait for nodes or are parked. Beyond it, or "
+        "beyond a lower recovery.bufferMb, senders drop the blocks kept for those queries; they are regenerated from "
+        "the batch log when the queries return. Lower it to save disk; returns then take longer.",
     )
     recovery_buffer_mb: int | None = _setting(
         "recovery.bufferMb",

@@ -54,8 +54,8 @@ def log_batches(
 
 def feed_until_end(
     feed: Feeding, advance: Callable[[], bool], *, stopped: Callable[[], bool], turned: Callable[[bool], object]
-) -> None:
-    """Log batches and process them until the input has ended, or a stop is requested.
+) -> bool:
+    """Log batches and process them until the input has ended, or a stop is requested; say whether the input has ended.
 
     `turned` is called after every turn, with whether `advance` had anything to do.
     """
@@ -66,4 +66,5 @@ def feed_until_end(
         turned(worked)
         # Where too much waits for lost partitions, no batch is made: what has come must still go into one.
         if not reading and not made and not worked and not feed.pending:
-            return
+            return True
+    return False

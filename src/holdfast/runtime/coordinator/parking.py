@@ -235,7 +235,7 @@ class Parking:
 
     def ask(self, name: str) -> tuple[PartitionId, ...]:
         """Ask for a parked query, or all of an output, to go on; from any thread. Takes effect with the next step."""
-        found = parked_named(self._state.parked, name)
+        found = parked_named(tuple(self._state.parked), name)
         self._asked.append(found)
         return found
 
@@ -247,14 +247,17 @@ class Parking:
 
     def resumed(self) -> list[QueriesResumed]:
         """Return what people have asked for since the last call; storage that is away is asked again later."""
-        found: list[QueriesResumed] = []
-        while self._asked:
-            found.append(QueriesResumed(self._asked.popleft()))
+        written: list[QueriesResumed] = []
         if self._requests is not None and self._state.parked and self._is_time():
-            found += [
+            written = [
                 QueriesResumed(queries_named(self._state.parked, name), number)
                 for number, name in self._requests.after(self._state.requests)
             ]
+        # What was asked for in this process is known to nobody else: it is taken once nothing more can fail.
+        found: list[QueriesResumed] = []
+        while self._asked:
+            found.append(QueriesResumed(self._asked.popleft()))
+        found += written
         for event in found:
             self._begin_anew(event.queries)
         return found

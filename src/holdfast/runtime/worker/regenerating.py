@@ -33,7 +33,7 @@ from holdfast.runtime.state.snapshot_store import SnapshotStore
 from holdfast.runtime.state.snapshots import Snapshot, decode_snapshot
 from holdfast.runtime.state.store import MemoryStore, VersionStore
 from holdfast.runtime.worker.host import PartitionHost, is_disk_full
-from holdfast.runtime.worker.step_guard import StepGuard
+from holdfast.runtime.worker.step_guard import ApartGuard, StepGuard
 
 YIELDS = 4
 """Where other partitions of the process always have work, regenerators get every so many-th round."""
@@ -82,7 +82,8 @@ class Regenerating:
     ) -> None:
         """`clean` is the host of the partitions that return; `room` makes an empty store for the regenerators."""
         self._program, self._clean, self._snapshot_store, self._log = program, clean, snapshot_store, batch_log
-        self._guard, self._clock, self._room = guard, clock, room
+        # A step that ended a process before its partition came through it is no reason not to make it again.
+        self._guard, self._clock, self._room = ApartGuard(guard, "regenerated"), clock, room
         self._remove: Callable[[], None] = lambda: None
         self._host: PartitionHost | None = None
         self._built: frozenset[PartitionId] = frozenset()

@@ -70,6 +70,26 @@ class NoGuard:
         """See StepGuard."""
 
 
+class ApartGuard:
+    """For steps that are made beside those of the partitions themselves: a death in one counts for its kind alone."""
+
+    def __init__(self, guard: StepGuard, kind: str) -> None:
+        """`kind` names such steps; `guard` notes them."""
+        self._guard, self._kind = guard, kind
+
+    def begin(self, partition: PartitionId, batch: BatchId, attempt: int, piece: str = "") -> Death | None:
+        """See StepGuard."""
+        return self._guard.begin(partition, batch, attempt, f"{self._kind} {piece}")
+
+    def end(self) -> None:
+        """See StepGuard."""
+        self._guard.end()
+
+    def turn(self) -> None:
+        """See StepGuard."""
+        self._guard.turn()
+
+
 class SharedGuard:
     """Notes steps in memory that a supervisor shares with the processes it forks."""
 
