@@ -223,7 +223,6 @@ class SparkRun:
                 inner.coordinator.resume_all()
                 if anew:
                     inner.batch_log.append({})
-                inner.take_requests()  # with all queries parked, nothing is to be done that would look for any
                 inner.run()
                 inner.checkpoint()
             finally:
