@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from holdfast.recovery.events import QueriesResumed
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.runtime.coordinator.parking import ErrorSettings, Parking, Step
 from holdfast.runtime.coordinator.requests import ResumeRequests
-from holdfast.runtime.in_process import InProcess
+from holdfast.runtime.in_process import InProcess, LoopBackend
 from holdfast.runtime.io.sinks import FunctionSink, OutputKey
 from holdfast.runtime.messages import Failed
 from holdfast.runtime.program import Program
@@ -246,3 +247,19 @@ def test_what_was_asked_for_in_the_process_outlasts_a_storage_that_is_away() -> 
     assert parking.resumed() == [QueriesResumed((after,))]
     clock["now"] = 10.0
     assert parking.resumed() == [QueriesResumed((after,), number)], "and what was asked for by a command"
+
+
+def test_outboxes_of_partitions_that_have_left_a_node_hold_nobody_back(tmp_path: Path) -> None:
+    """Their files stay, and nobody trims them: where they counted, a bound once reached was reached for good."""
+    running = InProcess(two_queries(Trouble()), directory=tmp_path, nodes=1)
+    for number in range(3):
+        running.feed(numbers(number))
+    backend = running._coordinator.backend
+    assert isinstance(backend, LoopBackend)
+    (worker,) = backend.nodes.values()
+    desired = replace(running._coordinator.desired_state(), report_outbox_bytes=True)
+    held = worker.reconcile(desired, 0, ()).outbox_bytes
+    rest = {p: one for p, one in desired.assignments.items() if p.operator != "s"}
+    less = worker.reconcile(replace(desired, assignments=rest), 0, ()).outbox_bytes
+    assert 0 < less < held
+    assert worker.reconcile(replace(desired, assignments={}), 0, ()).outbox_bytes == 0

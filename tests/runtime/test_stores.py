@@ -81,6 +81,13 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Versi
     return (lambda: DirectoryStore(tmp_path)) if "anew" in request.param else (lambda: one)
 
 
+def test_what_outboxes_hold_is_counted_of_all_partitions_or_of_some(stores: Callable[[], VersionStore]) -> None:
+    stores().point(P, Pointer(Epoch(1), None))
+    commit(stores(), 0, 1, 2)
+    assert stores().kept_bytes() == stores().kept_bytes([P]) > 0
+    assert stores().kept_bytes([Q]) == stores().kept_bytes([]) == 0
+
+
 def test_a_state_is_the_runs_of_its_commits(stores: Callable[[], VersionStore]) -> None:
     assert stores().chain(P) is None
     stores().point(P, Pointer(Epoch(1), None))

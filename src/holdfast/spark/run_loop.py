@@ -177,8 +177,8 @@ class RunLoop:
     def _read(self) -> bool:
         """Log batches and process them until the input has ended or a stop is requested; say whether it has ended.
 
-        With every query parked, a run whose input has an end does not wait for somebody to resume one. Requests that
-        were written while no driver ran are read first.
+        With every query parked, a run whose input has an end does not wait for somebody to resume one. Requests
+        that were made while no driver ran are taken first.
         """
         self._running.take_requests()
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -209,10 +209,11 @@ class DirectoryStore:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def kept_bytes(self) -> int:
+    def kept_bytes(self, partitions: Collection[PartitionId] | None = None) -> int:
         """See VersionStore."""
+        folders = self._directory.glob("*") if partitions is None else map(self._folder, partitions)
         total = 0
-        for path in self._directory.glob("*/*.blocks"):
+        for path in (path for folder in folders for path in folder.glob("*.blocks")):
             with suppress(FileNotFoundError):  # another attempt has trimmed it
                 total += path.stat().st_size
         return total

@@ -20,7 +20,7 @@ a cache of opened data, bounded by bytes; what falls out is mapped again when it
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -189,11 +189,12 @@ class JournalStore:
         """See VersionStore: one process, one thread."""
         return nullcontext()
 
-    def kept_bytes(self) -> int:
+    def kept_bytes(self, partitions: Collection[PartitionId] | None = None) -> int:
         """See VersionStore."""
         return sum(
             place.size
-            for held in self._index.partitions.values()
+            for partition, held in self._index.partitions.items()
+            if partitions is None or partition in partitions
             for name, place in held.data.items()
             if name.endswith(BLOCKS)
         )

@@ -10,7 +10,7 @@ All keep to one contract (tests run one suite on them):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
@@ -93,8 +93,8 @@ class VersionStore(Protocol):
         """Let one attempt at a time put a partition in place: of two, the later sees what the earlier did."""
         ...
 
-    def kept_bytes(self) -> int:
-        """Return what all outboxes here hold."""
+    def kept_bytes(self, partitions: Collection[PartitionId] | None = None) -> int:
+        """Return what the outboxes of these partitions hold here; None: all outboxes."""
         ...
 
 
@@ -263,6 +263,7 @@ class MemoryStore:
         """See VersionStore: one process, one attempt."""
         return nullcontext()
 
-    def kept_bytes(self) -> int:
+    def kept_bytes(self, partitions: Collection[PartitionId] | None = None) -> int:
         """See VersionStore."""
-        return sum(held.nbytes for files in self._blocks.values() for held in files.values())
+        counted = self._blocks.keys() if partitions is None else self._blocks.keys() & set(partitions)
+        return sum(held.nbytes for p in counted for held in self._blocks[p].values())

@@ -205,7 +205,8 @@ class NodeWorker:
             [self._staged(desired, block, staged, not_staged) for block in outputs],
             {p: host.frontier(p) for p in host.partitions},
             _shares([one for one in answers if isinstance(one, Done)], cpu_seconds),
-            self._store.kept_bytes() if desired.report_outbox_bytes else 0,
+            # Of those that have left the node nothing is needed: what stays of them must hold nobody back.
+            self._store.kept_bytes(host.partitions) if desired.report_outbox_bytes else 0,
             {p: host.oldest_output(p) for p in host.partitions} if desired.trim_outboxes else {},
             staged,
             not_staged,
