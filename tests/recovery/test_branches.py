@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.branches import branch_problems, read_tentative
+from holdfast.recovery.checkpoints import Checkpoints, SavedSnapshot
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import BranchEnded, Corrected, Effect, Fence, WentTentative
 from holdfast.recovery.events import Event, NodesArrived, NodesLost, PartitionsReported, Timer
@@ -286,3 +287,12 @@ def test_without_being_asked_for_there_is_none() -> None:
     driven.lose(p("s", 1))
     assert driven.state.branches.now.members == {}
     assert not [one for one in driven.seen if isinstance(one, WentTentative)]
+
+
+def test_under_a_new_driver_a_lost_output_starts_from_its_checkpoint_before_it_was_ever_placed() -> None:
+    """A stand-in begins with what its partition would: people may choose one right after a start (seed 302753254019)."""
+    graph = PartitionGraph(topology())
+    found = {one: SavedSnapshot(BatchId(3), Epoch.of(1, 1), durable=True) for one in graph.order}
+    state = ClusterState(graph, RecoverySettings(), checkpoints=Checkpoints.at_batch(found, BatchId(3)))
+    assert {one.start.snapshots for one in state.partitions.values()} == {(found[p("o")],)}
+    assert {one.start.batch for one in state.partitions.values()} == {3}

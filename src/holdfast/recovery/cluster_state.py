@@ -160,7 +160,7 @@ class ClusterState:
         self.nodes: dict[NodeId, float] = {}
         """The nodes there are, with their capacity."""
         self.partitions = {
-            p: PartitionStatus(History(p), Start(epoch, line[p], ()), None, line[p], line[p], BatchId(line[p] + 1))
+            p: PartitionStatus(History(p), self._first_start(p), None, line[p], line[p], BatchId(line[p] + 1))
             for p in graph.order
         }
         self.published: dict[PartitionId, BatchId] = {p: line[p] for p in graph.outputs}
@@ -193,6 +193,12 @@ class ClusterState:
         """Partitions that waited so long that nothing is kept for them: they get it regenerated when they return."""
         self.costs: dict[PartitionId, float] = {}
         """What partitions were measured to cost; none: as the topology says."""
+
+    def _first_start(self, partition: PartitionId) -> Start:
+        """Return what a partition starts from under this driver, before one is chosen: a stand-in may begin with it."""
+        at = self.checkpoints.line[partition]
+        snapshot = self.checkpoints.at(partition, at)
+        return Start(self.epoch, at, () if snapshot is None else self.checkpoints.chain(partition, snapshot))
 
     def execute(self, plan: ExecutedPlan) -> None:
         """Have a plan be the one that is executed."""
