@@ -48,6 +48,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -75,8 +76,19 @@ _GENERATED = re.compile(r"(map|filter|flat-map|aggregate|top|distinct|join|apply
 # -- describing --------------------------------------------------------------------------------------------------------
 
 
-def describe(program: Program) -> dict[str, Any]:
+def describe(program: Program) -> Description:
     """Return what a program is, in values that JSON has."""
+    found = _DESCRIBED.get(program)
+    if found is None:
+        found = _DESCRIBED[program] = _describe(program)
+    return found
+
+
+_DESCRIBED: WeakKeyDictionary[Program, Description] = WeakKeyDictionary()
+"""What was described, which nobody changes."""
+
+
+def _describe(program: Program) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "holdfast": __version__,

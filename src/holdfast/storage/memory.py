@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_LAST = "~"
+"""Comes after every character of a name."""
+
+
 class _Objects(dict[str, bytes]):
     """What all views of one storage share."""
 
@@ -26,7 +31,14 @@ class _Objects(dict[str, bytes]):
         self.key = secrets.token_hex(8)
         self.changes = 0
         self.lock = threading.Lock()
+        self._in_order: tuple[int, list[str]] = (0, [])
         _OPEN[self.key] = self
+
+    def in_order(self) -> list[str]:
+        """Return all keys in order, as of now; whoever calls has the lock, and does not change the list."""
+        if self._in_order[0] != self.changes:
+            self._in_order = self.changes, sorted(self)
+        return self._in_order[1]
 
 
 _OPEN: WeakValueDictionary[str, _Objects] = WeakValueDictionary()
@@ -67,9 +79,10 @@ class MemoryStorage:
         """Return the names that begin with a prefix and come after a name, in order of their characters."""
         beginning = self._folder + check_prefix(prefix)
         with self._objects.lock:
-            keys = list(self._objects)
-        names = (key.removeprefix(self._folder) for key in keys if key.startswith(beginning))
-        return sorted(name for name in names if name > after)
+            keys = self._objects.in_order()
+        first = max(bisect_left(keys, beginning), bisect_right(keys, self._folder + after))
+        last = bisect_left(keys, beginning + _LAST)
+        return [key.removeprefix(self._folder) for key in keys[first:last]]
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; names that are not there are passed over."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.cluster_state import ClusterState
@@ -40,6 +41,8 @@ from holdfast.runtime.messages import (
 )
 from holdfast.runtime.state.store import StaleEpoch
 
+Places: TypeAlias = Mapping[PartitionId, NodeId]
+
 
 @dataclass(slots=True)
 class Cycle:
@@ -51,7 +54,18 @@ class Cycle:
     """The last batch that was logged when it was handed out."""
     ended: bool = False
     problem: str | None = None
-    result: CycleResult = field(default_factory=CycleResult)
+    rows: int = 0
+    """Rows that partitions took."""
+    reports: list[tuple[NodeReport, Places, Places, Places]] = field(default_factory=list)
+    """What workers reported, and where partitions, second copies and stand-ins were then."""
+
+    @property
+    def result(self) -> CycleResult:
+        """What all reports come to: few ask for it."""
+        found = CycleResult()
+        for report, placement, copies, stand_ins in self.reports:
+            found.add(report, placement, copies, stand_ins)
+        return found
 
 
 class Cycles:
@@ -175,7 +189,7 @@ class Cycles:
             through=self._batch_log.frontier,
             frontier=self._state.frontier,
             seconds=self._clock() - cycle.began,
-            rows=cycle.result.rows,
+            rows=cycle.rows,
         )
 
     def _take_reports(self, reports: list[NodeReport]) -> None:
@@ -187,8 +201,8 @@ class Cycles:
         stand_ins = self._state.branches.now.stand_ins
         result = merge_reports(current, placement, copies, stand_ins)
         if self.last is not None:
-            for one in current:
-                self.last.result.add(one, placement, copies, stand_ins)
+            self.last.rows += result.rows
+            self.last.reports += [(one, placement, copies, stand_ins) for one in current]
         if result.refused is not None:
             self._take_refusal(result.refused)
         self._take(result)

@@ -323,11 +323,10 @@ class ResidentCluster(SimulatedCluster):
     def _reports_until(self, began: float, timeout: float) -> list[Report]:
         self._looks += not self._mischief.active
         if self._cycle is not None and not self._cycle.ended:
-            waiting = ", ".join(sorted(self._cycle.waits_for))
             if self._looks > MOST_LOOKS:
-                self._complain(f"nothing goes wrong any more, and a cycle does not end: it waits for {waiting}")
+                self._complain(f"nothing goes wrong any more, and a cycle does not end: {self._waits_for(self._cycle)}")
             if began - self._began_at > LONGEST_CYCLE:
-                self._complain(f"a cycle takes longer than {LONGEST_CYCLE:.0f} s: it waits for {waiting}")
+                self._complain(f"a cycle takes longer than {LONGEST_CYCLE:.0f} s: {self._waits_for(self._cycle)}")
         found = self._read()
         if found or not timeout:
             return found
@@ -343,6 +342,10 @@ class ResidentCluster(SimulatedCluster):
         found += self._read()
         self._judge(began)
         return found
+
+    @staticmethod
+    def _waits_for(cycle: ResidentCycle) -> str:
+        return f"it waits for {', '.join(sorted(cycle.waits_for))}"
 
     def _pass(self, until: float) -> bool:
         """Let the next thing happen, unless it happens later than this."""

@@ -7,10 +7,12 @@ arrive until there are enough, and everything must end: outputs as without failu
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from holdfast.errors import HoldfastError
@@ -33,6 +35,9 @@ MOST_STEPS = 400
 """Steps that a storm, or the calm after it, may take."""
 MOST_STILL = 100
 """Steps in the calm in which nothing moves before a node comes, whatever is on the way."""
+COLLECTED_AFTER = (20_000, 10, 5)
+"""When the garbage collector looks, as `gc.set_threshold` takes it: a run makes little that goes only with it, and
+each look at everything goes through all that was ever imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +75,11 @@ def simulate_recovery(seed: int, *, record: bool = False) -> Outcome:
     agents.setLevel(logging.CRITICAL)  # agents log what goes wrong, and here everything does
     run = _Run(seed, record)
     try:
-        run.begin()
-        run.storm()
-        run.calm()
-        run.end()
+        with _collected_seldom():
+            run.begin()
+            run.storm()
+            run.calm()
+            run.end()
     except Found as found:
         violation = found.violation
     except HoldfastError as error:
@@ -83,6 +89,16 @@ def simulate_recovery(seed: int, *, record: bool = False) -> Outcome:
     finally:
         agents.setLevel(level)
     return run.outcome(violation)
+
+
+@contextmanager
+def _collected_seldom() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(*COLLECTED_AFTER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class _Run:
