@@ -290,7 +290,7 @@ def test_without_being_asked_for_there_is_none() -> None:
 
 
 def test_under_a_new_driver_a_lost_output_starts_from_its_checkpoint_before_it_was_ever_placed() -> None:
-    """A stand-in begins with what its partition would: people may choose one right after a start (seed 302753254019)."""
+    """A stand-in begins with what its partition would, also right after a start (seed 302753254019)."""
     graph = PartitionGraph(topology())
     found = {one: SavedSnapshot(BatchId(3), Epoch.of(1, 1), durable=True) for one in graph.order}
     state = ClusterState(graph, RecoverySettings(), checkpoints=Checkpoints.at_batch(found, BatchId(3)))

@@ -27,8 +27,17 @@ def driver_never_suspects_itself(patch: Patch) -> None:
 
 
 def only_the_silent_are_counted(patch: Patch) -> None:
-    """Nodes that have missed some pings do not count as falling silent: the first are declared one by one."""
+    """Nodes that have missed some pings do not count as falling silent: the first are declared one by one.
+
+    Pings that no node answered count against them, too: without that none would be declared.
+    """
+
+    def pinged(self: SilenceDetector) -> None:
+        for one in self._watched.values():
+            one.alone = one.missed = one.missed + 1
+
     patch.setattr(detection, "_FALLING", detection.PINGS)
+    patch.setattr(SilenceDetector, "pinged", pinged)
 
 
 def cut_off_driver_declares_stragglers(patch: Patch) -> None:
