@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_LAST = "~"
-"""Comes after every character of a name."""
+_LAST = "\U0010ffff"
+"""No character of a name comes after it."""
 
 
 class _Objects(dict[str, bytes]):
