@@ -1,7 +1,7 @@
 """How many examples tests with fixed seeds take: a share of them in every run, all of them by `make test-long`.
 
-The examples are the same in every run, so that repeating all of them finds little: they are for whoever changes what
-they test.
+The examples are the same in every run, so that repeating all of them finds little: they are for changes of what they
+test.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def describe(program: Program) -> Description:
 
 
 _DESCRIBED: WeakKeyDictionary[Program, Description] = WeakKeyDictionary()
-"""What was described, which nobody changes."""
+"""Descriptions of programs; they are never changed."""
 
 
 def _describe(program: Program) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class _Objects(dict[str, bytes]):
         _OPEN[self.key] = self
 
     def in_order(self) -> list[str]:
-        """Return all keys in order, as of now; whoever calls has the lock, and does not change the list."""
+        """Return all keys in order, as of now. The caller has the lock, and does not change the list."""
         if self._in_order[0] != self.changes:
             self._in_order = self.changes, sorted(self)
         return self._in_order[1]

@@ -253,7 +253,7 @@ class Parking:
                 QueriesResumed(queries_named(self._state.parked, name), number)
                 for number, name in self._requests.after(self._state.requests)
             ]
-        # What was asked for in this process is known to nobody else: it is taken once nothing more can fail.
+        # Requests of this process are in no storage: they leave the queue once nothing more can fail.
         found: list[QueriesResumed] = []
         while self._asked:
             found.append(QueriesResumed(self._asked.popleft()))

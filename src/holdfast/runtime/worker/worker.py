@@ -205,7 +205,7 @@ class NodeWorker:
             [self._staged(desired, block, staged, not_staged) for block in outputs],
             {p: host.frontier(p) for p in host.partitions},
             _shares([one for one in answers if isinstance(one, Done)], cpu_seconds),
-            # Of those that have left the node nothing is needed: what stays of them must hold nobody back.
+            # Outboxes of partitions that have left the node are not needed: they must not count in the bounds.
             self._store.kept_bytes(host.partitions) if desired.report_outbox_bytes else 0,
             {p: host.oldest_output(p) for p in host.partitions} if desired.trim_outboxes else {},
             staged,
