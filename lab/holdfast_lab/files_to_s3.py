@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
             write_visits(Path(folder) / "visits", asked.visits)
             output = f"{server.url}/counts"
             app = application(str(Path(folder) / "visits"), output)
-            hf.start(app, directory=f"{server.url}/run", available_now=True, close=True).awaitTermination()
+            hf.start(app, nodes=2, directory=f"{server.url}/run", available_now=True, close=True).awaitTermination()
             found = ParquetSink(output).rows()
     except HoldfastError as error:
         sys.stderr.write(f"{error}\n")

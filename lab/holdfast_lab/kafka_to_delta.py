@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
             create_topics(servers, "visits")
             write_visits(servers, "visits", asked.visits)
             app = application(servers, "visits", table)
-            hf.start(app, directory=Path(folder) / "run", available_now=True, close=True).awaitTermination()
+            hf.start(app, nodes=2, directory=Path(folder) / "run", available_now=True, close=True).awaitTermination()
             rows = DeltaTable(table).to_pyarrow_table().to_pylist()
     except HoldfastError as error:
         sys.stderr.write(f"{error}\n")

@@ -26,7 +26,7 @@ WAIT_SECONDS = 240.0
 @pytest.fixture
 def drill(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """A drill in a process of its own; its run is in `d/run`."""
-    options = "--nodes 3 --kill 1 --arrivals 4 --batches 16 --rows 60 --fail-at 5 --seed 3 --keep --json --out d"
+    options = "--nodes 2 --kill 1 --arrivals 4 --batches 16 --rows 60 --fail-at 5 --seed 3 --keep --json --out d"
     with (tmp_path / "drill.log").open("wb") as log, (tmp_path / "drill.json").open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "holdfast.cli.main", "drill", "traffic", *options.split()],

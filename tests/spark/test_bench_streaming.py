@@ -87,12 +87,12 @@ def test_throughput_compares_all_sides(cluster: EmbeddedCluster, unhurried: Spar
     # Nor `shuffle`: the bench of scaling runs it.
     sides = [side for side in SIDES if side not in ("logged", "shuffle")]
     groups = [node.group for node in cluster.nodes.values()]
-    given |= {"sides": sides, "marginal": (800, 2400), "sessions": groups}
+    given |= {"sides": sides, "marginal": (400, 800), "sessions": groups}
     found = compare(WORKLOADS["count"], unhurried, tmp_path / "work", **given)  # type: ignore[arg-type]
     assert found.different == {}
     for side in sides:
         more = found.marginal[side]
-        assert (more.small, more.large) == (800, 2400)
+        assert (more.small, more.large) == (400, 800)
         assert more.seconds == pytest.approx(sum(more.kinds.values()))
     assert set(found.marginal["pyarrow"].kinds) >= {"driver's Python", "executors' JVMs", "operator processes"}
     assert found.output_rows > 100

@@ -25,7 +25,7 @@ from holdfast.runtime.program import Program
 from holdfast.runtime.state.store import StaleEpoch
 from holdfast.spark import reader_checkpoint
 from holdfast.spark.ingest import Ingestion, IngestionStopped
-from holdfast.spark.reader_checkpoint import ReaderCheckpoint, sweep_folders
+from holdfast.spark.reader_checkpoint import ReaderCheckpoint, sweep_folders, through_file_system
 from holdfast.spark.run import SparkRun
 from holdfast.spark.source_commits import drops_committed, sources_of
 from holdfast.storage.memory import MemoryStorage
@@ -97,6 +97,34 @@ def test_files_are_counted_once_over_two_drivers(spark: SparkSession, tmp_path: 
         (word, f"2026-01-01 00:{number:02d}:00", n) for number in range(4) for word, n in (("a", 2), ("b", 2), ("c", 1))
     )
     last.close()
+
+
+@pytest.mark.cluster
+def test_a_query_writes_its_checkpoint_through_the_file_system_and_later_ones_as_the_session_says(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def managers() -> set[str]:
+        """Start a query, and return what its logs are written through."""
+        frame = spark.readStream.schema("word string").json(str(tmp_path))
+        writer = frame.writeStream.foreachBatch(lambda rows, number: None)
+        query = writer.option("checkpointLocation", str(tmp_path / f"{len(list(tmp_path.iterdir()))}")).start()
+        query.processAllAvailable()
+        stream = query._jsq.streamingQuery()
+        query.stop()
+        return {str(log.fileManager().getClass().getSimpleName()) for log in (stream.offsetLog(), stream.commitLog())}
+
+    write(tmp_path / "in", 0)
+    with through_file_system(spark):
+        assert managers() == {"FileSystemBasedCheckpointFileManager"}
+    assert managers() == {"FileContextBasedCheckpointFileManager"}
+    key = "spark.sql.streaming.checkpointFileManagerClass"
+    spark.conf.set(key, "org.example.Own")
+    try:
+        with through_file_system(spark):
+            assert spark.conf.get(key) == "org.example.Own", "what a user has chosen stays"
+        assert spark.conf.get(key) == "org.example.Own"
+    finally:
+        spark.conf.unset(key)
 
 
 @pytest.mark.cluster

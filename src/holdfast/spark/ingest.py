@@ -33,7 +33,7 @@ from holdfast.runtime.io.intake import MOST_ARRIVALS, Intake, MicroBatch
 from holdfast.runtime.io.source_pieces import piece_fields, piece_name, piece_of, write_piece
 from holdfast.runtime.program import SourceProgram
 from holdfast.spark.file_listing import FolderWatch
-from holdfast.spark.reader_checkpoint import ReaderCheckpoint
+from holdfast.spark.reader_checkpoint import ReaderCheckpoint, through_file_system
 from holdfast.spark.readers import open_sources
 from holdfast.spark.run import SparkRun
 from holdfast.spark.settings import Settings
@@ -162,7 +162,8 @@ class Ingestion:
             .foreachBatch(partial(self._arrived, name, turn, place, drops=drops))
         )
         self._progress.reading(name)
-        self._queries[name] = (writer.trigger(availableNow=True) if self._available_now else writer).start()
+        with through_file_system(self._frames[name].sparkSession):
+            self._queries[name] = (writer.trigger(availableNow=True) if self._available_now else writer).start()
 
     def _read_again(self, name: OperatorId) -> None:
         """Read a source again after the last batch: the driver before has logged it."""

@@ -5,6 +5,10 @@ would disturb each other, and object storage is no place for it. So every driver
 start with what the last batch of the log says; the files that are new with a micro-batch go into the run's storage
 before a batch names it. The last batch decides where reading goes on, not Spark's folder. What a driver that was killed
 left behind is removed by the next one on its host.
+
+Spark's usual way of writing such files (through Hadoop's FileContext) starts some thirty processes for each micro-batch
+on a local disk: `readlink` and `chmod`. Its other one starts eight, and is enough here: the folder has one writer, and
+counts for nothing once this driver has ended (`through_file_system`).
 """
 
 from __future__ import annotations
@@ -14,21 +18,30 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import OperatorId, folder_name
 from holdfast.storage.storage import Storage
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 MOST_BUNDLES = 32
 """So many objects hold the files of a checkpoint at most; then they are put together into one."""
 _PREFIX = "holdfast-reader-"
 _LOCK = "driver.lock"
+_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_MANAGERS = [
+    f"org.apache.spark.sql.execution.streaming.{name}"
+    for name in ("checkpointing.FileSystemBasedCheckpointFileManager", "FileSystemBasedCheckpointFileManager")
+]
+"""Its name from Spark 4.1 on, and before."""
 
 
 class ReaderCheckpoint:
@@ -115,6 +128,26 @@ class ReaderCheckpoint:
         with suppress(FileNotFoundError):
             return (self.folder / name).read_text()
         return None
+
+
+@contextmanager
+def through_file_system(spark: SparkSession) -> Iterator[None]:
+    """Let a query that is started within write its checkpoint through Hadoop's FileSystem.
+
+    A query takes its settings along when it starts, so that those that others start later have the session's. Where a
+    user has chosen a way, and where Spark has no class of that name, it stays as it is.
+    """
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    found = (name for name in _MANAGERS if jvm.org.apache.spark.util.Utils.classIsLoadable(name))
+    if spark.conf.get(_MANAGER, None) is not None or (manager := next(found, None)) is None:
+        yield
+        return
+    spark.conf.set(_MANAGER, manager)
+    try:
+        yield
+    finally:
+        spark.conf.unset(_MANAGER)
 
 
 def sweep_folders(temporary: Path) -> list[Path]:

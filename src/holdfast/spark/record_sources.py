@@ -16,6 +16,7 @@ import pyarrow as pa
 from holdfast.application import Application
 from holdfast.errors import CheckFailed
 from holdfast.runtime.schemas import arrow_schema, conform
+from holdfast.spark.reader_checkpoint import through_file_system
 from holdfast.spark.readers import open_sources
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def _read(
             taken.append(rows.limit(left).toArrow())
 
     writer = frame.writeStream.option("checkpointLocation", str(checkpoint)).foreachBatch(take)
-    query = (writer.trigger(availableNow=True) if available_now else writer).start()
+    with through_file_system(frame.sparkSession):
+        query = (writer.trigger(availableNow=True) if available_now else writer).start()
     deadline = time.monotonic() + seconds
     try:
         while query.isActive and count() < limit and time.monotonic() < deadline:
