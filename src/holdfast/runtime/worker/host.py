@@ -109,6 +109,22 @@ class PartitionHost:
                 return None
             beyond = chain.frontier
 
+    def look(self, partition: PartitionId) -> Missing | None:
+        """Say whether the state that a partition goes on from is gone.
+
+        What a host holds of a partition is a cache: while the partition has nothing to process, its files may vanish
+        unnoticed. Where another attempt went on with it, it is not gone: the next step, or desired state, stands there.
+        """
+        placed = self._need(partition)
+        chain = self._usable(partition, NO_BATCH)
+        if chain is not None and chain.pointer.epoch > self.epoch:
+            return None  # this host's epoch is over: another worker has the partition, and may have gone back with it
+        if chain is None or chain.frontier < placed.frontier:
+            return Missing(partition, placed.frontier)
+        if chain.frontier == placed.frontier and chain.last != placed.commits.get(placed.frontier):
+            self._place(partition, chain)  # the files had vanished, and another attempt has made the same version again
+        return None
+
     def enter(self, epoch: Epoch) -> None:
         """Begin an epoch: every partition goes on from its frontier, and the writes of earlier epochs are refused."""
         if epoch < self.epoch:

@@ -300,7 +300,7 @@ class ResidentWorker:
                 came: list[Answer] = []
                 self._worker.save(desired, p, came)
                 answers += came
-                ended = any(isinstance(one, SnapshotStored | SnapshotNotStored) for one in came)
+                ended = any(isinstance(one, SnapshotStored | SnapshotNotStored | Missing) for one in came)
                 self._save_at[p] = now + (RESEND_SECONDS if ended else 0.0)
         return saving
 

@@ -436,7 +436,11 @@ class NodeWorker:
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self, desired: DesiredState, partition: PartitionId, answers: list[Answer]) -> None:
-        """Save at the first mark that is not safe yet, once the partition has passed it; the next comes after it."""
+        """Save at the first mark that is not safe yet, once the partition has passed it; the next comes after it.
+
+        A mark whose state is gone is given up, and the partition goes on: it has later states. Without the one that it
+        goes on from it is missing: no later mark could be saved at either.
+        """
         assignment = desired.assignments[partition]
         for mark in assignment.marks:
             if self.host.frontier(partition) < mark:
@@ -449,9 +453,20 @@ class NodeWorker:
                 if not isinstance(answer, SnapshotNotStored) or not answer.gone:
                     answers += [] if answer is None else [answer]
                     return
-            answers.append(
-                SnapshotNotStored(partition, mark, "the state at this batch is not here any more", gone=True)
-            )
+            found = self._gone(partition, mark)
+            answers.append(found)
+            if not isinstance(found, SnapshotNotStored) or not found.gone:
+                return
+
+    def _gone(self, partition: PartitionId, mark: BatchId) -> Missing | SnapshotNotStored:
+        """Say what is gone: the state at a mark alone, or the state that the partition goes on from as well."""
+        try:
+            missing = self.host.look(partition)
+        except (HoldfastError, OSError) as error:  # it cannot be told now: the save is tried again
+            return SnapshotNotStored(partition, mark, f"{type(error).__name__}: {error}")
+        if missing is not None:
+            return missing
+        return SnapshotNotStored(partition, mark, "the state at this batch is not here any more", gone=True)
 
     def saving(self, partition: PartitionId, batch: BatchId) -> SavedSnapshot | None:
         """Return the snapshot at a batch that is on its way, for checkers."""
