@@ -223,6 +223,22 @@ def test_thin_files_are_written_again(tmp_path: Path) -> None:
     assert store.rewrite(thin) == kept.files
 
 
+def test_a_version_that_another_process_has_dropped_is_committed_anew(tmp_path: Path) -> None:
+    """Its first commit is in this process's memory, and not on the disk any more: it must not count."""
+    one, other = DirectoryStore(tmp_path), DirectoryStore(tmp_path)
+    one.point(P, Pointer(Epoch(1), None))
+    first = commit(one, 0, 1, 2)
+    other.drop(P)
+    with pytest.raises(CheckFailed, match="has no version"):
+        one.point(P, Pointer(Epoch(1), first.id))
+    other.point(P, Pointer(Epoch(1), None))
+    again = commit(one, 0, 1, 2)
+    chain = other.chain(P)
+    assert chain is not None
+    assert chain.frontier == 0
+    assert values(other, again) == [[1, 2]]
+
+
 def test_runs_of_one_table_must_have_one_schema() -> None:
     data = encode_segments({"t": [run(1), run(2, 3)], "u": [pa.table({"x": ["é", None]})]})
     assert [found.num_rows for found in decode_segments(pa.py_buffer(data))] == [1, 2, 2]
