@@ -31,7 +31,7 @@ from holdfast.store.peer.fragment_files import FragmentFiles
 from holdfast.store.peer.survey import Encoding, gathered, locate, read_headers, survey_state
 from holdfast.store.ring.ids import SIZE, RingId, clockwise, state_key
 from holdfast.store.ring.messages import Contact
-from holdfast.store.ring.placement import choose_holders, rank
+from holdfast.store.ring.placement import choose_holders, copies_to_keep, rank
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.bandwidth import Bandwidth
 from holdfast.store.wire.connection import ConnectionPool
@@ -275,12 +275,14 @@ class Repairer:
         doubled = {index: peers for index, peers in encoding.holders.items() if len(peers) > 1}
         if not doubled:
             return
-        ranked = {
-            one.address: place for place, one in enumerate(rank(state_key(encoding.header.state), self._members()))
-        }
+        header, members = encoding.header, self._members()
+        here = {one.address: one for one in members}  # not those that were lost since they listed their fragments
+        holders = {index: [here[peer] for peer in peers if peer in here] for index, peers in encoding.holders.items()}
+        kept = copies_to_keep(state_key(header.state), holders, members, header.coding)
+        if kept is None:
+            return
         for index, peers in doubled.items():
-            best_first = sorted(peers, key=lambda peer: ranked.get(peer, len(ranked)))
-            self._drop(FragmentHeader(encoding.header, index), best_first[1:])
+            self._drop(FragmentHeader(header, index), [peer for peer in peers if peer != kept[index].address])
 
     def _drop(self, fragment: FragmentHeader, peers: list[str]) -> None:
         for peer in peers:
