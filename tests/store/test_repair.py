@@ -109,3 +109,10 @@ def test_a_copy_is_not_given_up_for_one_at_a_peer_that_was_lost_meanwhile(tmp_pa
         members = [contact(name) for name in "abc" if name != gone]
         repairer(tmp_path / gone, pool, members)._tidy(pool.encodings())
         assert pool.dropped in ([], [(gone, 1)])
+
+
+def test_a_peer_that_is_known_by_two_ids_keeps_its_fragments(tmp_path: Path) -> None:
+    made = fragments(Coding(1, 1))
+    pool = Neighbours({"a": [made[0]], "b": [made[1]]})
+    repairer(tmp_path, pool, [contact("a"), contact("b"), contact("b, before", "b")])._round(scrub=False)
+    assert pool.dropped == []

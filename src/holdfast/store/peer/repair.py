@@ -197,12 +197,15 @@ class Repairer:
                 if not answer.header.get("more"):
                     return headers
 
-        outcomes = scatter([one.address for one in members], ask, seconds=30.0)
-        silent = len(members) - sum(one.error is None for one in outcomes)
+        # A peer that began anew at its address is known by two ids for a while. Asked twice, it would seem to be two
+        # peers that hold the same fragments, and the copies of one of them would go.
+        addresses = list(dict.fromkeys(one.address for one in members))
+        outcomes = scatter(addresses, ask, seconds=30.0)
+        silent = len(addresses) - sum(one.error is None for one in outcomes)
         if silent and self._incomplete < MOST_INCOMPLETE:
             # What a slow peer holds is not lost: wait until it answers or the ring gives it up, but not for ever.
             self._incomplete += 1
-            raise Unreachable(f"{silent} of {len(members)} neighbours did not list their fragments")
+            raise Unreachable(f"{silent} of {len(addresses)} neighbours did not list their fragments")
         self._incomplete = 0
         return gathered((one.asked, one.result) for one in outcomes)
 
