@@ -116,3 +116,15 @@ def test_a_peer_that_is_known_by_two_ids_keeps_its_fragments(tmp_path: Path) -> 
     pool = Neighbours({"a": [made[0]], "b": [made[1]]})
     repairer(tmp_path, pool, [contact("a"), contact("b"), contact("b, before", "b")])._round(scrub=False)
     assert pool.dropped == []
+
+
+def test_what_changes_are_based_on_is_no_rest_of_a_broken_save(tmp_path: Path) -> None:
+    base, change = fragments(Coding(2, 1), 5), fragments(Coding(2, 1), 6, follows=5)
+    pool = Neighbours({"a": [base[0], change[0]], "b": [change[1]], "c": [change[2]]})
+    one = repairer(tmp_path, pool, [contact(name) for name in "abc"], garbage_after=0.0)
+    for _ in range(2):
+        one._tidy(pool.encodings())
+    assert pool.dropped == [], "the peers with fragments 1 and 2 of the base may come back"
+    pool.held["b:7400"] += [base[1]]
+    one._tidy(pool.encodings())
+    assert pool.dropped == []

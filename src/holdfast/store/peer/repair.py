@@ -260,6 +260,8 @@ class Repairer:
         now = time.monotonic()
         whole = [one for one in encodings if one.whole]
         newest = max(((one.header.epoch, one.header.version) for one in whole), default=None)
+        # What changes are based on is no rest of a broken save: peers that hold what it lacks may come back.
+        bases = {one.header.follows for one in encodings} - {one.header.version for one in whole}
         for encoding in encodings:
             header = encoding.header
             if encoding.whole:
@@ -268,7 +270,7 @@ class Repairer:
                     self._remove_copies(encoding)
                 continue
             since = self._first_seen.setdefault(header, now)
-            superseded = newest is not None and (header.epoch, header.version) < newest
+            superseded = newest is not None and (header.epoch, header.version) < newest and header.version not in bases
             if superseded and now - since >= self._settings.garbage_after:
                 for index, peers in encoding.holders.items():
                     self._drop(FragmentHeader(header, index), peers)
