@@ -11,7 +11,9 @@ import pytest
 from holdfast.erasure.encoding import encode
 from holdfast.erasure.fragment import FragmentHeader, StateHeader, StateId
 from holdfast.erasure.layout import Coding
+from holdfast.errors import HoldfastError
 from holdfast.ids import BatchId, Epoch
+from holdfast.store.peer import repair
 from holdfast.store.peer.fragment_files import FragmentFiles
 from holdfast.store.peer.repair import Repairer, RepairSettings
 from holdfast.store.peer.survey import Encoding
@@ -19,6 +21,7 @@ from holdfast.store.ring.ids import peer_id
 from holdfast.store.ring.messages import Contact
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.connection import ConnectionPool
+from holdfast.store.wire.failures import NoRoom
 from holdfast.store.wire.handshake import open_key
 from holdfast.store.wire.messages import Bytes, Frame, Kind
 
@@ -128,3 +131,40 @@ def test_what_changes_are_based_on_is_no_rest_of_a_broken_save(tmp_path: Path) -
     pool.held["b:7400"] += [base[1]]
     one._tidy(pool.encodings())
     assert pool.dropped == []
+
+
+class Senders:
+    """Stands for the senders of rebuilt fragments: one address refuses all."""
+
+    def __init__(self, full: str) -> None:
+        self.full, self.made = f"{full}:7400", list[Sender]()
+
+    def __call__(self, pool: object, header: FragmentHeader, address: str, seconds: float, **more: bool) -> Sender:
+        self.made.append(Sender(header, address, NoRoom("the disk is full") if address == self.full else None))
+        return self.made[-1]
+
+
+class Sender:
+    def __init__(self, header: FragmentHeader, address: str, error: HoldfastError | None) -> None:
+        self.header, self.address, self.error, self.over = header, address, error, False
+
+    def feed(self, pieces: list[Bytes] | None, stall_seconds: float) -> None:
+        pass
+
+    def give_up(self, error: HoldfastError) -> None:
+        self.over = True
+
+    def finished(self, deadline: float) -> bool:
+        self.over = True
+        return self.error is None
+
+
+@pytest.mark.parametrize("full", "bcd")
+def test_no_sender_goes_on_when_another_was_refused(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would hold its thread, its connection, and the room that its peer has reserved, for ever."""
+    made = fragments(Coding(1, 2))
+    pool, senders = Neighbours({"a": [made[0]], "b": [], "c": [], "d": []}), Senders(full)
+    monkeypatch.setattr(repair, "FragmentSender", senders)
+    repairer(tmp_path, pool, [contact(name) for name in "abcd"])._round(scrub=False)
+    assert len(senders.made) == 2
+    assert all(sender.over for sender in senders.made)

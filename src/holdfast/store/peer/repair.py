@@ -247,13 +247,18 @@ class Repairer:
             for sender in senders.values():
                 sender.give_up(fault)
             raise
-        for index, sender in senders.items():
+        for sender in senders.values():
             sender.feed(None, 5.0)
+        failed: list[HoldfastError] = []
+        for index, sender in senders.items():
             if not sender.finished(time.monotonic() + 30.0):
-                raise sender.error or HoldfastError("not stored")
+                failed.append(sender.error or HoldfastError("not stored"))
+                continue
             self.progress.rebuilt += 1
             self.progress.bytes += header.fragment_length
             log.info("rebuilt fragment %d of %s at %s", index, header, sender.address)
+        if failed:
+            raise failed[0]
 
     def _tidy(self, encodings: list[Encoding]) -> None:
         """Remove second copies, and incomplete saves that are old and superseded."""
