@@ -160,6 +160,20 @@ class Sender:
 
 
 @pytest.mark.parametrize("full", "bcd")
+def test_a_rebuilt_fragment_that_one_peer_refuses_goes_to_another(
+    full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = fragments(Coding(1, 2))
+    pool, senders = Neighbours({"a": [made[0]], "b": [], "c": [], "d": []}), Senders(full)
+    monkeypatch.setattr(repair, "FragmentSender", senders)
+    one = repairer(tmp_path, pool, [contact(name) for name in "abcd"])
+    for _ in range(2):
+        one._round(scrub=False)
+    stored = {sender.header.index for sender in senders.made if sender.error is None}
+    assert stored == {1, 2}, "the second round knows who refused"
+
+
+@pytest.mark.parametrize("full", "bcd")
 def test_no_sender_goes_on_when_another_was_refused(full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would hold its thread, its connection, and the room that its peer has reserved, for ever."""
     made = fragments(Coding(1, 2))

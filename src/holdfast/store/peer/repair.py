@@ -97,6 +97,8 @@ class Repairer:
         self._stopping = False
         self._incomplete = 0
         self._first_seen: dict[StateHeader, float] = {}
+        self._refused: dict[str, float] = {}
+        """Peers that did not take a rebuilt fragment, and when: until the next regular round it goes to others."""
         self._thread = threading.Thread(target=self._run, name="holdfast-repair", daemon=True)
 
     def start(self) -> None:
@@ -163,6 +165,8 @@ class Repairer:
                 limit.spent(held.state.fragment_length)
         self._hand_over(limit)
         members = self._members()
+        long_ago = time.monotonic() - self._settings.every
+        self._refused = {peer: when for peer, when in self._refused.items() if when > long_ago}
         by_state: dict[StateId, list[Encoding]] = defaultdict(list)
         for encoding in self._inventory(members).values():
             by_state[encoding.header.state].append(encoding)
@@ -218,7 +222,8 @@ class Repairer:
         header = encoding.header
         by_address = {one.address: one for one in members}
         keep = {index: by_address[peers[0]] for index, peers in encoding.holders.items()}
-        placement = choose_holders(state_key(header.state), members, header.coding, keep=keep)
+        takes = [one for one in members if one.address not in self._refused]
+        placement = choose_holders(state_key(header.state), takes or members, header.coding, keep=keep)
         lost = encoding.missing
         senders = {
             index: FragmentSender(
@@ -253,6 +258,7 @@ class Repairer:
         for index, sender in senders.items():
             if not sender.finished(time.monotonic() + 30.0):
                 failed.append(sender.error or HoldfastError("not stored"))
+                self._refused[sender.address] = time.monotonic()
                 continue
             self.progress.rebuilt += 1
             self.progress.bytes += header.fragment_length
