@@ -20,7 +20,7 @@ from holdfast.ids import BatchId, Epoch
 from holdfast.store.peer.disk import Disk
 from holdfast.store.peer.fragment_files import FragmentFiles
 from holdfast.store.peer.limits import Limits
-from holdfast.store.wire.failures import BadRequest, Corrupt, NoRoom, StaleEpoch, StateMissing
+from holdfast.store.wire.failures import BadRequest, Busy, Corrupt, NoRoom, StaleEpoch, StateMissing
 
 STATE = StateId("app", "O3[0]")
 
@@ -372,3 +372,32 @@ def test_files_that_are_no_fragments_are_put_away(tmp_path: Path) -> None:
     assert again.states() == []
     assert again.usage().quarantined == 2
     again.close()
+
+
+class NoHandles(Disk):
+    """Can open no file for reading while `left` is zero; `left` counts down."""
+
+    left = 1 << 30
+
+    def read(self, path: Path, start: int, length: int) -> bytes:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().read(path, start, length)
+
+
+def test_a_process_without_file_handles_loses_no_fragment(tmp_path: Path) -> None:
+    disk = NoHandles()
+    files = FragmentFiles(tmp_path, Limits(memory_bytes=0), disk)
+    header = put(files, fragment())
+    disk.left = 0
+    with pytest.raises(Busy, match="Too many open files"):
+        read_all(files, header)
+    assert not files.verify(header)
+    disk.left = 1 << 30
+    assert read_all(files, header) == fragment(), "nothing was wrong with the file"
+    files.close()
+    disk.left = 0
+    with pytest.raises(OSError, match="Too many open files"):
+        FragmentFiles(tmp_path, None, disk)
+    assert list((tmp_path / "quarantine").iterdir()) == []

@@ -16,6 +16,7 @@ Thread-safe: one lock guards the index, none is held during I/O.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import itertools
@@ -37,11 +38,13 @@ from holdfast.store.peer.disk import Disk
 from holdfast.store.peer.fragment_writer import FragmentTarget, FragmentWriter
 from holdfast.store.peer.limits import Limits
 from holdfast.store.peer.memory_tier import MemoryTier
-from holdfast.store.wire.failures import BadRequest, Corrupt, NoRoom, StaleEpoch, StateMissing
+from holdfast.store.wire.failures import BadRequest, Busy, Corrupt, NoRoom, StaleEpoch, StateMissing
 
 log = logging.getLogger("holdfast.store.peer.fragment_files")
 Piece = bytes | bytearray | memoryview
 _SUFFIX = ".fragment"
+_OF_THIS_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors that say nothing about a file: this process, or this machine, has no room to open it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +232,7 @@ class FragmentFiles:
                 digest.add(check)
             if digest.value() != header.state.digest:
                 raise DamagedFragment("the fragment holds blocks of other states")
-        except (Corrupt, StateMissing):
+        except (Corrupt, StateMissing, Busy):
             return False
         except DamagedFragment as damage:
             self.quarantine(header, str(damage))
@@ -247,6 +250,8 @@ class FragmentFiles:
         try:
             data = self._disk.read(path, start, length)
         except OSError as error:
+            if error.errno in _OF_THIS_PROCESS:
+                raise Busy(f"fragment {header.index} of {header.state} cannot be read now: {error.strerror}") from None
             self.quarantine(header, f"cannot be read: {error.strerror}")
             raise Corrupt(f"fragment {header.index} of {header.state} cannot be read") from None
         return data
@@ -365,6 +370,8 @@ class FragmentFiles:
                         f"the file has {path.stat().st_size} bytes, not {header.state.fragment_length}"
                     )
             except (DamagedFragment, OSError) as damage:
+                if isinstance(damage, OSError) and damage.errno in _OF_THIS_PROCESS:
+                    raise
                 log.warning("%s is lost: %s", path.name, damage)
                 self._quarantined += 1
                 self._put_away(path)
