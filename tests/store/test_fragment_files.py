@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -401,3 +402,42 @@ def test_a_process_without_file_handles_loses_no_fragment(tmp_path: Path) -> Non
     with pytest.raises(OSError, match="Too many open files"):
         FragmentFiles(tmp_path, None, disk)
     assert list((tmp_path / "quarantine").iterdir()) == []
+
+
+class SlowToRemove(Disk):
+    """Lets another thread do something between a fragment's removal from the index and that of its file."""
+
+    def __init__(self) -> None:
+        self.meanwhile: threading.Thread | None = None
+
+    def _wait(self) -> None:
+        thread, self.meanwhile = self.meanwhile, None
+        if thread is not None:
+            thread.start()
+            thread.join(0.2)  # one that waits for the removal to end goes on after it
+
+    def remove(self, path: Path) -> None:
+        if path.suffix == ".fragment":
+            self._wait()
+        super().remove(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        if source.suffix == ".fragment":
+            self._wait()
+        super().rename(source, target)
+
+
+@pytest.mark.parametrize("how", ["dropped", "damaged"])
+def test_a_fragment_that_is_put_again_while_it_is_removed_stays(how: str, tmp_path: Path) -> None:
+    disk = SlowToRemove()
+    files = FragmentFiles(tmp_path, Limits(memory_bytes=0), disk)
+    header = put(files, fragment())
+    again = disk.meanwhile = threading.Thread(target=put, args=(files, fragment()))
+    if how == "dropped":
+        files.drop(header)
+    else:
+        files.quarantine(header, "a test")
+    again.join()
+    assert files.held(STATE) == [header]
+    assert read_all(files, header) == fragment(), "it was acknowledged"
+    files.close()

@@ -11,7 +11,7 @@ acknowledges it: a crash leaves it whole or absent. A state's folder is the hash
 path. Fragments are never changed. Data read from disk is checked block by block before it is served; a damaged fragment
 is moved to quarantine, and the caller gets an error: the fragment counts as lost.
 
-Thread-safe: one lock guards the index, none is held during I/O.
+Thread-safe: one lock guards the index. It is held while a fence is written and a name removed, not while bytes move.
 """
 
 from __future__ import annotations
@@ -279,20 +279,22 @@ class FragmentFiles:
 
     def drop(self, header: FragmentHeader) -> None:
         """Remove one fragment; fine when it is not there."""
-        path = self._forget(header)
+        with self._lock:  # a fragment that is put again now is published after that, and not removed with this one
+            path = self._forget(header)
+            if path is not None:
+                self._disk.remove(path)
         if path is not None:
-            self._disk.remove(path)
             self._disk.remove_empty(path.parent)  # states that are saved once and dropped would leave a folder each
 
     def quarantine(self, header: FragmentHeader, reason: str) -> None:
         """Move a damaged fragment to quarantine; its bytes are kept for analysis."""
-        path = self._forget(header)
-        if path is None:
-            return
-        log.warning("fragment %d of %s is lost: %s", header.index, header.state, reason)
-        with self._lock:
+        with self._lock:  # as in `drop`
+            path = self._forget(header)
+            if path is None:
+                return
             self._quarantined += 1
-        self._put_away(path)
+            self._put_away(path)
+        log.warning("fragment %d of %s is lost: %s", header.index, header.state, reason)
 
     def _forget(self, header: FragmentHeader) -> Path | None:
         with self._lock:
