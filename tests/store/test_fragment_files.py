@@ -441,3 +441,18 @@ def test_a_fragment_that_is_put_again_while_it_is_removed_stays(how: str, tmp_pa
     assert files.held(STATE) == [header]
     assert read_all(files, header) == fragment(), "it was acknowledged"
     files.close()
+
+
+def test_a_full_disk_refuses_the_first_write_of_an_epoch_as_one_of_a_known_one(tmp_path: Path) -> None:
+    disk = FullDisk(100_000)
+    files = FragmentFiles(tmp_path, None, disk)
+    kept = put(files, fragment())
+    disk.room = 0
+    with pytest.raises(NoRoom, match="No space left"):
+        put(files, fragment(version=2, epoch=2))
+    assert files.fences() == {"app": 1}, "what could not be written does not stand"
+    assert read_all(files, kept) == fragment()
+    disk.room = 100_000
+    put(files, fragment(version=2, epoch=2))
+    assert files.fences() == {"app": 2}
+    files.close()

@@ -93,7 +93,10 @@ class FragmentFiles:
             if epoch <= standing:
                 return standing
             fences = {**self._fences, namespace: epoch}
-            self._disk.replace(self.folder / "fences.json", json.dumps(fences).encode())
+            try:
+                self._disk.replace(self.folder / "fences.json", json.dumps(fences).encode())
+            except OSError as error:
+                raise NoRoom(f"writing the fence failed: {error.strerror or error}") from None
             self._fences = fences
             return epoch
 
