@@ -1,0 +1,36 @@
+"""Senders of fragments: one that ends has stored its fragment, or says why not."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from holdfast.erasure.encoding import encode
+from holdfast.erasure.fragment import FragmentHeader, StateId
+from holdfast.erasure.layout import Coding
+from holdfast.ids import BatchId, Epoch
+from holdfast.store.client.saving import save_fragments
+from holdfast.store.client.sending import FragmentSender
+from holdfast.store.wire.address import Address
+from holdfast.store.wire.connection import ConnectionPool
+from holdfast.store.wire.failures import NotSaved
+from holdfast.store.wire.handshake import open_key
+
+STATE = b"state" * 100
+HEADER = FragmentHeader.unpack(encode(STATE, StateId("a", "b"), BatchId(1), Epoch(1), Coding(1, 0))[0])
+
+
+class BrokenPool(ConnectionPool):
+    def take(self, address: Address, *, fresh: bool = False) -> Any:
+        raise MemoryError("no room for a frame")
+
+
+def test_a_sender_that_ends_by_any_error_has_not_stored_its_fragment() -> None:
+    sender = FragmentSender(BrokenPool(open_key()), HEADER, "127.0.0.1:7400", 5.0)
+    sender.feed(None, 5.0)
+    assert not sender.finished(time.monotonic() + 60)
+    assert "MemoryError: no room for a frame" in str(sender.error)
+    with pytest.raises(NotSaved, match="no room for a frame"):
+        save_fragments(BrokenPool(open_key()), HEADER.state, STATE, ["127.0.0.1:7400"])
