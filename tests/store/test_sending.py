@@ -15,11 +15,13 @@ from holdfast.store.client.saving import save_fragments
 from holdfast.store.client.sending import FragmentSender
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.connection import ConnectionPool
-from holdfast.store.wire.failures import NotSaved
+from holdfast.store.wire.failures import NotSaved, Unreachable
 from holdfast.store.wire.handshake import open_key
 
 STATE = b"state" * 100
 HEADER = FragmentHeader.unpack(encode(STATE, StateId("a", "b"), BatchId(1), Epoch(1), Coding(1, 0))[0])
+NO_HOST = f"{'a' * 70}.example:7400"
+"""No label of a host's name is so long."""
 
 
 class BrokenPool(ConnectionPool):
@@ -34,3 +36,10 @@ def test_a_sender_that_ends_by_any_error_has_not_stored_its_fragment() -> None:
     assert "MemoryError: no room for a frame" in str(sender.error)
     with pytest.raises(NotSaved, match="no room for a frame"):
         save_fragments(BrokenPool(open_key()), HEADER.state, STATE, ["127.0.0.1:7400"])
+
+
+def test_a_peer_whose_name_is_none_is_out_of_reach() -> None:
+    with pytest.raises(Unreachable, match="cannot connect"):
+        ConnectionPool(open_key()).request(Address.parse(NO_HOST), "ping", {})
+    with pytest.raises(NotSaved, match="cannot connect"):
+        save_fragments(ConnectionPool(open_key()), HEADER.state, STATE, [NO_HOST])
