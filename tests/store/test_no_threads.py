@@ -23,7 +23,7 @@ def test_orders_that_no_thread_could_take_are_taken_again(tmp_path: Path, monkey
     names = [f"run-1/O1-{number}/c1.0-5.1" for number in range(3)]
     for name in names:
         spool.save(name, b"snapshot", epoch=1, durable=True)
-    real = ThreadPoolExecutor._adjust_thread_count  # type: ignore[attr-defined]
+    real = ThreadPoolExecutor._adjust_thread_count
 
     def no_thread(executor: ThreadPoolExecutor) -> None:
         raise RuntimeError("can't start new thread")
