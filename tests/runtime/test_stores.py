@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,14 @@ from holdfast.runtime.blocks import Block, Edge, Header
 from holdfast.runtime.state.directory_store import DirectoryStore
 from holdfast.runtime.state.durable_snapshots import DurableSnapshotStore
 from holdfast.runtime.state.journal_store import JournalStore
-from holdfast.runtime.state.snapshots import assemble, decode_snapshot, encode_snapshot, take_snapshot
+from holdfast.runtime.state.snapshots import (
+    SIZES,
+    assemble,
+    decode_snapshot,
+    encode_snapshot,
+    snapshot_head,
+    take_snapshot,
+)
 from holdfast.runtime.state.store import FRESH, Addition, MemoryStore, StaleEpoch, VersionStore
 from holdfast.runtime.state.versions import Commit, Pointer, SegmentRef, VersionId, decode_segments, encode_segments
 from holdfast.storage.files import FileStorage
@@ -215,6 +223,22 @@ def test_thin_files_are_written_again(tmp_path: Path) -> None:
     assert store.rewrite(thin) == kept.files
 
 
+def test_a_version_that_another_process_has_dropped_is_committed_anew(tmp_path: Path) -> None:
+    """Its first commit is in this process's memory, and not on the disk any more: it must not count."""
+    one, other = DirectoryStore(tmp_path), DirectoryStore(tmp_path)
+    one.point(P, Pointer(Epoch(1), None))
+    first = commit(one, 0, 1, 2)
+    other.drop(P)
+    with pytest.raises(CheckFailed, match="has no version"):
+        one.point(P, Pointer(Epoch(1), first.id))
+    other.point(P, Pointer(Epoch(1), None))
+    again = commit(one, 0, 1, 2)
+    chain = other.chain(P)
+    assert chain is not None
+    assert chain.frontier == 0
+    assert values(other, again) == [[1, 2]]
+
+
 def test_runs_of_one_table_must_have_one_schema() -> None:
     data = encode_segments({"t": [run(1), run(2, 3)], "u": [pa.table({"x": ["é", None]})]})
     assert [found.num_rows for found in decode_segments(pa.py_buffer(data))] == [1, 2, 2]
@@ -244,6 +268,22 @@ def test_an_image_is_a_base_and_changes() -> None:
     for cut in (0, 10, len(data) // 2, len(data) - 1):
         with pytest.raises(CheckFailed):
             decode_snapshot(data[:cut])
+
+
+def test_a_snapshot_with_a_damaged_head_counts_as_lost() -> None:
+    """Anything but `CheckFailed` ends the process that restores it, again and again: no earlier one would be taken."""
+    store = MemoryStore()
+    store.point(P, Pointer(Epoch(1), None))
+    first = commit(store, 0, 1, 2)
+    second = commit(store, 1, 3, keep=first)
+    base = take_snapshot(first, store.load(first) or {}, None)
+    data = encode_snapshot(take_snapshot(second, store.load(second) or {}, first))
+    for at in range(SIZES.size + len(snapshot_head(base)) + 64):
+        for flipped in (0x01, 0x10, 0x80, 0xFF):
+            damaged = bytearray(data)
+            damaged[at] ^= flipped
+            with suppress(CheckFailed):
+                assert assemble([base, decode_snapshot(bytes(damaged))])["t"][0]["n"].to_pylist() == [1, 2]
 
 
 def test_what_a_dead_driver_had_not_forgotten_is_swept_away(tmp_path: Path) -> None:

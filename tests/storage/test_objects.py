@@ -19,6 +19,7 @@ from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionErr
 
 from holdfast.errors import BadInput
 from holdfast.storage.objects import ObjectStorage
+from holdfast.storage.source_files import open_source_files
 from holdfast_lab.s3_server import S3Server
 
 UPLOAD = """
@@ -232,3 +233,17 @@ def test_without_the_extra_one_line_names_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "BadInput obstore is not installed; run `pip install 'holdfast[objects]'`\n"
+
+
+def test_a_source_file_that_is_gone_is_not_found_and_a_bucket_that_is_gone_is_an_error(s3_url: str) -> None:
+    ObjectStorage(s3_url).create("a", b"x")
+    files = open_source_files(s3_url)
+    opened = files.open(f"{s3_url}/a")
+    ObjectStorage(s3_url).delete(["a"])
+    with pytest.raises(FileNotFoundError):
+        files.open(f"{s3_url}/a")
+    with pytest.raises(FileNotFoundError):
+        opened.look()
+    with pytest.raises(OSError, match="NoSuchBucket") as raised:
+        open_source_files("s3://no-such-bucket").open("s3://no-such-bucket/a")
+    assert not isinstance(raised.value, FileNotFoundError), "its files may all be there when the bucket is"

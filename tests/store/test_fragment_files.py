@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -20,7 +21,7 @@ from holdfast.ids import BatchId, Epoch
 from holdfast.store.peer.disk import Disk
 from holdfast.store.peer.fragment_files import FragmentFiles
 from holdfast.store.peer.limits import Limits
-from holdfast.store.wire.failures import BadRequest, Corrupt, NoRoom, StaleEpoch, StateMissing
+from holdfast.store.wire.failures import BadRequest, Busy, Corrupt, NoRoom, StaleEpoch, StateMissing
 
 STATE = StateId("app", "O3[0]")
 
@@ -372,3 +373,86 @@ def test_files_that_are_no_fragments_are_put_away(tmp_path: Path) -> None:
     assert again.states() == []
     assert again.usage().quarantined == 2
     again.close()
+
+
+class NoHandles(Disk):
+    """Can open no file for reading while `left` is zero; `left` counts down."""
+
+    left = 1 << 30
+
+    def read(self, path: Path, start: int, length: int) -> bytes:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().read(path, start, length)
+
+
+def test_a_process_without_file_handles_loses_no_fragment(tmp_path: Path) -> None:
+    disk = NoHandles()
+    files = FragmentFiles(tmp_path, Limits(memory_bytes=0), disk)
+    header = put(files, fragment())
+    disk.left = 0
+    with pytest.raises(Busy, match="Too many open files"):
+        read_all(files, header)
+    assert not files.verify(header)
+    disk.left = 1 << 30
+    assert read_all(files, header) == fragment(), "nothing was wrong with the file"
+    files.close()
+    disk.left = 0
+    with pytest.raises(OSError, match="Too many open files"):
+        FragmentFiles(tmp_path, None, disk)
+    assert list((tmp_path / "quarantine").iterdir()) == []
+
+
+class SlowToRemove(Disk):
+    """Lets another thread do something between a fragment's removal from the index and that of its file."""
+
+    def __init__(self) -> None:
+        self.meanwhile: threading.Thread | None = None
+
+    def _wait(self) -> None:
+        thread, self.meanwhile = self.meanwhile, None
+        if thread is not None:
+            thread.start()
+            thread.join(0.2)  # one that waits for the removal to end goes on after it
+
+    def remove(self, path: Path) -> None:
+        if path.suffix == ".fragment":
+            self._wait()
+        super().remove(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        if source.suffix == ".fragment":
+            self._wait()
+        super().rename(source, target)
+
+
+@pytest.mark.parametrize("how", ["dropped", "damaged"])
+def test_a_fragment_that_is_put_again_while_it_is_removed_stays(how: str, tmp_path: Path) -> None:
+    disk = SlowToRemove()
+    files = FragmentFiles(tmp_path, Limits(memory_bytes=0), disk)
+    header = put(files, fragment())
+    again = disk.meanwhile = threading.Thread(target=put, args=(files, fragment()))
+    if how == "dropped":
+        files.drop(header)
+    else:
+        files.quarantine(header, "a test")
+    again.join()
+    assert files.held(STATE) == [header]
+    assert read_all(files, header) == fragment(), "it was acknowledged"
+    files.close()
+
+
+def test_a_full_disk_refuses_the_first_write_of_an_epoch_as_one_of_a_known_one(tmp_path: Path) -> None:
+    disk = FullDisk(100_000)
+    files = FragmentFiles(tmp_path, None, disk)
+    kept = put(files, fragment())
+    disk.room = 0
+    with pytest.raises(NoRoom, match="No space left"):
+        put(files, fragment(version=2, epoch=2))
+    assert files.fences() == {"app": 1}, "what could not be written does not stand"
+    assert read_all(files, kept) == fragment()
+    disk.room = 100_000
+    put(files, fragment(version=2, epoch=2))
+    assert files.fences() == {"app": 2}
+    files.close()

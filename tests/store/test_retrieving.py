@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,8 @@ from holdfast.erasure.encoding import encode
 from holdfast.erasure.fragment import FragmentHeader, StateId
 from holdfast.erasure.layout import Coding
 from holdfast.ids import BatchId, Epoch
-from holdfast.store.client.retrieving import Progress, Retrieval, RetrieveReport, no_progress
+from holdfast.store.client import retrieving
+from holdfast.store.client.retrieving import Progress, Retrieval, RetrieveReport, _Stretch, no_progress
 from holdfast.store.wire.failures import StateMissing, Unreachable
 
 
@@ -156,3 +158,19 @@ def test_progress_counts_every_needed_fragment_once_whatever_peers_do(size: int,
     assert len(counted) == len(set(counted)), "no count twice"
     assert max(counted) == data, "all that are needed have come"
     assert min(counted) >= 1
+
+
+class LateBlocks(dict[int, memoryview]):
+    """The blocks of a stretch, of which one more comes while they are gone through."""
+
+    def items(self) -> Any:
+        late = max(self) + 1
+        for index, view in super().items():
+            self[late] = view
+            yield index, view
+
+
+def test_a_block_that_comes_when_there_are_enough_disturbs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrieving, "_Stretch", lambda first, count: _Stretch(first, count, LateBlocks()))
+    state = Random(1).randbytes(5000)
+    assert Peers(state, Coding(2, 3)).load(time_stands_still)[0] == state

@@ -62,7 +62,12 @@ class _OpenObject:
         import obstore
 
         with _reading(self._path):
-            return _seen(self._bucket, obstore.head(self._store, self._key))
+            try:
+                meta = obstore.head(self._store, self._key)
+            except FileNotFoundError:
+                # An answer to HEAD has no body: whether the object is missing, or its bucket, only GET is told.
+                meta = obstore.get(self._store, self._key).meta
+            return _seen(self._bucket, meta)
 
     def read(self, start: int, count: int) -> pa.Buffer:
         import obstore

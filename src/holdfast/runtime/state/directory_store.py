@@ -100,7 +100,7 @@ class DirectoryStore:
         folder.mkdir(exist_ok=True)
         with _locked(folder):
             check_epoch(partition, pointer.epoch, self._pointer(partition))
-            if pointer.at is not None and self._commit(folder / _commit_name(pointer.at)) is None:
+            if pointer.at is not None and self._there(folder / _commit_name(pointer.at)) is None:
                 raise CheckFailed(f"{partition} has no version {pointer.at}", remedy="restore it from a checkpoint")
             self._write(folder / _POINTER, encode_record(pointer))
 
@@ -110,7 +110,7 @@ class DirectoryStore:
         check_epoch(partition, commit.id.epoch, self._pointer(partition))
         folder = self._folder(partition)
         final = folder / _commit_name(commit.id)
-        earlier = self._commit(final)
+        earlier = self._there(final)
         if earlier is not None:
             return earlier
         attempt = self._attempt(folder, commit.id)
@@ -135,7 +135,7 @@ class DirectoryStore:
         if not first:
             for path in written:
                 path.unlink(missing_ok=True)
-            winner = self._commit(final)
+            winner = self._there(final)
             if winner is None:
                 raise CheckFailed(f"the commit {final.name} of {partition} cannot be read", remedy="restore it")
             return winner
@@ -242,6 +242,11 @@ class DirectoryStore:
             return None
         self._commits[path] = commit
         return commit
+
+    def _there(self, path: Path) -> Commit | None:
+        """As `_commit`, of a file that another process may have dropped since, or made anew with other segments."""
+        self._commits.pop(path, None)
+        return self._commit(path)
 
     def _data(self, partition: PartitionId, name: FileName) -> pa.Buffer | None:
         return _mapped(self._folder(partition) / name)

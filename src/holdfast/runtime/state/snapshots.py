@@ -171,26 +171,34 @@ def decode_snapshot(data: pa.Buffer | bytes) -> Snapshot:
     if magic != SNAPSHOT_MAGIC or blocks_at + blocks_size != buffer.size:
         raise _torn()
     head = bytes(memoryview(buffer)[SIZES.size : SIZES.size + head_size])
+    try:
+        commit, since, refs = _read_head(head)
+    except ValueError:  # of the head, only the record has a checksum
+        raise _torn() from None
+    segments = decode_segments(buffer.slice(runs_at, runs_size))
+    if len(segments) != len(refs):
+        raise _torn()
+    outbox = decode_blocks(buffer.slice(blocks_at, blocks_size)) if blocks_size else []
+    return Snapshot(commit, since, dict(zip(refs, segments, strict=True)), tuple(outbox))
+
+
+def _read_head(head: bytes) -> tuple[Commit, VersionId | None, list[SegmentRef]]:
+    """Return what `snapshot_head` wrote."""
     sizes, _, rest = head.partition(b"\n")
     record_size, since_size, names_size = (int(size) for size in sizes.split())
     if len(rest) != record_size + since_size + names_size:
         raise _torn()
     commit = decode_commit(rest[:record_size])
     since_text = rest[record_size : record_size + since_size]
-    names = rest[record_size + since_size :].decode()
     refs = []
-    for line in names.splitlines():
+    for line in rest[record_size + since_size :].decode().splitlines():
         number, _, file = line.partition(" ")
         refs.append(SegmentRef(FileName(file), int(number)))
-    segments = decode_segments(buffer.slice(runs_at, runs_size))
-    if len(segments) != len(refs):
-        raise _torn()
     since = None
     if since_text:
         batch, epoch = since_text.split()
         since = VersionId(BatchId(int(batch)), Epoch(int(epoch)))
-    outbox = decode_blocks(buffer.slice(blocks_at, blocks_size)) if blocks_size else []
-    return Snapshot(commit, since, dict(zip(refs, segments, strict=True)), tuple(outbox))
+    return commit, since, refs
 
 
 def _torn() -> CheckFailed:

@@ -274,8 +274,9 @@ class NodeAgent:
             if self._peer is None:
                 continue
             if (others := self._peer.neighbours()) and others != written:
-                write_note(self._spool / "known.json", {"peers": others})
-                written = others
+                with contextlib.suppress(OSError):  # a full disk: written when there is room; peers are met meanwhile
+                    write_note(self._spool / "known.json", {"peers": others})
+                    written = others
             join = (read_note(self._spool / "ring.json") or {}).get("join", ())
             self._count_losses(join)
             if second % MEET_SECONDS == 0:

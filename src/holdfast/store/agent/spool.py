@@ -179,7 +179,9 @@ class Spool:
                 return
             now, before = self._files.now(), self._asked(key)
             with contextlib.suppress(FileNotFoundError):
-                if not again and ((at := self._files.changed_at(lost)) > now - AGAIN_SECONDS or at >= before):
+                at = self._files.changed_at(lost)
+                set_back = at > now + AGAIN_SECONDS  # the clock: an answer from the future would be new for as long
+                if not (again or set_back) and (at > now - AGAIN_SECONDS or at >= before):
                     return  # an answer that has come since this process last asked has not been seen
                 self._files.remove(lost)
             self._prepare(name)

@@ -83,9 +83,18 @@ class SpoolService:
                 log.exception("reading the spool's orders failed; it is tried again")
 
     def _look(self) -> None:
-        for order in self._orders.take():
+        taken = self._orders.take()
+        while taken:
+            order = taken.pop(0)
             threads = self._fetching if order.endswith(".fetch") else self._saving
-            threads.submit(self._work, order)
+            try:
+                threads.submit(self._work, order)
+            except RuntimeError:
+                # No thread can be started now. This order is in the queue; the others are taken again.
+                for other in taken:
+                    self._orders.leave(other)
+                self._changed = True
+                raise
 
     def _work(self, order: str) -> None:
         """Carry out one order, unless the agent stops: then the next one does."""

@@ -136,11 +136,11 @@ class Retrieval:
         try:
             self._begin()
             while self._next_out < self._stretches:
-                stretch = self._finished_stretch()
+                stretch, blocks = self._finished_stretch()
                 base = self.header.block_span(stretch.first)[0]
                 for stripe in range(stretch.first, stretch.first + stretch.count):
                     start, end = self.header.block_span(stripe)
-                    yield {index: view[start - base : end - base] for index, view in stretch.blocks.items()}
+                    yield {index: view[start - base : end - base] for index, view in blocks.items()}
         finally:
             with self._changed:
                 self._over = True
@@ -165,8 +165,11 @@ class Retrieval:
                 first = number * self._per_stretch
                 self._open[number] = _Stretch(first, min(self._per_stretch, self._layout.stripes - first))
 
-    def _finished_stretch(self) -> _Stretch:
-        """Wait for m blocks of the next stretch; wake more peers when it takes long."""
+    def _finished_stretch(self) -> tuple[_Stretch, dict[int, memoryview]]:
+        """Wait for m blocks of the next stretch; wake more peers when it takes long.
+
+        Its blocks are returned as they are now: peers that were asked twice may still answer.
+        """
         with self._changed:
             self._open.pop(self._next_out - 1, None)
             stretch = self._open[self._next_out]
@@ -186,7 +189,7 @@ class Retrieval:
             self._fill_window()
             self._changed.notify_all()
             self.report.used |= set(stretch.blocks)
-            return stretch
+            return stretch, dict(stretch.blocks)
 
     def _work(self, index: int) -> None:
         """Serve one fragment until all is done or every peer that holds it has failed."""

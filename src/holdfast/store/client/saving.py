@@ -90,11 +90,14 @@ def save_fragments(
                 continue
             assert sender.error is not None
             refused.append(Refusal(sender.header.index, sender.address, sender.error))
-            if isinstance(sender.error, StaleEpoch | BadRequest):
+            if isinstance(sender.error, StaleEpoch):
                 raise sender.error
             if waiting:
                 targets[sender.header.index] = waiting.pop(0)
     if len(stored) < needed:
+        # A request that all refuse is bad. One that some have served is not: who refuses it is no peer of this ring.
+        if not stored and refused and all(isinstance(one.error, BadRequest) for one in refused):
+            raise refused[0].error
         why = "; ".join(f"fragment {one.index}: {one.error}" for one in refused[:3])
         raise NotSaved(
             f"{header}: {len(stored)} of {needed} required fragments were stored; {why}",

@@ -77,6 +77,9 @@ class FragmentSender:
                 self._pool.give_back(self._connection)
         except HoldfastError as error:
             self.error = self.error or error
+        except BaseException as error:
+            # A thread that ends without an error has stored the fragment: this one has not.
+            self.error = self.error or HoldfastError(f"sending failed: {type(error).__name__}: {error}")
 
     def _send(self, connection: Connection) -> None:
         try:

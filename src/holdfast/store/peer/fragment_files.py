@@ -11,11 +11,12 @@ acknowledges it: a crash leaves it whole or absent. A state's folder is the hash
 path. Fragments are never changed. Data read from disk is checked block by block before it is served; a damaged fragment
 is moved to quarantine, and the caller gets an error: the fragment counts as lost.
 
-Thread-safe: one lock guards the index, none is held during I/O.
+Thread-safe: one lock guards the index. It is held while a fence is written and a name removed, not while bytes move.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import itertools
@@ -37,11 +38,13 @@ from holdfast.store.peer.disk import Disk
 from holdfast.store.peer.fragment_writer import FragmentTarget, FragmentWriter
 from holdfast.store.peer.limits import Limits
 from holdfast.store.peer.memory_tier import MemoryTier
-from holdfast.store.wire.failures import BadRequest, Corrupt, NoRoom, StaleEpoch, StateMissing
+from holdfast.store.wire.failures import BadRequest, Busy, Corrupt, NoRoom, StaleEpoch, StateMissing
 
 log = logging.getLogger("holdfast.store.peer.fragment_files")
 Piece = bytes | bytearray | memoryview
 _SUFFIX = ".fragment"
+_OF_THIS_PROCESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors that say nothing about a file: this process, or this machine, has no room to open it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,10 @@ class FragmentFiles:
             if epoch <= standing:
                 return standing
             fences = {**self._fences, namespace: epoch}
-            self._disk.replace(self.folder / "fences.json", json.dumps(fences).encode())
+            try:
+                self._disk.replace(self.folder / "fences.json", json.dumps(fences).encode())
+            except OSError as error:
+                raise NoRoom(f"writing the fence failed: {error.strerror or error}") from None
             self._fences = fences
             return epoch
 
@@ -229,7 +235,7 @@ class FragmentFiles:
                 digest.add(check)
             if digest.value() != header.state.digest:
                 raise DamagedFragment("the fragment holds blocks of other states")
-        except (Corrupt, StateMissing):
+        except (Corrupt, StateMissing, Busy):
             return False
         except DamagedFragment as damage:
             self.quarantine(header, str(damage))
@@ -247,6 +253,8 @@ class FragmentFiles:
         try:
             data = self._disk.read(path, start, length)
         except OSError as error:
+            if error.errno in _OF_THIS_PROCESS:
+                raise Busy(f"fragment {header.index} of {header.state} cannot be read now: {error.strerror}") from None
             self.quarantine(header, f"cannot be read: {error.strerror}")
             raise Corrupt(f"fragment {header.index} of {header.state} cannot be read") from None
         return data
@@ -274,20 +282,22 @@ class FragmentFiles:
 
     def drop(self, header: FragmentHeader) -> None:
         """Remove one fragment; fine when it is not there."""
-        path = self._forget(header)
+        with self._lock:  # a fragment that is put again now is published after that, and not removed with this one
+            path = self._forget(header)
+            if path is not None:
+                self._disk.remove(path)
         if path is not None:
-            self._disk.remove(path)
             self._disk.remove_empty(path.parent)  # states that are saved once and dropped would leave a folder each
 
     def quarantine(self, header: FragmentHeader, reason: str) -> None:
         """Move a damaged fragment to quarantine; its bytes are kept for analysis."""
-        path = self._forget(header)
-        if path is None:
-            return
-        log.warning("fragment %d of %s is lost: %s", header.index, header.state, reason)
-        with self._lock:
+        with self._lock:  # as in `drop`
+            path = self._forget(header)
+            if path is None:
+                return
             self._quarantined += 1
-        self._put_away(path)
+            self._put_away(path)
+        log.warning("fragment %d of %s is lost: %s", header.index, header.state, reason)
 
     def _forget(self, header: FragmentHeader) -> Path | None:
         with self._lock:
@@ -365,6 +375,8 @@ class FragmentFiles:
                         f"the file has {path.stat().st_size} bytes, not {header.state.fragment_length}"
                     )
             except (DamagedFragment, OSError) as damage:
+                if isinstance(damage, OSError) and damage.errno in _OF_THIS_PROCESS:
+                    raise
                 log.warning("%s is lost: %s", path.name, damage)
                 self._quarantined += 1
                 self._put_away(path)

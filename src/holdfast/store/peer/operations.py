@@ -134,8 +134,14 @@ class Operations:
     async def _take_in(self, protocol: FrameProtocol, writer: FragmentWriter) -> None:
         """Receive chunks up to the last; after a fault, read and drop the rest, so that the sender gets the error."""
         fault: Exception | None = None
+        seconds = self._files.limits.idle_seconds
         while True:
-            chunk = await protocol.next()
+            try:
+                async with asyncio.timeout(seconds):
+                    chunk = await protocol.next()
+            except TimeoutError:
+                # A machine that died does not close its connections, and one that is served is not swept away.
+                raise BadFrame(f"no chunk of a fragment for {seconds:g} s") from None
             if chunk.kind is not Kind.CHUNK:
                 raise BadFrame(f"{chunk.kind.name} where a chunk was due")
             if chunk.header.get("end"):

@@ -31,7 +31,7 @@ from holdfast.store.peer.fragment_files import FragmentFiles
 from holdfast.store.peer.survey import Encoding, gathered, locate, read_headers, survey_state
 from holdfast.store.ring.ids import SIZE, RingId, clockwise, state_key
 from holdfast.store.ring.messages import Contact
-from holdfast.store.ring.placement import choose_holders, rank
+from holdfast.store.ring.placement import choose_holders, copies_to_keep, rank
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.bandwidth import Bandwidth
 from holdfast.store.wire.connection import ConnectionPool
@@ -97,6 +97,8 @@ class Repairer:
         self._stopping = False
         self._incomplete = 0
         self._first_seen: dict[StateHeader, float] = {}
+        self._refused: dict[str, float] = {}
+        """Peers that did not take a rebuilt fragment, and when: until the next regular round it goes to others."""
         self._thread = threading.Thread(target=self._run, name="holdfast-repair", daemon=True)
 
     def start(self) -> None:
@@ -163,6 +165,8 @@ class Repairer:
                 limit.spent(held.state.fragment_length)
         self._hand_over(limit)
         members = self._members()
+        long_ago = time.monotonic() - self._settings.every
+        self._refused = {peer: when for peer, when in self._refused.items() if when > long_ago}
         by_state: dict[StateId, list[Encoding]] = defaultdict(list)
         for encoding in self._inventory(members).values():
             by_state[encoding.header.state].append(encoding)
@@ -197,12 +201,15 @@ class Repairer:
                 if not answer.header.get("more"):
                     return headers
 
-        outcomes = scatter([one.address for one in members], ask, seconds=30.0)
-        silent = len(members) - sum(one.error is None for one in outcomes)
+        # A peer that began anew at its address is known by two ids for a while. Asked twice, it would seem to be two
+        # peers that hold the same fragments, and the copies of one of them would go.
+        addresses = list(dict.fromkeys(one.address for one in members))
+        outcomes = scatter(addresses, ask, seconds=30.0)
+        silent = len(addresses) - sum(one.error is None for one in outcomes)
         if silent and self._incomplete < MOST_INCOMPLETE:
             # What a slow peer holds is not lost: wait until it answers or the ring gives it up, but not for ever.
             self._incomplete += 1
-            raise Unreachable(f"{silent} of {len(members)} neighbours did not list their fragments")
+            raise Unreachable(f"{silent} of {len(addresses)} neighbours did not list their fragments")
         self._incomplete = 0
         return gathered((one.asked, one.result) for one in outcomes)
 
@@ -215,7 +222,8 @@ class Repairer:
         header = encoding.header
         by_address = {one.address: one for one in members}
         keep = {index: by_address[peers[0]] for index, peers in encoding.holders.items()}
-        placement = choose_holders(state_key(header.state), members, header.coding, keep=keep)
+        takes = [one for one in members if one.address not in self._refused]
+        placement = choose_holders(state_key(header.state), takes or members, header.coding, keep=keep)
         lost = encoding.missing
         senders = {
             index: FragmentSender(
@@ -244,19 +252,27 @@ class Repairer:
             for sender in senders.values():
                 sender.give_up(fault)
             raise
-        for index, sender in senders.items():
+        for sender in senders.values():
             sender.feed(None, 5.0)
+        failed: list[HoldfastError] = []
+        for index, sender in senders.items():
             if not sender.finished(time.monotonic() + 30.0):
-                raise sender.error or HoldfastError("not stored")
+                failed.append(sender.error or HoldfastError("not stored"))
+                self._refused[sender.address] = time.monotonic()
+                continue
             self.progress.rebuilt += 1
             self.progress.bytes += header.fragment_length
             log.info("rebuilt fragment %d of %s at %s", index, header, sender.address)
+        if failed:
+            raise failed[0]
 
     def _tidy(self, encodings: list[Encoding]) -> None:
         """Remove second copies, and incomplete saves that are old and superseded."""
         now = time.monotonic()
         whole = [one for one in encodings if one.whole]
         newest = max(((one.header.epoch, one.header.version) for one in whole), default=None)
+        # What changes are based on is no rest of a broken save: peers that hold what it lacks may come back.
+        bases = {one.header.follows for one in encodings} - {one.header.version for one in whole}
         for encoding in encodings:
             header = encoding.header
             if encoding.whole:
@@ -265,7 +281,7 @@ class Repairer:
                     self._remove_copies(encoding)
                 continue
             since = self._first_seen.setdefault(header, now)
-            superseded = newest is not None and (header.epoch, header.version) < newest
+            superseded = newest is not None and (header.epoch, header.version) < newest and header.version not in bases
             if superseded and now - since >= self._settings.garbage_after:
                 for index, peers in encoding.holders.items():
                     self._drop(FragmentHeader(header, index), peers)
@@ -275,12 +291,14 @@ class Repairer:
         doubled = {index: peers for index, peers in encoding.holders.items() if len(peers) > 1}
         if not doubled:
             return
-        ranked = {
-            one.address: place for place, one in enumerate(rank(state_key(encoding.header.state), self._members()))
-        }
+        header, members = encoding.header, self._members()
+        here = {one.address: one for one in members}  # not those that were lost since they listed their fragments
+        holders = {index: [here[peer] for peer in peers if peer in here] for index, peers in encoding.holders.items()}
+        kept = copies_to_keep(state_key(header.state), holders, members, header.coding)
+        if kept is None:
+            return
         for index, peers in doubled.items():
-            best_first = sorted(peers, key=lambda peer: ranked.get(peer, len(ranked)))
-            self._drop(FragmentHeader(encoding.header, index), best_first[1:])
+            self._drop(FragmentHeader(header, index), [peer for peer in peers if peer != kept[index].address])
 
     def _drop(self, fragment: FragmentHeader, peers: list[str]) -> None:
         for peer in peers:

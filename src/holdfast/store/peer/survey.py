@@ -98,7 +98,8 @@ def survey_state(pool: ConnectionPool, state: StateId, peers: Sequence[str]) -> 
     outcomes = scatter(peers, ask, enough=enough, seconds=FIND_SECONDS)
     answered = {one.asked for one in outcomes if one.error is None}
     for one in outcomes:
-        if isinstance(one.error, NotTrusted | BadRequest):
+        # One that refuses among others is another cluster's, at the address of a peer that is gone: it holds nothing.
+        if isinstance(one.error, NotTrusted | BadRequest) and not answered:
             raise one.error
     errors = {one.asked: str(one.error) for one in outcomes if one.error is not None}
     silent = {peer: errors.get(peer, "no answer in time") for peer in peers if peer not in answered}
@@ -151,15 +152,13 @@ def everyone(pool: ConnectionPool, contacts: Sequence[str], seconds: float = FIN
 
 
 def ask_any(pool: ConnectionPool, contacts: Sequence[str], operation: str, header: dict[str, object]) -> Frame:
-    """Ask peers one after the other until one answers."""
+    """Ask peers one after the other until one answers; where none does, a refusal says more than silence."""
     last: HoldfastError | None = None
     for contact in contacts:
         try:
             return pool.request(Address.parse(contact), operation, header)
-        except (NotTrusted, BadInput):
-            raise
         except HoldfastError as error:
-            last = error
+            last = last if isinstance(last, NotTrusted | BadInput) else error
     raise last or Unreachable("no peer address is known", remedy="give the address of a running peer")
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.erasure.layout import Coding
@@ -105,6 +105,45 @@ def choose_holders(
         most_in_domain=max(in_domain.values()),
         most_on_peer=max(on_peer.values()),
     )
+
+
+def copies_to_keep(
+    key: RingId, holders: Mapping[int, Sequence[Contact]], candidates: Iterable[Contact], coding: Coding
+) -> dict[int, Contact] | None:
+    """Choose whose copy of every fragment stays, where `holders` have some twice: fragment index -> holder.
+
+    What stays is spread over peers and domains at least as well as a new placement would be: a peer that took over a
+    second fragment gives it back to the peer that has returned with it. None: no choice is that good, all copies stay.
+    """
+    ranked = rank(key, candidates)
+    if not ranked:
+        return None
+    wanted = choose_holders(key, ranked, coding)
+    places = {contact.id: place for place, contact in enumerate(ranked)}
+    kept: dict[RingId, list[int]] = {}
+    chosen: dict[int, Contact] = {}
+
+    def keep(index: int, asked: set[RingId]) -> bool:
+        """Find a holder with room for a fragment, moving others to their other holders where that makes room."""
+        for contact in sorted(holders[index], key=lambda one: places.get(one.id, len(places))):
+            if contact.id in asked:
+                continue
+            asked.add(contact.id)
+            here = kept.setdefault(contact.id, [])
+            if len(here) >= wanted.most_on_peer:
+                moved = next((one for one in here if keep(one, asked)), None)
+                if moved is None:
+                    continue
+                here.remove(moved)
+            here.append(index)
+            chosen[index] = contact
+            return True
+        return False
+
+    if not all(keep(index, set()) for index in holders):
+        return None
+    in_domain = Counter(domain_of(contact) for contact in chosen.values())
+    return chosen if max(in_domain.values(), default=0) <= wanted.most_in_domain else None
 
 
 def rank(key: RingId, candidates: Iterable[Contact]) -> list[Contact]:

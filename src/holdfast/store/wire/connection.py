@@ -86,7 +86,7 @@ class Connection:
         except ssl.SSLError as error:
             self.close()
             raise NotTrusted(reason(error), where=str(address), remedy=TLS_REMEDY) from None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: what cannot be the name of a host
             raise Unreachable(f"cannot connect: {reason(error)}", where=str(address)) from None
         handshake = ClientHandshake(key)
         self._seals = SessionSeals(handshake.greeting.incoming, handshake.greeting.outgoing)

@@ -180,7 +180,14 @@ class LinkListener:
                 stranger.shut_down()
         if pushed_out is not None:
             self._refuse("too many strangers", "?", "others wait for the handshake")
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # no thread is left: it costs this connection, and not the listener
+            with self._lock:
+                self._strangers.pop(stranger, None)
+            stranger.shut_down()
+            stranger.close()
+            self._refuse("not accepted", str(remote), str(error))
 
     def _converse(self, stranger: FrameSocket, remote: str) -> None:
         made: tuple[Link, OnMessage, OnEnd] | None = None

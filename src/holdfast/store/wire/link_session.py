@@ -153,6 +153,9 @@ class Link:
                 return str(bad)
             except OSError as error:
                 return f"connection lost: {reason(error)}"
+            except Exception as error:  # no memory for a message, for one: a link that is not read must not look alive
+                log.exception("a message was not received")
+                return one_line(f"a message was not received: {type(error).__name__}: {error}")
             if message is None:
                 return "closed by the other side"
             if self._closing:
@@ -216,7 +219,9 @@ class Link:
                 with self._changed:
                     self._queued_bytes = max(0, self._queued_bytes - sum(message.size for message in messages))
                 del messages
-        except OSError as error:
+        except Exception as error:
+            if not isinstance(error, OSError):
+                log.exception("a message was not sent")
             with self._changed:
                 if not self._ended:
                     self._fault = f"connection lost while sending: {reason(error)}"

@@ -1,0 +1,83 @@
+"""Senders of fragments: one that ends has stored its fragment, or says why not."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from holdfast.erasure.encoding import encode
+from holdfast.erasure.fragment import FragmentHeader, StateId
+from holdfast.erasure.layout import Coding
+from holdfast.ids import BatchId, Epoch
+from holdfast.store.client import saving
+from holdfast.store.client.saving import save_fragments
+from holdfast.store.client.sending import FragmentSender
+from holdfast.store.wire.address import Address
+from holdfast.store.wire.connection import ConnectionPool
+from holdfast.store.wire.failures import BadRequest, NotSaved, Unreachable
+from holdfast.store.wire.handshake import open_key
+
+STATE = b"state" * 100
+HEADER = FragmentHeader.unpack(encode(STATE, StateId("a", "b"), BatchId(1), Epoch(1), Coding(1, 0))[0])
+NO_HOST = f"{'a' * 70}.example:7400"
+"""No label of a host's name is so long."""
+
+
+class BrokenPool(ConnectionPool):
+    def take(self, address: Address, *, fresh: bool = False) -> Any:
+        raise MemoryError("no room for a frame")
+
+
+def test_a_sender_that_ends_by_any_error_has_not_stored_its_fragment() -> None:
+    sender = FragmentSender(BrokenPool(open_key()), HEADER, "127.0.0.1:7400", 5.0)
+    sender.feed(None, 5.0)
+    assert not sender.finished(time.monotonic() + 60)
+    assert "MemoryError: no room for a frame" in str(sender.error)
+    with pytest.raises(NotSaved, match="no room for a frame"):
+        save_fragments(BrokenPool(open_key()), HEADER.state, STATE, ["127.0.0.1:7400"])
+
+
+def test_a_peer_whose_name_is_none_is_out_of_reach() -> None:
+    with pytest.raises(Unreachable, match="cannot connect"):
+        ConnectionPool(open_key()).request(Address.parse(NO_HOST), "ping", {})
+    with pytest.raises(NotSaved, match="cannot connect"):
+        save_fragments(ConnectionPool(open_key()), HEADER.state, STATE, [NO_HOST])
+
+
+class Refusing:
+    """Stands for the senders of a save: some addresses refuse the request as one that nobody serves."""
+
+    def __init__(self, *strangers: str) -> None:
+        self.strangers = strangers
+
+    def __call__(self, pool: object, header: FragmentHeader, address: str, seconds: float) -> Refusing:
+        made = Refusing()
+        made.header, made.address = header, address
+        made.error = BadRequest("this agent stores no fragments") if address in self.strangers else None
+        return made
+
+    header: FragmentHeader
+    address: str
+    error: BadRequest | None
+    sent_bytes, busy_seconds = 0, 0.0
+
+    def feed(self, pieces: object, stall_seconds: float) -> None:
+        pass
+
+    def finished(self, deadline: float) -> bool:
+        return self.error is None
+
+
+def test_an_agent_that_stores_no_fragments_ends_no_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its refusal would be final: the agent would never try this snapshot again."""
+    pool, header = ConnectionPool(open_key()), replace(HEADER.state, coding=Coding(1, 1))
+    monkeypatch.setattr(saving, "FragmentSender", Refusing("b:1"))
+    assert save_fragments(pool, header, STATE, ["a:1", "b:1"], ["c:1"]).stored == {0: "a:1", 1: "c:1"}
+    with pytest.raises(NotSaved):
+        save_fragments(pool, header, STATE, ["a:1", "b:1"])
+    monkeypatch.setattr(saving, "FragmentSender", Refusing("a:1", "b:1"))
+    with pytest.raises(BadRequest):
+        save_fragments(pool, header, STATE, ["a:1", "b:1"])
