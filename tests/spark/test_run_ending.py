@@ -1,0 +1,23 @@
+"""How a run lets go of what it holds; Spark is a stub."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import pytest
+
+from holdfast.spark.run import SparkRun
+
+
+def test_a_run_whose_spark_is_gone_gives_its_claim_up_and_shows_no_more_signs_of_life() -> None:
+    """Otherwise the next start, in this process or elsewhere, is refused because a driver is alive."""
+    run = object.__new__(SparkRun)
+    run.coordinator, run.backend, run._keep_alive, run._signs = Mock(), Mock(), Mock(), Mock()
+    run._progress, run._staged, run._log = Mock(), (), Mock()
+    run.coordinator.outputs.publishing.unreturned.return_value = []
+    run.backend.stop.side_effect = ConnectionError("the gateway to the JVM is closed")
+    with pytest.raises(ConnectionError):
+        run.close()
+    run._keep_alive.close.assert_called_once_with()
+    run._signs.stop.assert_called_once_with()
+    run._progress.end.assert_called_once_with()
