@@ -127,3 +127,14 @@ def test_a_connection_that_ends_before_it_is_known_is_dialled_again(monkeypatch:
     node._take_events(0.0)
     assert node._senders[sender][0] is dialled[1]
     assert node._worker.subscriptions.is_connected(sender)
+
+
+def test_a_sender_is_dialled_again_whatever_kept_it_from_being_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a container may have no more threads, a link cannot start its own: the stream must not wait for good."""
+    node, sender = object.__new__(ResidentNode), NodeId("n2")
+    node._name, node._key, node._tls, node._events = NodeId("n1"), Mock(), None, queue.SimpleQueue()
+    node._dial_at = {sender: math.inf}
+    monkeypatch.setattr(resident_node, "dial", Mock(side_effect=RuntimeError("can't start new thread")))
+    node._dial_sender(sender, "127.0.0.1:2")
+    node._take_events(0.0)
+    assert node._dial_at[sender] < math.inf

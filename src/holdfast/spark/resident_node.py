@@ -348,7 +348,9 @@ class ResidentNode:
         try:
             me = {"node": self._name}
             link = dial(Address.parse(address), self._key, me, self._from_sender, end, tls=self._tls)
-        except HoldfastError:
+        except Exception as error:  # also one that is not of the connection: no other thread would dial this node
+            if not isinstance(error, HoldfastError):
+                sys.stderr.write(f"holdfast: {self._name}: {node} cannot be dialled: {type(error).__name__}: {error}\n")
             self._events.put(not_made)
         else:
             self._events.put(made)
