@@ -105,6 +105,10 @@ class JournalStore:
 
     # -- the contract: see VersionStore --------------------------------------------------------------------------------
 
+    def held_partitions(self) -> tuple[PartitionId, ...]:
+        """See VersionStore."""
+        return tuple(self._index.partitions)
+
     def chain(self, partition: PartitionId) -> VersionChain | None:
         """See VersionStore."""
         return self._index.chain(partition)

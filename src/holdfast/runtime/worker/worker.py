@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeAlias
@@ -115,6 +116,8 @@ class NodeWorker:
         self._mine: tuple[DesiredState | None, dict[PartitionId, PartitionAssignment]] = (None, {})
         """The last desired state, and what it has for this node."""
         self._exchange = Exchange()
+        self._dropped_for: DesiredState | None = None
+        """The desired state under which what is outdated here was last dropped."""
 
     def reconcile(self, desired: DesiredState, level: int, blocks: Iterable[Block]) -> NodeReport:
         """Reconcile with a desired state, and report; the blocks are drained, whatever happens.
@@ -171,10 +174,30 @@ class NodeWorker:
             if p not in here:
                 self.host.release(p)
         self._far = {p: far for p, far in self._far.items() if p in mine}
+        if desired is not self._dropped_for:
+            self._dropped_for = desired
+            with suppress(OSError):  # with the next desired state
+                self._drop_outdated(desired)
         for p in here:
             self.host.hold_back(p, mine[p].replica)
         self._take_acknowledgements(desired, here)
         return here
+
+    def _drop_outdated(self, desired: DesiredState) -> None:
+        """Drop what is here of partitions that have moved away, once their last checkpoint is past it.
+
+        Until then they may start from it should they come back; after that, they start from the checkpoint.
+        """
+        mine = self.mine(desired)
+        for p in self._store.held_partitions():
+            one = desired.assignments.get(p)
+            if one is None or one.follows is None or p in mine:
+                continue
+            with self._store.alone(p):
+                chain = self._store.chain(p)
+                # A task of an epoch that is over must not drop what a later one has put here.
+                if chain is not None and chain.pointer.epoch <= desired.epoch and chain.frontier < one.follows.batch:
+                    self._store.drop(p)
 
     def mine(self, desired: DesiredState) -> dict[PartitionId, PartitionAssignment]:
         """Return what is desired of this node, inputs before consumers."""
