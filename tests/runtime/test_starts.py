@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -32,7 +34,9 @@ from holdfast.runtime.state.snapshots import decode_snapshot
 from holdfast.runtime.state.store import MemoryStore, VersionStore
 from holdfast.runtime.state.versions import NO_BATCH
 from holdfast.runtime.worker.worker import NodeWorker
+from holdfast.spark.snapshot_store import NodeSnapshotStore
 from holdfast.storage.files import FileStorage
+from holdfast.storage.memory import MemoryStorage
 from runtime.test_host import P, words
 
 PROGRAM = words(1, 1)
@@ -351,3 +355,31 @@ def test_a_late_task_of_an_earlier_epoch_drops_nothing_that_a_later_one_has_put_
     node("n0", store, snapshot_store).reconcile(cycle("n0", 3, 4), 0, [])
     late.reconcile(replace(given, assignments={COUNTED: away}), 0, [])
     assert store.chain(COUNTED) is not None
+
+
+class AtOnce:
+    """Threads that do everything at once."""
+
+    def submit(self, work: Callable[..., object], /, *given: object, **named: object) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(*given, **named))
+        return done
+
+
+def test_memory_does_not_hold_snapshots_that_were_put_in_place() -> None:
+    """They are as large as the state: a process that restored some from storage was ended for the memory it took."""
+    storage = MemoryStorage()
+    snapshots = run_and_save(node("old", MemoryStore(), DurableSnapshotStore(storage)), "old")
+    snapshot_store = NodeSnapshotStore(storage, None, AtOnce())
+    worker = node("new", MemoryStore(), snapshot_store)
+    given = cycle("new", 2, 5, start=Start(Epoch(2), BatchId(5), snapshots), frontier=BatchId(5))
+    worker.reconcile(given, 0, [])
+    assert all(snapshot_store.fetched(snapshot_name("run", COUNTED, one)) is not None for one in snapshots)
+    worker.reconcile(given, 0, [])
+    assert worker.host.frontier(COUNTED) == 5
+    assert all(snapshot_store.fetched(snapshot_name("run", COUNTED, one)) is None for one in snapshots)
+    assert worker.bring("run", COUNTED, given.assignments[COUNTED].start) is None
+    brought = worker.bring("run", COUNTED, given.assignments[COUNTED].start)
+    assert brought is not None, "who needs them once more gets them"
+    assert len(brought) == 2
+    assert all(snapshot_store.fetched(snapshot_name("run", COUNTED, one)) is None for one in snapshots)

@@ -347,9 +347,9 @@ class NodeWorker:
         self, desired: DesiredState, partition: PartitionId, assignment: PartitionAssignment, answers: list[Answer]
     ) -> bool:
         """Adopt snapshots that have come; begin to bring them, and come back later, where they have not."""
-        found, fetched = [], Fetched()
+        found, fetched, start = [], Fetched(), assignment.start
         far = self._far.setdefault(partition, {})
-        for snapshot in assignment.start.snapshots:
+        for snapshot in start.snapshots:
             name = snapshot_name(desired.run, partition, snapshot)
             data = self._snapshot_store.fetched(name) if snapshot.contents is None else snapshot.contents
             if data is None:
@@ -379,6 +379,7 @@ class NodeWorker:
             answers.append(SnapshotLost(partition, assignment.start.snapshots[-1].id, str(error)))
             return False
         self.host.release(partition)
+        self._snapshot_store.put_in_place([snapshot_name(desired.run, partition, one) for one in start.snapshots])
         answers.append(Restored(partition, assignment.start.batch, fetched))
         return True
 
@@ -397,7 +398,10 @@ class NodeWorker:
                 found.append(decode_snapshot(data))
             except CheckFailed as error:
                 return str(error)
-        return found if len(found) == len(start.snapshots) else None
+        if len(found) < len(start.snapshots):
+            return None
+        self._snapshot_store.put_in_place([snapshot_name(run, partition, one) for one in start.snapshots])
+        return found
 
     # -- acknowledgements and sources ----------------------------------------------------------------------------------
 
