@@ -23,6 +23,7 @@ from holdfast.runtime.worker.subscriptions import Subscriptions
 from holdfast.spark import resident_node
 from holdfast.spark.resident_node import NodeIdentity, ResidentNode
 from holdfast.store.wire.address import Address
+from holdfast.store.wire.failures import Unreachable
 from holdfast.store.wire.handshake import ClusterKey
 from holdfast.store.wire.link import Link, OnEnd, OnMessage
 from holdfast.store.wire.messages import Header as MessageHeader
@@ -138,3 +139,25 @@ def test_a_sender_is_dialled_again_whatever_kept_it_from_being_dialled(monkeypat
     node._dial_sender(sender, "127.0.0.1:2")
     node._take_events(0.0)
     assert node._dial_at[sender] < math.inf
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_process_without_a_lease_for_long_dials_the_driver_beside_the_connection_there_is(
+    monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """A firewall forgets connections without ending them; the task dials anew, and so its node is never silent."""
+    node, old, new = object.__new__(ResidentNode), Mock(), Mock()
+    node._identity = NodeIdentity(NodeId("n1"), "127.0.0.1", "token", "127.0.0.1:1")
+    node._name, node._index, node._guard, node._tls = NodeId("n1"), 0, NoGuard(), None
+    node._listener, node._key, node._agent, node._worker = Mock(), Mock(), None, Mock()
+    node._standing, node._lease, node._lease_lock = Standing(), DriverLease(2.5), threading.Lock()
+    node._driver, node._leased_at, node._redial_seconds, node._functions = old, -math.inf, 5.0, Mock()
+    monkeypatch.setattr(resident_node, "dial", Mock(side_effect=[new] if answers else Unreachable("no answer")))
+    assert node._turn() > 0
+    node._worker.work.assert_not_called()
+    assert node._driver is (new if answers else old), "a driver that is frozen goes on with the connection there is"
+    assert old.close.called == node._functions.driver_left.called == answers
+    assert node._worker.driver_connected.called == answers, "what was reported last may be lost"
+    if not answers:
+        node._turn()
+    assert resident_node.dial.call_count == 1, "and not again at once"  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ several, each with its partitions, its journal and its connections, and each a n
 threads of links put what comes into a queue. The driver hands out desired states and gets reports; consumers' nodes
 dial senders' nodes and subscribe. A node that the driver's connection has left does nothing more: it neither processes
 nor publishes, dials the driver again, and ends if nobody answers. Nor does one whose lease (lease.py) has run out,
-because the driver's pings or its own answers do not arrive.
+because the driver's pings or its own answers do not arrive; where that lasts, it dials the driver anew.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from holdfast.errors import CheckFailed, HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks
 from holdfast.runtime.coordinator.publishing import Returned
+from holdfast.runtime.detection import RETURN_FACTOR
 from holdfast.runtime.function_messages import decode_call, encode_returned
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.message_codec import decode_desired, encode_report
@@ -105,6 +106,8 @@ def _empty_journal(folder: Path, processes: int) -> tuple[JournalStore, Callable
 class ResidentNode:
     """One process of a node."""
 
+    _leased_at = _redial_seconds = math.inf
+
     def __init__(
         self,
         context: RunContext,
@@ -162,6 +165,9 @@ class ResidentNode:
         self._standing = Standing()
         self._driver_left = time.monotonic()
         self._lease, self._lease_lock = DriverLease(context.settings.keepalive_seconds), threading.Lock()
+        self._leased_at = time.monotonic()
+        """When it last had a lease, or dialled for want of one."""
+        self._redial_seconds = RETURN_FACTOR * context.settings.keepalive_seconds
         self._ends = False
         self._problem: str | None = None
         self._addresses: dict[NodeId, str] = {}
@@ -215,8 +221,11 @@ class ResidentNode:
                 return 0.0
             return 0.0 if self._dial_driver() else REDIAL_SECONDS
         with self._lease_lock:
-            if not self._lease.holds(now):
-                return LEASE_SECONDS  # cut off, perhaps: others may have its partitions
+            holds = self._lease.holds(now)
+        if not holds:  # cut off, perhaps: others may have its partitions
+            self._dial_beside(now)
+            return LEASE_SECONDS
+        self._leased_at = now
         if now >= self._agent_at:
             self._look_after_agent()
         self._dial_senders(now)
@@ -264,6 +273,19 @@ class ResidentNode:
         self._worker.driver_connected()
         self._report_agent()
         return True
+
+    def _dial_beside(self, now: float) -> None:
+        """Where it has had no lease for long, dial the driver beside the connection there is, and take the new one.
+
+        What a firewall has forgotten never ends by itself, and the driver, which the task answers, would wait for this
+        process. A driver that does not answer may be frozen: then the connection there is stays.
+        """
+        before = self._driver
+        if before is not None and now - self._leased_at > self._redial_seconds:
+            self._leased_at = now
+            if self._dial_driver():
+                self._functions.driver_left()
+                before.close()
 
     def _from_driver(self, link: Link, header: Header, body: Any) -> None:
         do = header.get("do")
