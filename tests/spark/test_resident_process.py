@@ -161,3 +161,33 @@ def test_a_process_without_a_lease_for_long_dials_the_driver_beside_the_connecti
     if not answers:
         node._turn()
     assert resident_node.dial.call_count == 1, "and not again at once"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("told", "replaced", "stays"), [(True, False, False), (True, True, True), (False, False, True)]
+)
+def test_a_process_that_is_needed_no_more_leaves_nothing_on_the_disk(
+    tmp_path: Path, told: bool, replaced: bool, stays: bool
+) -> None:
+    """A session may outlive many runs. What a process that lost its driver, or was replaced, has may be needed."""
+    node, folder = object.__new__(ResidentNode), tmp_path / "start" / "n1"
+    node._store, node._folder, node._name, node._guard = JournalStore(folder), folder, NodeId("n1"), NoGuard()
+    node._store.point(PartitionId.parse("O3[0]"), Pointer(Epoch(1), None))
+    for kind in ("snapshots", "regenerating", "spill"):
+        folder.with_name(f"n1.{kind}").mkdir()
+    node._ends, node._events, node._senders, node._driver = False, queue.SimpleQueue(), {}, None
+    node._listener = Mock()
+
+    def turn() -> float:
+        if replaced:
+            JournalStore(folder)
+        if told:
+            node._from_driver(Mock(), {"do": "end"}, b"")
+        else:
+            node._ends = True
+        return 0.0
+
+    node._turn = turn  # type: ignore[method-assign]
+    node.run()
+    assert [one.name for one in (tmp_path / "start").iterdir() if one.name == "n1"] == (["n1"] if stays else [])
+    assert stays or not list((tmp_path / "start").iterdir())

@@ -91,6 +91,14 @@ class NodeIdentity:
     """Its failure domain; None: it is not known."""
 
 
+_KINDS = ("snapshots", "regenerating", "spill")
+
+
+def _beside(folder: Path, kind: str) -> Path:
+    """Return a folder for something else, beside that of the state."""
+    return folder.with_name(f"{folder.name}.{kind}")
+
+
 def _empty_journal(folder: Path, processes: int) -> tuple[JournalStore, Callable[[], None]]:
     """Return an empty store for regenerators, and what removes it; a process before this one may have left one."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -107,6 +115,8 @@ class ResidentNode:
     """One process of a node."""
 
     _leased_at = _redial_seconds = math.inf
+    _is_over = False
+    """Whether the driver has said that it needs this process no more."""
 
     def __init__(
         self,
@@ -126,9 +136,11 @@ class ResidentNode:
         self._agent_at = 0.0
         self._look_after_agent()
         folder, snapshots = state_folder(context.start, self._name), NodeSnapshotStore(context.durable, self._spool())
+        self._folder = folder
+        self._store = JournalStore(folder, cache_bytes=DEFAULT_CACHE_BYTES // identity.processes)
         worker = NodeWorker(
             self._program,
-            JournalStore(folder, cache_bytes=DEFAULT_CACHE_BYTES // identity.processes),
+            self._store,
             snapshots,
             BatchLog(self._program.sources, self._program.name, context.storage, generation=context.generation),
             name=self._name,
@@ -137,10 +149,8 @@ class ResidentNode:
             stagers=pickle.loads(context.stagers) if context.stagers else {},
             guard=guard,
             quarantine_rows=context.settings.errors_quarantine_rows,
-            beside=SavesBeside(snapshots, folder.with_name(f"{folder.name}.snapshots")),
-            regenerators_in=partial(
-                _empty_journal, folder.with_name(f"{folder.name}.regenerating"), identity.processes
-            ),
+            beside=SavesBeside(snapshots, _beside(folder, "snapshots")),
+            regenerators_in=partial(_empty_journal, _beside(folder, "regenerating"), identity.processes),
         )
         inbox_bytes = INBOX_BYTES // identity.processes  # with the cache, a bound for the node
         self._worker = ResidentWorker(
@@ -151,7 +161,7 @@ class ResidentNode:
             window=context.settings.exchange_window,
             inbox_bytes=inbox_bytes,
         )
-        self._spill = InboxSpill(folder.with_name(f"{folder.name}.spill"), inbox_bytes)
+        self._spill = InboxSpill(_beside(folder, "spill"), inbox_bytes)
         self._handed = 0
         """Bytes of blocks that the worker got since its last round."""
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -192,6 +202,8 @@ class ResidentNode:
                 self._take_events(wait)
                 self._guard.turn()
                 wait = self._turn()
+            if self._is_over:
+                self._remove_files()
         except Superseded as why:
             # What it did last is not reported; the executor's log shows why it ends.
             sys.stderr.write(f"holdfast: the operator process of {self._name} ends: {why}\n")
@@ -326,7 +338,13 @@ class ResidentNode:
             self._join, self._agent_at = join, 0.0
 
     def _end(self) -> None:
-        self._ends = True
+        self._ends = self._is_over = True
+
+    def _remove_files(self) -> None:
+        """Leave nothing on the disk: the next start has a folder of its own, and the session may go on for long."""
+        self._store.remove()
+        for kind in _KINDS:
+            shutil.rmtree(_beside(self._folder, kind), ignore_errors=True)
 
     def _left_by_driver(self, link: Link, why: str) -> None:
         def forget() -> None:
