@@ -6,6 +6,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from holdfast.ids import OperatorId
+from holdfast.spark.ingest import Ingestion
 from holdfast.spark.run import SparkRun
 
 
@@ -21,3 +23,20 @@ def test_a_run_whose_spark_is_gone_gives_its_claim_up_and_shows_no_more_signs_of
     run._keep_alive.close.assert_called_once_with()
     run._signs.stop.assert_called_once_with()
     run._progress.end.assert_called_once_with()
+
+
+def test_a_source_that_cannot_be_stopped_keeps_no_other_from_being_stopped() -> None:
+    """With `spark.sql.streaming.stopTimeout`, stop raises; the session may go on after the run, and read for good."""
+    ingestion, queries, places = object.__new__(Ingestion), [Mock(), Mock()], [Mock(), Mock()]
+    names = [OperatorId("a"), OperatorId("b")]
+    ingestion._watches = {OperatorId("c"): Mock()}
+    ingestion._queries = dict(zip(names, queries, strict=True))
+    ingestion._checkpoints = dict(zip(names, places, strict=True))
+    for query in queries:
+        query.stop.side_effect = TimeoutError("the query has not stopped")
+    with pytest.raises(TimeoutError):
+        ingestion.stop()
+    for one in (*queries, ingestion._watches[OperatorId("c")]):
+        one.stop.assert_called_once_with()
+    for place in places:
+        place.remove.assert_called_once_with()
