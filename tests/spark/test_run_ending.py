@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from unittest.mock import Mock
 
 import pytest
 
 from holdfast.ids import OperatorId
 from holdfast.spark.ingest import Ingestion
+from holdfast.spark.reader_checkpoint import ReaderCheckpoint
 from holdfast.spark.run import SparkRun
+from holdfast.storage.memory import MemoryStorage
 
 
 def test_a_run_whose_spark_is_gone_gives_its_claim_up_and_shows_no_more_signs_of_life() -> None:
@@ -40,3 +43,17 @@ def test_a_source_that_cannot_be_stopped_keeps_no_other_from_being_stopped() -> 
         one.stop.assert_called_once_with()
     for place in places:
         place.remove.assert_called_once_with()
+
+
+def test_a_reader_that_is_stopped_twice_closes_no_file_of_others() -> None:
+    """Each run stops its sources when it stops reading, and again in the end: numbers of files are used again."""
+    place = ReaderCheckpoint(MemoryStorage(), OperatorId("a"), 1, {})
+    number = place._lock
+    place.remove()
+    other = os.open(os.devnull, os.O_RDONLY)
+    if other != number:
+        os.dup2(other, number)
+        os.close(other)
+    place.remove()
+    os.close(number)  # an OSError where it is closed
+    assert not place.folder.exists()
