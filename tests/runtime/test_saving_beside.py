@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -29,6 +30,7 @@ from holdfast.runtime.state.snapshot_files import write_snapshot_file
 from holdfast.runtime.state.snapshot_store import MemorySnapshotStore
 from holdfast.runtime.state.snapshots import Snapshot, decode_snapshot, encode_snapshot
 from holdfast.runtime.state.versions import Commit, FileName, SegmentRef, VersionId
+from holdfast.runtime.worker import saving_beside
 from holdfast.runtime.worker.saving_beside import SavesBeside
 from holdfast.runtime.worker.worker import NodeWorker
 
@@ -174,3 +176,31 @@ def test_what_a_process_left_that_died_is_removed(tmp_path: Path) -> None:
     anew.threads.go()
     assert set(stored(anew.cycle())) == set(anew.program.partitions)
     assert list(anew.folder.iterdir()) == []
+
+
+def test_a_process_that_was_replaced_saves_nothing_of_the_one_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread still writes when the next one, of the same folder, begins: a name has its own rows, or none."""
+    first, second = snapshot_with([ROWS], []), snapshot_with([ROWS.slice(500)], [])
+    stores = MemorySnapshotStore(), MemorySnapshotStore()
+    old, new = (SavesBeside(store, tmp_path, beside_bytes=0) for store in stores)
+    written, goes_on = threading.Event(), threading.Event()
+
+    def write(snapshot: Snapshot, path: Path) -> None:
+        write_snapshot_file(snapshot, path)
+        if snapshot is first:
+            new.begin("second", second, epoch=EPOCH, durable=False)
+            assert written.wait(60)
+        else:
+            written.set()
+            assert goes_on.wait(60)
+
+    monkeypatch.setattr(saving_beside, "write_snapshot_file", write)
+    old.begin("first", first, epoch=EPOCH, durable=False)
+    old._begun["first"].exception(60)
+    goes_on.set()
+    assert new._begun["second"].exception(60) is None
+    assert stores[1].snapshots["second"].equals(pa.py_buffer(encode_snapshot(second)))
+    saved = stores[0].snapshots.get("first")
+    assert saved is None or saved.equals(pa.py_buffer(encode_snapshot(first)))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -26,12 +28,15 @@ from holdfast.runtime.messages import (
 )
 from holdfast.runtime.state.directory_store import DirectoryStore
 from holdfast.runtime.state.durable_snapshots import DurableSnapshotStore
+from holdfast.runtime.state.journal_store import JournalStore
 from holdfast.runtime.state.snapshot_store import MemorySnapshotStore, SnapshotStore
 from holdfast.runtime.state.snapshots import decode_snapshot
 from holdfast.runtime.state.store import MemoryStore, VersionStore
 from holdfast.runtime.state.versions import NO_BATCH
 from holdfast.runtime.worker.worker import NodeWorker
+from holdfast.spark.snapshot_store import NodeSnapshotStore
 from holdfast.storage.files import FileStorage
+from holdfast.storage.memory import MemoryStorage
 from runtime.test_host import P, words
 
 PROGRAM = words(1, 1)
@@ -309,3 +314,72 @@ def test_two_attempts_at_once_put_a_partition_in_place_once(tmp_path: Path) -> N
     after = node("new", DirectoryStore(tmp_path), snapshot_store)
     after.reconcile(cycle("new", 2, BATCHES - 1, start=start, frontier=BatchId(BATCHES - 1)), 0, [])
     assert outbox(after) == outbox(plain)
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory", "journal"])
+def test_what_is_here_of_a_partition_that_moved_away_goes_once_its_checkpoint_is_past_it(
+    kind: str, tmp_path: Path
+) -> None:
+    """Otherwise every node comes to hold the state of all partitions that it ever had."""
+    makers: dict[str, Callable[[], VersionStore]] = {
+        "memory": MemoryStore,
+        "directory": lambda: DirectoryStore(tmp_path),
+        "journal": lambda: JournalStore(tmp_path),
+    }
+    store = makers[kind]()
+    worker = node("n0", store, MemorySnapshotStore())
+    worker.reconcile(cycle("n0", 1, 4), 0, [])
+    assert set(store.held_partitions()) == {SOURCE, COUNTED}
+
+    def moved(epoch: int, checkpoint: int) -> DesiredState:
+        """COUNTED is at work on another node, and has a snapshot there."""
+        given = cycle("n0", epoch, 4)
+        saved = SavedSnapshot(BatchId(checkpoint), Epoch(1))
+        away = replace(given.assignments[COUNTED], node=NodeId("n1"), follows=saved)
+        return replace(given, assignments={**given.assignments, COUNTED: away})
+
+    worker.reconcile(moved(2, 4), 0, [])
+    assert set(store.held_partitions()) == {SOURCE, COUNTED}, "it may start from what is here, should it come back"
+    worker.reconcile(moved(2, 5), 0, [])
+    assert store.held_partitions() == (SOURCE,)
+    assert store.chain(COUNTED) is None
+    if kind == "journal":
+        assert JournalStore(tmp_path).held_partitions() == (SOURCE,), "nor does the next process find it"
+
+
+def test_a_late_task_of_an_earlier_epoch_drops_nothing_that_a_later_one_has_put_here() -> None:
+    store = MemoryStore()
+    late, snapshot_store = node("n0", store, MemorySnapshotStore()), MemorySnapshotStore()
+    given = cycle("n0", 2, 4)
+    away = replace(given.assignments[COUNTED], node=NodeId("n1"), follows=SavedSnapshot(BatchId(7), Epoch(1)))
+    node("n0", store, snapshot_store).reconcile(cycle("n0", 3, 4), 0, [])
+    late.reconcile(replace(given, assignments={COUNTED: away}), 0, [])
+    assert store.chain(COUNTED) is not None
+
+
+class AtOnce:
+    """Threads that do everything at once."""
+
+    def submit(self, work: Callable[..., object], /, *given: object, **named: object) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(work(*given, **named))
+        return done
+
+
+def test_memory_does_not_hold_snapshots_that_were_put_in_place() -> None:
+    """They are as large as the state: a process that restored some from storage was ended for the memory it took."""
+    storage = MemoryStorage()
+    snapshots = run_and_save(node("old", MemoryStore(), DurableSnapshotStore(storage)), "old")
+    snapshot_store = NodeSnapshotStore(storage, None, AtOnce())
+    worker = node("new", MemoryStore(), snapshot_store)
+    given = cycle("new", 2, 5, start=Start(Epoch(2), BatchId(5), snapshots), frontier=BatchId(5))
+    worker.reconcile(given, 0, [])
+    assert all(snapshot_store.fetched(snapshot_name("run", COUNTED, one)) is not None for one in snapshots)
+    worker.reconcile(given, 0, [])
+    assert worker.host.frontier(COUNTED) == 5
+    assert all(snapshot_store.fetched(snapshot_name("run", COUNTED, one)) is None for one in snapshots)
+    assert worker.bring("run", COUNTED, given.assignments[COUNTED].start) is None
+    brought = worker.bring("run", COUNTED, given.assignments[COUNTED].start)
+    assert brought is not None, "who needs them once more gets them"
+    assert len(brought) == 2
+    assert all(snapshot_store.fetched(snapshot_name("run", COUNTED, one)) is None for one in snapshots)

@@ -493,6 +493,25 @@ def test_a_branch_that_fails_costs_the_query_nothing_else() -> None:
     assert rows_of(sink.rows()) == expected()
 
 
+def test_a_member_whose_sender_elsewhere_has_dropped_its_blocks_ends_the_branch_with_a_reason() -> None:
+    """It asks the sender's process, which serves it no more: nothing else would end the wait, or say why."""
+    running = Running()
+    for number, batch in enumerate(batches()):
+        if number == 5:
+            running.lose("visits[2]")
+        if number == 8:
+            node = running.coordinator.state.placement[PartitionId.parse("visits[0]")]
+            sender = running.backend.residents[node].branching
+            sender.replay = lambda *given: None  # type: ignore[method-assign]
+        running.feed(batch)
+    (ended,) = running.kinds("tentative-ended")
+    assert ended.fields["query"] == "all[0]"
+    assert "visits[0] no longer has batch 8 for it" in ended.fields["problem"]
+    running.backend.add_nodes({NodeId("m"): 1.25})
+    running.end()
+    assert rows_of(running.sink.rows()) == expected()  # type: ignore[attr-defined]
+
+
 def test_a_sink_that_cannot_correct_is_refused_in_one_line() -> None:
     with pytest.raises(BadInput) as refused:
         Running(TransactionalSink(lambda key: False, lambda rows, key: None))

@@ -32,7 +32,8 @@ from holdfast.runtime.worker.step_guard import SharedGuard, StepGuard
 from holdfast.runtime.worker.subscriptions import Request
 from holdfast.spark import resident_backend, supervisor
 from holdfast.spark.executors import FirstPlacement
-from holdfast.spark.held_nodes import HeldNode, HeldProcess
+from holdfast.spark.held_nodes import Came, HeldNode, HeldProcess
+from holdfast.spark.link_keepalive import KeepAliveNews
 from holdfast.spark.resident_backend import ResidentBackend
 from holdfast.spark.resident_node import NodeIdentity, decode_requests, encode_requests, in_messages
 from holdfast.spark.resident_task import MISPLACED, REPEATED, ResidentTask
@@ -282,6 +283,36 @@ def test_a_node_whose_task_ended_has_time_to_come_back(monkeypatch: pytest.Monke
     monkeypatch.setattr(ResidentBackend, "_hold", lambda self, one: None)
     backend._see_to_job(held)
     assert backend._lost({held.node: held.executor}, time.monotonic()) == []
+
+
+def test_a_process_without_a_connection_when_its_node_was_released_is_told_to_end_when_it_comes() -> None:
+    """Its task would hold a core of the executor until the run ends, and a decommissioned executor would not go."""
+    held, link = held_node(), Mock()
+    backend = backend_with(held)
+    backend.release_nodes([held.node])
+    backend._take(Came(held.node, 0, link, hello={"address": "127.0.0.1:1"}))
+    link.send.assert_called_once_with({"do": "end"})
+
+
+def test_a_node_that_was_released_is_not_watched_and_so_never_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its task has ended. As a silent node, its executor would be killed while it hands its blocks over to others."""
+    held = held_node(link=Mock())
+    backend = backend_with(held)
+    backend._watch = Mock(known={held.node: held.executor}, fenced=set())
+    backend._watch.alive.return_value = {held.node: held.executor}
+    backend._watch.leaving.return_value = {held.node}
+    backend._pings.take.return_value = KeepAliveNews()
+    backend._started_at, backend._looked_at, backend._stopped, backend._announced = 0.0, -math.inf, False, None
+    backend._reports, backend._leaving, backend._log = [], set(), Mock()
+    monkeypatch.setattr(ResidentBackend, "_see_to_job", lambda self, one: None)
+    monkeypatch.setattr(ResidentBackend, "_admit", lambda self: None)
+    watched: list[list[NodeId]] = []
+    backend._pings.watch.side_effect = lambda nodes: watched.append(list(nodes))
+    backend._look()
+    backend.release_nodes([held.node])
+    backend._looked_at = -math.inf
+    backend._look()
+    assert watched == [[held.node], []]
 
 
 def test_a_task_that_finds_no_free_core_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from holdfast.runtime.worker.subscriptions import Subscriptions
 from holdfast.spark import resident_node
 from holdfast.spark.resident_node import NodeIdentity, ResidentNode
 from holdfast.store.wire.address import Address
+from holdfast.store.wire.failures import Unreachable
 from holdfast.store.wire.handshake import ClusterKey
 from holdfast.store.wire.link import Link, OnEnd, OnMessage
 from holdfast.store.wire.messages import Header as MessageHeader
@@ -127,3 +128,66 @@ def test_a_connection_that_ends_before_it_is_known_is_dialled_again(monkeypatch:
     node._take_events(0.0)
     assert node._senders[sender][0] is dialled[1]
     assert node._worker.subscriptions.is_connected(sender)
+
+
+def test_a_sender_is_dialled_again_whatever_kept_it_from_being_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a container may have no more threads, a link cannot start its own: the stream must not wait for good."""
+    node, sender = object.__new__(ResidentNode), NodeId("n2")
+    node._name, node._key, node._tls, node._events = NodeId("n1"), Mock(), None, queue.SimpleQueue()
+    node._dial_at = {sender: math.inf}
+    monkeypatch.setattr(resident_node, "dial", Mock(side_effect=RuntimeError("can't start new thread")))
+    node._dial_sender(sender, "127.0.0.1:2")
+    node._take_events(0.0)
+    assert node._dial_at[sender] < math.inf
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_process_without_a_lease_for_long_dials_the_driver_beside_the_connection_there_is(
+    monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """A firewall forgets connections without ending them; the task dials anew, and so its node is never silent."""
+    node, old, new = object.__new__(ResidentNode), Mock(), Mock()
+    node._identity = NodeIdentity(NodeId("n1"), "127.0.0.1", "token", "127.0.0.1:1")
+    node._name, node._index, node._guard, node._tls = NodeId("n1"), 0, NoGuard(), None
+    node._listener, node._key, node._agent, node._worker = Mock(), Mock(), None, Mock()
+    node._standing, node._lease, node._lease_lock = Standing(), DriverLease(2.5), threading.Lock()
+    node._driver, node._leased_at, node._redial_seconds, node._functions = old, -math.inf, 5.0, Mock()
+    monkeypatch.setattr(resident_node, "dial", Mock(side_effect=[new] if answers else Unreachable("no answer")))
+    assert node._turn() > 0
+    node._worker.work.assert_not_called()
+    assert node._driver is (new if answers else old), "a driver that is frozen goes on with the connection there is"
+    assert old.close.called == node._functions.driver_left.called == answers
+    assert node._worker.driver_connected.called == answers, "what was reported last may be lost"
+    if not answers:
+        node._turn()
+    assert resident_node.dial.call_count == 1, "and not again at once"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("told", "replaced", "stays"), [(True, False, False), (True, True, True), (False, False, True)]
+)
+def test_a_process_that_is_needed_no_more_leaves_nothing_on_the_disk(
+    tmp_path: Path, told: bool, replaced: bool, stays: bool
+) -> None:
+    """A session may outlive many runs. What a process that lost its driver, or was replaced, has may be needed."""
+    node, folder = object.__new__(ResidentNode), tmp_path / "start" / "n1"
+    node._store, node._folder, node._name, node._guard = JournalStore(folder), folder, NodeId("n1"), NoGuard()
+    node._store.point(PartitionId.parse("O3[0]"), Pointer(Epoch(1), None))
+    for kind in ("snapshots", "regenerating", "spill"):
+        folder.with_name(f"n1.{kind}").mkdir()
+    node._ends, node._events, node._senders, node._driver = False, queue.SimpleQueue(), {}, None
+    node._listener = Mock()
+
+    def turn() -> float:
+        if replaced:
+            JournalStore(folder)
+        if told:
+            node._from_driver(Mock(), {"do": "end"}, b"")
+        else:
+            node._ends = True
+        return 0.0
+
+    node._turn = turn  # type: ignore[method-assign]
+    node.run()
+    assert [one.name for one in (tmp_path / "start").iterdir() if one.name == "n1"] == (["n1"] if stays else [])
+    assert stays or not list((tmp_path / "start").iterdir())

@@ -8,7 +8,7 @@ reports of an earlier epoch do not count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
@@ -356,7 +356,7 @@ class NodeReport:
     reads: Mapping[PartitionId, SourceRead] = field(default_factory=dict)
     """What the source partitions have read in place."""
     branch_problems: Mapping[PartitionId, str] = field(default_factory=dict)
-    """Members of the branch that have failed, and why."""
+    """Members of the branch that have failed, or that a sender here has nothing more for, and why."""
     regenerated: Mapping[PartitionId, BatchId] = field(default_factory=dict)
     """Partitions here that get regenerated blocks, and the last batch that all their regenerators have completed."""
 
@@ -452,8 +452,12 @@ class CycleResult:
         placement: Mapping[PartitionId, NodeId],
         copies: Mapping[PartitionId, NodeId] = MappingProxyType({}),
         stand_ins: Mapping[PartitionId, NodeId] = MappingProxyType({}),
+        senders: Callable[[PartitionId], Iterable[PartitionId]] = lambda partition: (),
     ) -> None:
-        """Add one report; `copies` are where second copies of partitions are, `stand_ins` where those of lost ones."""
+        """Add one report; `copies` are where second copies of partitions are, `stand_ins` where those of lost ones.
+
+        What a node says of a member of the branch counts where the member is there, or one of its `senders`.
+        """
         branches = {**placement, **stand_ins}
         mine = {p for p, node in copies.items() if node == report.node}
         self.outbox_bytes[report.node] = report.outbox_bytes
@@ -468,7 +472,9 @@ class CycleResult:
         self.outputs += [block for block in report.outputs if not block.header.tentative]
         here = [one for one in report.outputs if branches.get(one.header.sender) == report.node]
         self.tentative += [block for block in here if block.header.tentative]
-        self.branch_problems |= {p: why for p, why in report.branch_problems.items() if branches.get(p) == report.node}
+        for p, why in report.branch_problems.items():
+            if any(branches.get(one) == report.node for one in (p, *senders(p))):
+                self.branch_problems[p] = why
         self.regenerated |= {p: at for p, at in report.regenerated.items() if placement.get(p) == report.node}
         self.staged.update(report.staged)
         self.not_staged.update(report.not_staged)
@@ -525,9 +531,10 @@ def merge_reports(
     placement: Mapping[PartitionId, NodeId],
     copies: Mapping[PartitionId, NodeId] = MappingProxyType({}),
     stand_ins: Mapping[PartitionId, NodeId] = MappingProxyType({}),
+    senders: Callable[[PartitionId], Iterable[PartitionId]] = lambda partition: (),
 ) -> CycleResult:
     """Merge reports; a worker may send several."""
     result = CycleResult()
     for report in reports:
-        result.add(report, placement, copies, stand_ins)
+        result.add(report, placement, copies, stand_ins, senders)
     return result

@@ -6,7 +6,6 @@ silent executor is asked to end, and never used again: when its machine thaws, i
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.errors import CheckFailed
+from holdfast.errors import CheckFailed, one_line
 from holdfast.ids import NodeId
 from holdfast.runtime.fetches import CodeChosen
 from holdfast.spark.agents import AgentReport, Roster
@@ -162,8 +161,18 @@ class ExecutorWatch:
         threading.Thread(target=self._end_executor, args=(executor.id,), daemon=True).start()
 
     def _end_executor(self, executor: str) -> None:
-        with contextlib.suppress(Exception):  # it is fenced by its epoch all the same
-            self._context._jsc.sc().killAndReplaceExecutor(executor)
+        """It is fenced by its epoch all the same; but an executor that stays holds its cores, and no other comes."""
+        try:
+            ended = bool(self._context._jsc.sc().killAndReplaceExecutor(executor))
+            stays = not ended and any(one.id == executor for one in executors_of(self._context))
+            problem = "it was refused" if stays else ""
+        except Exception as error:
+            problem = one_line(str(error), 200) or type(error).__name__
+        if problem:
+            self._log(
+                f"executor {executor} is not used any more, and Spark does not replace it: {problem}; "
+                "where its process lives, end it by hand: it holds its cores"
+            )
 
     def take_agent_report(self, node: NodeId, report: AgentReport | None) -> None:
         """Take what a node reported of its agent: others join it, and it is pinged."""

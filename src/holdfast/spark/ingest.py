@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -177,12 +178,13 @@ class Ingestion:
     def stop(self) -> None:
         """Stop reading; what has arrived and is in no batch is read again by the next start."""
         self._stopping = True
-        for watch in self._watches.values():
-            watch.stop()
-        for query in self._queries.values():
-            query.stop()
-        for place in self._checkpoints.values():
-            place.remove()
+        with ExitStack() as ends:  # all of them, also where one fails: a session that goes on would go on reading
+            for place in self._checkpoints.values():
+                ends.callback(place.remove)
+            for query in self._queries.values():
+                ends.callback(query.stop)
+            for watch in self._watches.values():
+                ends.callback(watch.stop)
 
     @property
     def reading(self) -> bool:

@@ -111,9 +111,11 @@ class ReaderCheckpoint:
         self._storage.delete(over)
 
     def remove(self) -> None:
-        """Remove the folder: the storage has what counts."""
+        """Remove the folder: the storage has what counts. Nothing happens the second time."""
         shutil.rmtree(self._place, ignore_errors=True)
-        os.close(self._lock)
+        lock, self._lock = self._lock, -1
+        if lock >= 0:  # its number may be that of another file, or of a connection, by the second time
+            os.close(lock)
 
     def _files(self, folder: str, leave_out: set[str] = frozenset()) -> dict[str, str]:  # type: ignore[assignment]
         found = {}

@@ -314,7 +314,9 @@ class ResidentBackend:
                 self._left(process)
             process.link, process.address = came.link, str(came.hello.get("address"))
             held.tries, self._looked_at = 0, -math.inf
-            if came.node in self._watch.known:
+            if held.ending:
+                came.link.send({"do": "end"})  # it had no connection when its node was released
+            elif came.node in self._watch.known:
                 self._introduce([process])
         elif process.link is not came.link:
             return  # of a process before
@@ -409,7 +411,8 @@ class ResidentBackend:
         for one in self._held.values():
             self._see_to_job(one)
         self._admit()
-        self._pings.watch(watch.known)
+        # Tasks of nodes that were released have ended: that they answer nothing is no silence.
+        self._pings.watch(node for node in watch.known if not self._held[node].ending)
         if self._watch.known and self._announced is not None:
             join = self._watch.roster.join(list(self._watch.known))
             if join != self._announced["join"]:

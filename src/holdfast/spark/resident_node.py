@@ -5,7 +5,7 @@ several, each with its partitions, its journal and its connections, and each a n
 threads of links put what comes into a queue. The driver hands out desired states and gets reports; consumers' nodes
 dial senders' nodes and subscribe. A node that the driver's connection has left does nothing more: it neither processes
 nor publishes, dials the driver again, and ends if nobody answers. Nor does one whose lease (lease.py) has run out,
-because the driver's pings or its own answers do not arrive.
+because the driver's pings or its own answers do not arrive; where that lasts, it dials the driver anew.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from holdfast.errors import CheckFailed, HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks
 from holdfast.runtime.coordinator.publishing import Returned
+from holdfast.runtime.detection import RETURN_FACTOR
 from holdfast.runtime.function_messages import decode_call, encode_returned
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.message_codec import decode_desired, encode_report
@@ -90,6 +91,14 @@ class NodeIdentity:
     """Its failure domain; None: it is not known."""
 
 
+_KINDS = ("snapshots", "regenerating", "spill")
+
+
+def _beside(folder: Path, kind: str) -> Path:
+    """Return a folder for something else, beside that of the state."""
+    return folder.with_name(f"{folder.name}.{kind}")
+
+
 def _empty_journal(folder: Path, processes: int) -> tuple[JournalStore, Callable[[], None]]:
     """Return an empty store for regenerators, and what removes it; a process before this one may have left one."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -104,6 +113,10 @@ def _empty_journal(folder: Path, processes: int) -> tuple[JournalStore, Callable
 
 class ResidentNode:
     """One process of a node."""
+
+    _leased_at = _redial_seconds = math.inf
+    _is_over = False
+    """Whether the driver has said that it needs this process no more."""
 
     def __init__(
         self,
@@ -123,9 +136,11 @@ class ResidentNode:
         self._agent_at = 0.0
         self._look_after_agent()
         folder, snapshots = state_folder(context.start, self._name), NodeSnapshotStore(context.durable, self._spool())
+        self._folder = folder
+        self._store = JournalStore(folder, cache_bytes=DEFAULT_CACHE_BYTES // identity.processes)
         worker = NodeWorker(
             self._program,
-            JournalStore(folder, cache_bytes=DEFAULT_CACHE_BYTES // identity.processes),
+            self._store,
             snapshots,
             BatchLog(self._program.sources, self._program.name, context.storage, generation=context.generation),
             name=self._name,
@@ -134,10 +149,8 @@ class ResidentNode:
             stagers=pickle.loads(context.stagers) if context.stagers else {},
             guard=guard,
             quarantine_rows=context.settings.errors_quarantine_rows,
-            beside=SavesBeside(snapshots, folder.with_name(f"{folder.name}.snapshots")),
-            regenerators_in=partial(
-                _empty_journal, folder.with_name(f"{folder.name}.regenerating"), identity.processes
-            ),
+            beside=SavesBeside(snapshots, _beside(folder, "snapshots")),
+            regenerators_in=partial(_empty_journal, _beside(folder, "regenerating"), identity.processes),
         )
         inbox_bytes = INBOX_BYTES // identity.processes  # with the cache, a bound for the node
         self._worker = ResidentWorker(
@@ -148,7 +161,7 @@ class ResidentNode:
             window=context.settings.exchange_window,
             inbox_bytes=inbox_bytes,
         )
-        self._spill = InboxSpill(folder.with_name(f"{folder.name}.spill"), inbox_bytes)
+        self._spill = InboxSpill(_beside(folder, "spill"), inbox_bytes)
         self._handed = 0
         """Bytes of blocks that the worker got since its last round."""
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -162,6 +175,9 @@ class ResidentNode:
         self._standing = Standing()
         self._driver_left = time.monotonic()
         self._lease, self._lease_lock = DriverLease(context.settings.keepalive_seconds), threading.Lock()
+        self._leased_at = time.monotonic()
+        """When it last had a lease, or dialled for want of one."""
+        self._redial_seconds = RETURN_FACTOR * context.settings.keepalive_seconds
         self._ends = False
         self._problem: str | None = None
         self._addresses: dict[NodeId, str] = {}
@@ -186,6 +202,8 @@ class ResidentNode:
                 self._take_events(wait)
                 self._guard.turn()
                 wait = self._turn()
+            if self._is_over:
+                self._remove_files()
         except Superseded as why:
             # What it did last is not reported; the executor's log shows why it ends.
             sys.stderr.write(f"holdfast: the operator process of {self._name} ends: {why}\n")
@@ -215,8 +233,11 @@ class ResidentNode:
                 return 0.0
             return 0.0 if self._dial_driver() else REDIAL_SECONDS
         with self._lease_lock:
-            if not self._lease.holds(now):
-                return LEASE_SECONDS  # cut off, perhaps: others may have its partitions
+            holds = self._lease.holds(now)
+        if not holds:  # cut off, perhaps: others may have its partitions
+            self._dial_beside(now)
+            return LEASE_SECONDS
+        self._leased_at = now
         if now >= self._agent_at:
             self._look_after_agent()
         self._dial_senders(now)
@@ -265,6 +286,19 @@ class ResidentNode:
         self._report_agent()
         return True
 
+    def _dial_beside(self, now: float) -> None:
+        """Where it has had no lease for long, dial the driver beside the connection there is, and take the new one.
+
+        What a firewall has forgotten never ends by itself, and the driver, which the task answers, would wait for this
+        process. A driver that does not answer may be frozen: then the connection there is stays.
+        """
+        before = self._driver
+        if before is not None and now - self._leased_at > self._redial_seconds:
+            self._leased_at = now
+            if self._dial_driver():
+                self._functions.driver_left()
+                before.close()
+
     def _from_driver(self, link: Link, header: Header, body: Any) -> None:
         do = header.get("do")
         if do == "ping":  # answered by the link's thread, whatever the other one is busy with
@@ -304,7 +338,13 @@ class ResidentNode:
             self._join, self._agent_at = join, 0.0
 
     def _end(self) -> None:
-        self._ends = True
+        self._ends = self._is_over = True
+
+    def _remove_files(self) -> None:
+        """Leave nothing on the disk: the next start has a folder of its own, and the session may go on for long."""
+        self._store.remove()
+        for kind in _KINDS:
+            shutil.rmtree(_beside(self._folder, kind), ignore_errors=True)
 
     def _left_by_driver(self, link: Link, why: str) -> None:
         def forget() -> None:
@@ -348,7 +388,9 @@ class ResidentNode:
         try:
             me = {"node": self._name}
             link = dial(Address.parse(address), self._key, me, self._from_sender, end, tls=self._tls)
-        except HoldfastError:
+        except Exception as error:  # also one that is not of the connection: no other thread would dial this node
+            if not isinstance(error, HoldfastError):
+                sys.stderr.write(f"holdfast: {self._name}: {node} cannot be dialled: {type(error).__name__}: {error}\n")
             self._events.put(not_made)
         else:
             self._events.put(made)

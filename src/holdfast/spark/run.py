@@ -455,14 +455,15 @@ class SparkRun:
                 f"the sink of {key.query} has not returned from batch {key.batch}: it is left to itself, and the next "
                 "start publishes the batch"
             )
-        self.coordinator.close()
-        self.backend.stop()
-        if self._keep_alive is not None:
-            self._keep_alive.close()
-        for name in self._staged:
-            self._sinks[name].end_staging()
-        self._signs.stop()
-        self._give_up_claim()
+        with ExitStack() as ends:  # also where Spark is gone: else this process would pass for a driver that is alive
+            ends.callback(self._give_up_claim)
+            ends.callback(self._signs.stop)
+            for name in self._staged:
+                ends.callback(self._sinks[name].end_staging)
+            if self._keep_alive is not None:
+                ends.callback(self._keep_alive.close)
+            ends.callback(self.backend.stop)
+            ends.callback(self.coordinator.close)
 
     def _give_up_claim(self) -> None:
         with suppress(StaleEpoch, OSError):  # another driver has the run, or finds out itself that this one is gone

@@ -28,7 +28,7 @@ from holdfast.storage.storage import Storage
 from holdfast.store.agent.spool import Spool
 
 _MOST_READ = 256
-"""Snapshots that were read and are held: a partition starts when all of its chain are there."""
+"""Snapshots that were read and are held, at most: a partition starts when all of its chain are there."""
 AGENT_SECONDS = 10.0
 """So long a restore waits for an agent that does not run before it reads the storage: agents start with their nodes."""
 
@@ -200,6 +200,11 @@ class NodeSnapshotStore:
 
     # -- everything else -----------------------------------------------------------------------------------------------
 
+    def put_in_place(self, names: Sequence[str]) -> None:
+        """See SnapshotStore."""
+        for name in names:
+            self._reading.pop(name, None)
+
     def forget(self, names: Sequence[str]) -> None:
         """See SnapshotStore."""
         self._durable.forget([name for name in names if self._is_kept_durably(name)])
@@ -208,6 +213,7 @@ class NodeSnapshotStore:
         for name in names:
             self._searches.pop(name, None)
             self._origins.pop(name, None)
+            self._reading.pop(name, None)
 
     def _is_kept_durably(self, name: str) -> bool:
         return self._spool is None or is_durable_name(name)

@@ -199,7 +199,7 @@ class Cycles:
             return
         placement, copies = self._state.placement, self._state.copies.placement
         stand_ins = self._state.branches.now.stand_ins
-        result = merge_reports(current, placement, copies, stand_ins)
+        result = merge_reports(current, placement, copies, stand_ins, self._state.graph.senders)
         if self.last is not None:
             self.last.rows += result.rows
             self.last.reports += [(one, placement, copies, stand_ins) for one in current]

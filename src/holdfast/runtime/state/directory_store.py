@@ -23,7 +23,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast.errors import CheckFailed
-from holdfast.ids import BatchId, Epoch, PartitionId
+from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.blocks import encode_blocks
 from holdfast.runtime.state.opened_data import DEFAULT_CACHE_BYTES, OpenedData
 from holdfast.runtime.state.store import (
@@ -70,6 +70,11 @@ class DirectoryStore:
         return self._opened.bytes
 
     # -- the contract: see VersionStore ----------------------------------------------------------------------------
+
+    def held_partitions(self) -> tuple[PartitionId, ...]:
+        """See VersionStore."""
+        names = [one.name.rpartition("-") for one in self._directory.iterdir() if one.is_dir()]
+        return tuple(PartitionId(OperatorId(operator), int(index)) for operator, _, index in names if index.isdigit())
 
     def chain(self, partition: PartitionId) -> VersionChain | None:
         """See VersionStore."""

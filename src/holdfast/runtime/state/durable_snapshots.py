@@ -74,6 +74,9 @@ class DurableSnapshotStore:
         there = self._storage.list(f"{run}/")
         self._storage.delete([name for name in there if name not in needed and claim_of_name(name) < claim])
 
+    def put_in_place(self, names: Sequence[str]) -> None:
+        """See SnapshotStore."""
+
     def forget(self, names: Sequence[str]) -> None:
         """See SnapshotStore."""
         self._storage.delete(names)

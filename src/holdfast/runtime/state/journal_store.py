@@ -20,6 +20,7 @@ a cache of opened data, bounded by bytes; what falls out is mapped again when it
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -104,6 +105,10 @@ class JournalStore:
         return self._size + sum(self._sizes.values())
 
     # -- the contract: see VersionStore --------------------------------------------------------------------------------
+
+    def held_partitions(self) -> tuple[PartitionId, ...]:
+        """See VersionStore."""
+        return tuple(self._index.partitions)
 
     def chain(self, partition: PartitionId) -> VersionChain | None:
         """See VersionStore."""
@@ -327,6 +332,12 @@ class JournalStore:
     def close(self) -> None:
         """Write nothing more."""
         self._seal()
+
+    def remove(self) -> None:
+        """Remove the directory: nothing of it is needed any more. Where a later process has taken over, end instead."""
+        self._check_newest()
+        self._seal()
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def _take_number(self) -> int:
         """Create the number after the last process's: from then on that one may not report any more."""

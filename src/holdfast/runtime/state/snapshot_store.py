@@ -58,6 +58,10 @@ class SnapshotStore(Protocol):
         """
         ...
 
+    def put_in_place(self, names: Sequence[str]) -> None:
+        """Say that snapshots that have come are used: what memory holds of them may go. They stay where they are."""
+        ...
+
     def forget(self, names: Sequence[str]) -> None:
         """Drop snapshots that nobody needs any more."""
         ...
@@ -102,6 +106,9 @@ class MemorySnapshotStore:
     def progress(self, name: str) -> tuple[int, int] | None:
         """See SnapshotStore."""
         return None
+
+    def put_in_place(self, names: Sequence[str]) -> None:
+        """See SnapshotStore."""
 
     def forget(self, names: Sequence[str]) -> None:
         """See SnapshotStore."""

@@ -53,6 +53,10 @@ FRESH = FileName("")
 class VersionStore(Protocol):
     """What a partition host needs of the place where versions are."""
 
+    def held_partitions(self) -> tuple[PartitionId, ...]:
+        """Return the partitions of which there is something here."""
+        ...
+
     def chain(self, partition: PartitionId) -> VersionChain | None:
         """Return the partition's chain; None where it is not here, or what it points at is lost."""
         ...
@@ -180,6 +184,10 @@ class MemoryStore:
         self._segments: dict[PartitionId, dict[FileName, list[pa.Table]]] = {}
         self._blocks: dict[PartitionId, dict[FileName, _Outbox]] = {}
         self._counter = 0
+
+    def held_partitions(self) -> tuple[PartitionId, ...]:
+        """See VersionStore."""
+        return tuple(self._pointers)
 
     def chain(self, partition: PartitionId) -> VersionChain | None:
         """See VersionStore."""

@@ -87,6 +87,8 @@ class Branching:
         self._handed: dict[tuple[PartitionId, PartitionId], BatchId] = {}
         self._reported: dict[PartitionId, tuple[BatchId, float, int]] = {}
         self._problems: dict[PartitionId, str] = {}
+        self._not_served: dict[PartitionId, str] = {}
+        """Members in other processes that senders here no longer have all blocks for: they get nothing more."""
         self._problems_reported: dict[PartitionId, float] = {}
         self._rounds = 0
 
@@ -117,8 +119,10 @@ class Branching:
         """Begin the members that are wanted here, and drop the others; a new epoch drops all of them."""
         if not desired.branches and not self._forks and desired.epoch == self._epoch:
             self._problems.clear()
+            self._not_served.clear()
             self._wanted, self._stand_ins = {}, {}
             return
+        self._not_served = {p: why for p, why in self._not_served.items() if p in desired.branches}
         wanted = {p: desired.branches[p] for p in here if p in desired.branches and not self._clean.is_held_back(p)}
         self._stand_ins = desired.standing_in_on(self._clean.node)
         wanted |= {p: desired.branches[p] for p in self._stand_ins}
@@ -150,6 +154,7 @@ class Branching:
         for memory in (self._forks, self._handed, self._reported, self._problems, self._problems_reported):
             memory.clear()
         self._state_bytes.clear()
+        self._not_served.clear()
 
     def _forget(self, partition: PartitionId) -> None:
         self._forks.pop(partition, None)
@@ -359,12 +364,19 @@ class Branching:
                 self._reported[p] = (after, now, desired.number)
         return found
 
+    def not_served(self, desired: DesiredState, consumer: PartitionId, sender: PartitionId, after: BatchId) -> None:
+        """A member elsewhere asks a sender here for what it no longer has; the member itself would wait for good.
+
+        A stand-in that the checkpoint of its partition has passed begins anew, and asks for less.
+        """
+        one = desired.stand_ins.get(consumer)
+        if consumer in desired.branches and (one is None or after >= one.start.batch):
+            self._not_served[consumer] = f"{sender} no longer has batch {after + 1} for it"
+
     def problems(self) -> dict[PartitionId, str]:
         """Return what has failed, unless it was just reported."""
-        now = self._clock()
-        due = {
-            p: why for p, why in self._problems.items() if now - self._problems_reported.get(p, -1e18) > _RESEND_SECONDS
-        }
+        now, found = self._clock(), {**self._not_served, **self._problems}
+        due = {p: why for p, why in found.items() if now - self._problems_reported.get(p, -1e18) > _RESEND_SECONDS}
         self._problems_reported.update(dict.fromkeys(due, now))
         return due
 

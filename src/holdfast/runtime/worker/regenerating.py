@@ -252,6 +252,7 @@ class Regenerating:
         except CheckFailed as error:  # they do not fit each other
             done.answers.append(SnapshotLost(partition, start.snapshots[-1].id, str(error), regenerating=True))
             return False
+        self._snapshot_store.put_in_place([snapshot_name(desired.run, partition, one) for one in start.snapshots])
         done.moved = True
         return True
 

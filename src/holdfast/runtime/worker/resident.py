@@ -337,6 +337,7 @@ class ResidentWorker:
             blocks = self.branching.replay(subscriber[1], subscriber[0], after, through)
             if blocks is None:
                 self.publications.drop(subscriber)  # nobody goes back for a branch
+                self.branching.not_served(desired, subscriber[0], subscriber[1], after)
             else:
                 done.blocks.setdefault(self.publications.sent(subscriber, through), []).extend(blocks)
 

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -46,12 +47,13 @@ class SavesBeside:
         threads: Threads | None = None,
         beside_bytes: int = BESIDE_BYTES,
     ) -> None:
-        """Write them in this folder, which no other process uses; `threads`: one of its own unless given."""
+        """Write them in this folder of all processes of one place; `threads`: one of its own unless given."""
         self._store, self._folder, self._bytes = store, folder, beside_bytes
         self._threads: Threads = threads or ThreadPoolExecutor(1, thread_name_prefix="holdfast-snapshots")
         self._begun: dict[str, Future[None]] = {}
         self._costs: dict[str, tuple[int, float]] = {}
-        self._files = count()
+        # A process that was replaced may still be writing: what is at a path is of one process alone.
+        self._files = (f"{uuid4().hex}-{number}.snapshot" for number in count())
         self._is_clean = False
 
     def takes(self, snapshot: Snapshot) -> bool:
@@ -85,7 +87,7 @@ class SavesBeside:
         if not self._is_clean:
             clean_folder(self._folder)
             self._is_clean = True
-        path, began = self._folder / f"{next(self._files)}.snapshot", time.thread_time()
+        path, began = self._folder / next(self._files), time.thread_time()
         try:
             write_snapshot_file(snapshot, path)
             with pa.memory_map(str(path)) as file:

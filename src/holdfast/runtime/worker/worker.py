@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeAlias
@@ -115,6 +116,8 @@ class NodeWorker:
         self._mine: tuple[DesiredState | None, dict[PartitionId, PartitionAssignment]] = (None, {})
         """The last desired state, and what it has for this node."""
         self._exchange = Exchange()
+        self._dropped_for: DesiredState | None = None
+        """The desired state under which what is outdated here was last dropped."""
 
     def reconcile(self, desired: DesiredState, level: int, blocks: Iterable[Block]) -> NodeReport:
         """Reconcile with a desired state, and report; the blocks are drained, whatever happens.
@@ -171,10 +174,30 @@ class NodeWorker:
             if p not in here:
                 self.host.release(p)
         self._far = {p: far for p, far in self._far.items() if p in mine}
+        if desired is not self._dropped_for:
+            self._dropped_for = desired
+            with suppress(OSError):  # with the next desired state
+                self._drop_outdated(desired)
         for p in here:
             self.host.hold_back(p, mine[p].replica)
         self._take_acknowledgements(desired, here)
         return here
+
+    def _drop_outdated(self, desired: DesiredState) -> None:
+        """Drop what is here of partitions that have moved away, once their last checkpoint is past it.
+
+        Until then they may start from it should they come back; after that, they start from the checkpoint.
+        """
+        mine = self.mine(desired)
+        for p in self._store.held_partitions():
+            one = desired.assignments.get(p)
+            if one is None or one.follows is None or p in mine:
+                continue
+            with self._store.alone(p):
+                chain = self._store.chain(p)
+                # A task of an epoch that is over must not drop what a later one has put here.
+                if chain is not None and chain.pointer.epoch <= desired.epoch and chain.frontier < one.follows.batch:
+                    self._store.drop(p)
 
     def mine(self, desired: DesiredState) -> dict[PartitionId, PartitionAssignment]:
         """Return what is desired of this node, inputs before consumers."""
@@ -324,9 +347,9 @@ class NodeWorker:
         self, desired: DesiredState, partition: PartitionId, assignment: PartitionAssignment, answers: list[Answer]
     ) -> bool:
         """Adopt snapshots that have come; begin to bring them, and come back later, where they have not."""
-        found, fetched = [], Fetched()
+        found, fetched, start = [], Fetched(), assignment.start
         far = self._far.setdefault(partition, {})
-        for snapshot in assignment.start.snapshots:
+        for snapshot in start.snapshots:
             name = snapshot_name(desired.run, partition, snapshot)
             data = self._snapshot_store.fetched(name) if snapshot.contents is None else snapshot.contents
             if data is None:
@@ -356,6 +379,7 @@ class NodeWorker:
             answers.append(SnapshotLost(partition, assignment.start.snapshots[-1].id, str(error)))
             return False
         self.host.release(partition)
+        self._snapshot_store.put_in_place([snapshot_name(desired.run, partition, one) for one in start.snapshots])
         answers.append(Restored(partition, assignment.start.batch, fetched))
         return True
 
@@ -374,7 +398,10 @@ class NodeWorker:
                 found.append(decode_snapshot(data))
             except CheckFailed as error:
                 return str(error)
-        return found if len(found) == len(start.snapshots) else None
+        if len(found) < len(start.snapshots):
+            return None
+        self._snapshot_store.put_in_place([snapshot_name(run, partition, one) for one in start.snapshots])
+        return found
 
     # -- acknowledgements and sources ----------------------------------------------------------------------------------
 

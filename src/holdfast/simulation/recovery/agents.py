@@ -452,6 +452,10 @@ class _WatchedStore:
         """See SnapshotStore: here a fetch takes one step."""
         return None
 
+    def put_in_place(self, names: Sequence[str]) -> None:
+        """See SnapshotStore."""
+        self._inner.put_in_place(names)
+
     def forget(self, names: Sequence[str]) -> None:
         """See SnapshotStore."""
         self._ring.forgotten.update(names)

@@ -265,6 +265,9 @@ class SlowSnapshotStore:
         """See SnapshotStore."""
         return None
 
+    def put_in_place(self, names: Sequence[str]) -> None:
+        """See SnapshotStore."""
+
     def forget(self, names: Sequence[str]) -> None:
         """See SnapshotStore."""
         for name in names:
