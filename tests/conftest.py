@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,11 +114,16 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture(scope="session")
 def spark(cluster: EmbeddedCluster) -> Iterator[SparkSession]:
-    """The session's one Spark application."""
+    """The session's one Spark application, with an executor on each node."""
+    from holdfast.spark.pinned_jobs import executors_of
     from holdfast.spark.session import start_session
 
     settings = {"spark.holdfast.store.secretFile": str(cluster.secret_file), "spark.decommission.enabled": "true"}
     session = start_session("holdfast-tests", cluster.master_url, settings=settings)
+    deadline = time.monotonic() + 300
+    while len(executors_of(session.sparkContext)) < len(cluster.nodes):
+        assert time.monotonic() < deadline, "the executors did not register"
+        time.sleep(0.05)
     yield session
     session.stop()
 
