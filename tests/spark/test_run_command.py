@@ -100,7 +100,3 @@ def test_a_file_runs_by_spark_submit_and_by_holdfast_run_and_goes_on_until_it_is
         assert rows is not None
         counts = sorted((row["word"], row["n"]) for row in rows.to_pylist())
         assert counts == [("a", 2)] * 3 + [("b", 1)] * 3, "each word of each minute, once, and none of it late"
-        write(folder, 3)
-        refused = call(*run, *on)
-        assert refused.returncode == 2
-        assert "its sources were closed with batch" in refused.stderr
