@@ -157,7 +157,7 @@ def wait(given: argparse.Namespace, directory: Path) -> dict[str, object]:
     run.coordinator.probe(trim_outboxes=True)
     after = {"minute": "after", **run.sizes()}
     batches = int(run.log.frontier) + 1
-    wrong = {
+    problems = {
         name: problem for name in ("live", "waiting") if (problem := wrong(run.coordinator, name, batches, given.words))
     }
     return {
@@ -169,7 +169,7 @@ def wait(given: argparse.Namespace, directory: Path) -> dict[str, object]:
         "kept_from_at_the_end_of_the_wait": kept,
         "events": run.seen,
         "samples": [*samples, after],
-        "wrong": wrong,
+        "wrong": problems,
         "seconds": round(time.monotonic() - began, 1),
     }
 
