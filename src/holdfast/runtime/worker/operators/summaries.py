@@ -99,7 +99,7 @@ def expand(starts: Ints, counts: Ints) -> tuple[Ints, Ints]:
 
 _ROWS = "rows"
 _MERGED_BY = {"rows": "sum", "count": "sum", "sum": "sum", "double_sum": "sum", "min": "min", "max": "max"}
-_LARGEST_SUM = 2.0**63
+_LARGEST_SUM = 2**63
 
 
 NO_KEY = "it has no key: a window holds the rows of a partition"
@@ -456,9 +456,17 @@ def _check_sum(rows: pa.Table, by: Sequence[str], column: str) -> None:
     low, high = extremes["min"].as_py(), extremes["max"].as_py()
     if low is None or max(abs(low), abs(high)) * rows.num_rows < _LARGEST_SUM:
         return
-    doubles = rows.select(by).append_column("double", rows[column].cast(pa.float64(), safe=False))
-    sums = np.asarray(grouped(doubles, by, [("double", "sum")], ["sum"])["sum"].fill_null(0.0))
-    if (np.abs(sums) >= _LARGEST_SUM).any():
+    # Sums of the upper and of the lower 32 bits fit for every table, and together they are the sum itself. Doubles
+    # would lose the last bits, which decide at the border.
+    values = rows[column].cast(pa.uint64() if low >= 0 else pa.int64())
+    bits = pa.scalar(32, values.type)
+    upper = pc.shift_right(values, bits)
+    lower = pc.subtract(values, pc.shift_left(upper, bits))
+    halves = rows.select(by).append_column("upper", upper).append_column("lower", lower)
+    sums = grouped(halves, by, [("upper", "sum"), ("lower", "sum")], ["upper", "lower"])
+    over = np.asarray(sums["upper"].cast(pa.int64()).fill_null(0))
+    over = over + (np.asarray(sums["lower"].cast(pa.int64()).fill_null(0)) >> 32)
+    if (over < -(2**31)).any() or (over >= 2**31).any():
         raise BadInput(
             f"a sum of column {column.removeprefix('sum:')!r} does not fit into 64 bits",
             remedy="map it to double first",
