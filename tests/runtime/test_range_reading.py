@@ -6,8 +6,10 @@ import gzip
 import json
 import os
 import random
+from datetime import date
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +20,8 @@ from holdfast.errors import CheckFailed
 from holdfast.ids import OperatorId
 from holdfast.runtime.io.file_ranges import FileRange, HowRead
 from holdfast.runtime.io.in_place import PartitionRows, read_ranges
+from holdfast.runtime.io.json_rows import read_json
+from holdfast.runtime.io.range_rows import Rejected
 from holdfast.runtime.program import SourceProgram
 from holdfast.storage.source_files import LocalFiles, SourceFile
 
@@ -197,3 +201,50 @@ def test_what_is_no_option_is_refused() -> None:
     assert not hf.files("hdfs://host/in", "csv", anything=1).in_place
     assert not hf.files("in/*.csv", "csv").in_place
     assert hf.files("s3://bucket/in", "csv").in_place
+
+
+JSON_VALUES = [
+    (pa.float64(), "9007199254740993", 9007199254740992.0),
+    (pa.float64(), "1" + "0" * 20, 1e20),
+    (pa.float64(), "-1" + "0" * 400, float("-inf")),
+    (pa.float32(), "16777217", 16777216.0),
+    (pa.date32(), "5", date(1970, 1, 6)),
+    (pa.string(), r'"cut \ud83d"', "cut ?"),
+    (pa.string(), r'{"a":"\ud83d"}', '{"a":"?"}'),
+]
+
+
+def json_rows(lines: list[str], kind: pa.DataType) -> tuple[list[dict[str, Any]], list[Rejected]]:
+    rows, rejected = read_json(pa.py_buffer("\n".join(lines).encode()), pa.schema([("id", pa.int64()), ("v", kind)]))
+    return rows.to_pylist(), rejected
+
+
+@pytest.mark.parametrize(("kind", "text", "value"), JSON_VALUES)
+@pytest.mark.parametrize("beside", [[], ['{"id":"no number"}']], ids=["alone", "beside a line that does not parse"])
+def test_a_line_of_json_gives_its_row_whatever_is_beside_it(
+    kind: pa.DataType, text: str, value: object, beside: list[str]
+) -> None:
+    rows, rejected = json_rows([f'{{"id":1,"v":{text}}}', *beside], kind)
+    assert rows == [{"id": 1, "v": value}]
+    assert len(rejected) == len(beside)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (pa.int64(), "[" * 3000 + "]" * 3000),
+        (pa.timestamp("us"), "1e18"),
+        (pa.timestamp("ns"), "99999999999"),
+    ],
+)
+def test_a_line_of_json_that_cannot_be_taken_is_aside_and_stops_nothing(kind: pa.DataType, text: str) -> None:
+    rows, rejected = json_rows([f'{{"id":1,"v":{text}}}', '{"id":2}'], kind)
+    assert rows == [{"id": 2, "v": None}]
+    assert [one.position for one in rejected] == [0]
+
+
+def test_json_that_is_not_utf8_is_aside() -> None:
+    data = b'{"id":1,"v":"\xff"}\n{"id":2,"v":"ok"}\n'
+    rows, rejected = read_json(pa.py_buffer(data), pa.schema([("id", pa.int64()), ("v", pa.string())]))
+    assert rows.to_pylist() == [{"id": 2, "v": "ok"}]
+    assert "utf-8" in rejected[0].reason
