@@ -21,6 +21,7 @@ from holdfast.ids import OperatorId
 from holdfast.runtime.io.file_ranges import FileRange, HowRead
 from holdfast.runtime.io.in_place import PartitionRows, read_ranges
 from holdfast.runtime.io.json_rows import read_json
+from holdfast.runtime.io.range_reading import _read_csv
 from holdfast.runtime.io.range_rows import Rejected
 from holdfast.runtime.program import SourceProgram
 from holdfast.storage.source_files import LocalFiles, SourceFile
@@ -248,3 +249,66 @@ def test_json_that_is_not_utf8_is_aside() -> None:
     rows, rejected = read_json(pa.py_buffer(data), pa.schema([("id", pa.int64()), ("v", pa.string())]))
     assert rows.to_pylist() == [{"id": 2, "v": "ok"}]
     assert "utf-8" in rejected[0].reason
+
+
+def csv_rows(text: str, kind: pa.DataType, **options: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Read lines of CSV with the columns `id` and `v`; return the rows, and what was kept aside."""
+    schema = pa.schema([("id", pa.int64()), ("v", kind)])
+    names, made = ["id", "v"], how("csv", **options).file_options
+    rows, rejected = _read_csv(pa.py_buffer(text.encode()), names, made, schema)
+    return rows.to_pylist(), [one.reason for one in rejected]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (pa.int64(), " 5\t", 5),
+        (pa.float64(), " 1.5 ", 1.5),
+        (pa.date32(), " 1970-01-06", date(1970, 1, 6)),
+        (pa.int64(), '""', None),
+        (pa.float64(), '"NA"', None),
+        (pa.bool_(), '""', None),
+        (pa.timestamp("us"), '""', None),
+        (pa.string(), '""', ""),
+        (pa.string(), " a", " a"),
+    ],
+)
+@pytest.mark.parametrize("beside", ["", "no number,\n"], ids=["alone", "beside a line that does not parse"])
+def test_a_line_of_csv_gives_its_row_whatever_is_beside_it(
+    kind: pa.DataType, text: str, value: object, beside: str
+) -> None:
+    rows, rejected = csv_rows(f"1,{text}\n{beside}", kind, nullValue="NA")
+    assert rows == [{"id": 1, "v": value}]
+    assert len(rejected) == bool(beside)
+
+
+@pytest.mark.parametrize("name", ["007", "true", "NA", "1e3", "größe"])
+def test_names_of_columns_are_texts_whatever_they_look_like(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"id,{name}\n1,x\n")
+    source = SourceProgram(OperatorId("s"), 1, pa.schema([("id", pa.int64()), (name, pa.string())]), (), None, 0.0)
+    file = seen(path)
+    found = read_ranges(source, [FileRange(0, file, 0, file.size)], how("csv", header="true"), None)
+    assert found.rows.to_pylist() == [{"id": 1, name: "x"}]
+
+
+def test_a_quote_that_is_not_closed_swallows_no_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    lines = csv_lines(12)
+    lines[2] = '2,"5 inch,2026-01-01T00:00:00'
+    lines[7] = '7,5" wide,2026-01-01T00:00:00'
+    lines[9] = '9,"a ""b""",2026-01-01T00:00:00'
+    path.write_text("\n".join(lines) + "\n")
+    for cut in range(1, path.stat().st_size):
+        found = read(path, how("csv"), [cut])
+        assert ids(found) == [0, 1, *range(3, 12)]
+        assert [one.reason for _, one in found.rejected] == ["has a quote that is not closed"]
+
+
+def test_a_quoted_value_over_lines_needs_multi_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('0,"a\n\nb",2026-01-01T00:00:00\n1,c,2026-01-01T00:00:00\n')
+    assert ids(read(path, how("csv", multiLine="true"))) == [0, 1]
+    for cut in range(1, path.stat().st_size):
+        found = read(path, how("csv"), [cut])
+        assert (ids(found), len(found.rejected)) == ([1], 2)
