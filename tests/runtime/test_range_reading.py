@@ -6,7 +6,7 @@ import gzip
 import json
 import os
 import random
-from datetime import date
+from datetime import date, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -312,3 +312,11 @@ def test_a_quoted_value_over_lines_needs_multi_line(tmp_path: Path) -> None:
     for cut in range(1, path.stat().st_size):
         found = read(path, how("csv"), [cut])
         assert (ids(found), len(found.rejected)) == ([1], 2)
+
+
+def test_times_that_spark_wrote_are_read_beyond_the_year_2262(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    times = [datetime(9999, 12, 31), datetime(1, 1, 1), datetime(2026, 1, 1, 0, 0, 0, 5), None]
+    table = pa.table({"id": [0, 1, 2, 3], "word": ["a"] * 4, "at": pa.array(times, pa.timestamp("us"))})
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True)
+    assert read(path, how("parquet")).rows["at"].to_pylist() == times
