@@ -203,3 +203,31 @@ def test_a_run_that_is_not_touched_is_not_written_again() -> None:
     assert len(first["partials"]) == 3
     assert second["partials"][0] is first["partials"][1], "the pane of second 1 is the very object"
     assert len(second["partials"]) == 2, "second 0 is gone with its window, second 2 was merged"
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize(
+    ("left", "right", "pairs"),
+    [
+        (
+            pa.array([1, 2**53 + 1, 2**60, 2**63 - 1], pa.int64()),
+            pa.array([1.0, 2.0**53, 2.0**60, 2.0**63]),
+            [1, 2**60],
+        ),
+        (pa.array([1.0, 2.0**53]), pa.array([1, 2**53 + 1, -(2**63)], pa.int64()), [1.0]),
+        (pa.array([1, 2**63, 2**64 - 1], pa.uint64()), pa.array([1, -(2**63), -1], pa.int64()), [1]),
+    ],
+)
+def test_a_key_that_the_other_side_cannot_have_pairs_with_nothing(
+    left: pa.Array, right: pa.Array, pairs: list[float], parallelism: int
+) -> None:
+    app = Application("x")
+    sides = [
+        app.source(name, schema={"k": str(keys.type), "at": "double"}, event_time="at")
+        for name, keys in (("a", left), ("b", right))
+    ]
+    sides[0].join(sides[1], on="k", window=tumbling(10), id="j", parallelism=parallelism).output()
+    done = run_in_process(
+        app, [{name: pa.table({"k": keys, "at": [1.0] * len(keys)}) for name, keys in (("a", left), ("b", right))}]
+    )
+    assert sorted(done.rows("j")["k"].to_pylist()) == pairs

@@ -423,14 +423,27 @@ def _alike(left: pa.Table, right: pa.Table) -> list[pa.Table]:
         elif pa.types.is_integer(kind) and pa.types.is_integer(field.type):
             one = pa.int64()
         try:
-            left = left.set_column(number, field.name, left[field.name].cast(one))
-            right = right.set_column(number, field.name, right[field.name].cast(one))
+            left = left.set_column(number, field.name, _exactly(left[field.name], one))
+            right = right.set_column(number, field.name, _exactly(right[field.name], one))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise BadInput(
                 f"key column {field.name!r} is {field.type} on the left and {kind} on the right: {error}",
                 remedy="map one of them to the other's type",
             ) from None
     return [left, right]
+
+
+def _exactly(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return keys as another type; whole numbers that it does not have equal none of its values, and become null."""
+    if not pa.types.is_integer(values.type) or not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+        return values.cast(kind)
+    numbers = np.asarray(values)  # without nulls: they are not kept
+    with np.errstate(invalid="ignore"):
+        cast = numbers.astype(kind.to_pandas_dtype())
+        other = (cast.astype(numbers.dtype) != numbers) | ((cast < 0) != (numbers < 0))
+    if pa.types.is_floating(kind):
+        other |= np.abs(cast) >= _LARGEST_SUM  # what casting these back gives depends on the machine
+    return pa.chunked_array([pa.array(cast, kind, mask=other)])
 
 
 def _value(column: str) -> str:
