@@ -320,3 +320,10 @@ def test_times_that_spark_wrote_are_read_beyond_the_year_2262(tmp_path: Path) ->
     table = pa.table({"id": [0, 1, 2, 3], "word": ["a"] * 4, "at": pa.array(times, pa.timestamp("us"))})
     pq.write_table(table, path, use_deprecated_int96_timestamps=True)
     assert read(path, how("parquet")).rows["at"].to_pylist() == times
+
+
+@pytest.mark.parametrize("zone", ["", "Z", "+00:00"])
+def test_digits_of_a_second_beyond_microseconds_are_cut_off(zone: str) -> None:
+    time, wanted = f"2026-01-01T00:00:00.123456789{zone}", datetime(2026, 1, 1, 0, 0, 0, 123456)
+    assert json_rows([f'{{"id":1,"v":"{time}"}}'], pa.timestamp("us")) == ([{"id": 1, "v": wanted}], [])
+    assert csv_rows(f"1,{time}\n", pa.timestamp("us")) == ([{"id": 1, "v": wanted}], [])

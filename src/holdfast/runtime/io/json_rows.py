@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 
 from holdfast.errors import BadInput, one_line
@@ -131,11 +132,23 @@ def _json_time(value: Any, kind: pa.DataType) -> Any:
         if not math.isfinite(value):
             raise ValueError
         return datetime.fromtimestamp(value, UTC).replace(tzinfo=None)
-    text = pa.array([value], pa.string())
-    try:
-        return text.cast(kind)[0].as_py()
-    except pa.ArrowInvalid:
-        return text.cast(pa.timestamp(kind.unit, "UTC")).cast(kind)[0].as_py()
+    return times_of(pa.array([value], pa.string()), kind)[0].as_py()
+
+
+def times_of(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return texts as times, with a zone or without; digits of a second beyond the unit are cut off, as in Spark."""
+    digits = _DIGITS.get(kind.unit)
+    for tried in (texts, texts if digits is None else pc.replace_substring_regex(texts, *digits)):
+        for zoned in (kind, pa.timestamp(kind.unit, "UTC")):
+            try:
+                return tried.cast(zoned).cast(kind)
+            except pa.ArrowInvalid as error:
+                problem = error
+    raise problem
+
+
+_DIGITS = {"us": (r"(:\d\d\.\d{6})\d+", r"\1"), "ns": (r"(:\d\d\.\d{9})\d+", r"\1")}
+"""What is cut off texts of times, by their unit."""
 
 
 def find_newline(data: pa.Buffer, start: int) -> int:

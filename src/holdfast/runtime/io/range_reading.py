@@ -19,7 +19,7 @@ from holdfast.application.readers import FileOptions
 from holdfast.erasure.checksums import crc32
 from holdfast.errors import BadInput, one_line
 from holdfast.runtime.io.file_ranges import COMPRESSED, FileRange, HowRead
-from holdfast.runtime.io.json_rows import find_newline, one_block, read_json
+from holdfast.runtime.io.json_rows import find_newline, one_block, read_json, times_of
 from holdfast.runtime.io.parquet_ranges import read_parquet
 from holdfast.runtime.io.range_rows import LONGEST_RECORD, RangeRows, Rejected, Unreadable
 from holdfast.runtime.schemas import conform
@@ -317,8 +317,5 @@ def _cast(values: pa.Array, kind: pa.DataType, options: FileOptions) -> pa.Array
     if pa.types.is_timestamp(kind):
         if options.timestamp_format is not None:
             return pc.strptime(texts, format=options.timestamp_format, unit=kind.unit)
-        try:
-            return texts.cast(kind)
-        except pa.ArrowInvalid:
-            return texts.cast(pa.timestamp(kind.unit, "UTC")).cast(kind)
+        return times_of(texts, kind)
     return texts.cast(kind)
