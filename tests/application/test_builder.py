@@ -99,6 +99,23 @@ def test_a_filter_keeps_the_key_and_a_map_does_not() -> None:
     assert app.operator("b").inputs[0].partitioning is Partitioning.FULL, "a map may have changed the column"
 
 
+@pytest.mark.parametrize("kind", ["aggregate", "top", "join"])
+def test_a_key_that_a_window_replaces_needs_a_full_exchange(kind: str) -> None:
+    """Rows were spread by the end of their old window; after the operator the column has the end of the new one."""
+    app = hf.Application("x")
+    visits = app.source("v", schema="page string, at timestamp", event_time="at")
+    seconds = [visits.key_by("page").window(hf.tumbling(1)).count(id=name, parallelism=2) for name in ("a", "b")]
+    minutes = seconds[0].key_by("window_end").window(hf.tumbling(60))
+    if kind == "aggregate":
+        made = minutes.count(id="m", parallelism=2)
+    elif kind == "top":
+        made = minutes.top(1, by="count", id="m", parallelism=2)
+    else:
+        made = seconds[0].join(seconds[1], on="window_end", window=hf.tumbling(60), id="m", parallelism=2)
+    last = made.key_by("window_end").window(hf.tumbling(60)).count(id="last", parallelism=2)
+    assert str(app.operator(last.id).inputs[0].partitioning) == "full"
+
+
 def test_every_kind_of_operator() -> None:
     app = Application("all")
     tweets = app.source("tweets", schema={"text": "string", "n": "int64", "at": "timestamp"}, event_time="at")

@@ -40,6 +40,32 @@ def test_a_sum_that_does_not_fit_is_an_error_and_its_average_is_not() -> None:
     assert windowed(pa.table({"n": pa.array([200, 100], pa.uint8())}), n=hf.sum("n")) == [{"n": 300}]
 
 
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [2**63 - 1],
+        [-(2**63)],
+        [2**62, 2**62 - 1],
+        [2**62 - 257, 2**62 - 257, *[257] * 10],
+        [-(2**62), -(2**62)],
+        [-(2**62), -(2**62), -1],
+        [2**63 - 1, -(2**63), 2**63 - 1],
+    ],
+)
+def test_a_sum_of_whole_numbers_is_exact_or_refused(numbers: list[int]) -> None:
+    app = hf.Application("sums")
+    source = app.source("s", schema="k string, n bigint, at double", event_time="at")
+    source.key_by("k").window(hf.tumbling(10)).agg(id="sums", total=hf.sum("n")).output()
+    rows = {"k": ["a", *["b"] * len(numbers)], "n": [1, *numbers], "at": [1.0] * (len(numbers) + 1)}
+    total = sum(numbers)
+    if -(2**63) <= total < 2**63:
+        done = run_in_process(app, [{"s": pa.table(rows)}])
+        assert {row["k"]: row["total"] for row in done.rows("sums").to_pylist()} == {"a": 1, "b": total}
+    else:
+        with pytest.raises(OperatorFailed, match="a sum of column 'n' does not fit into 64 bits"):
+            run_in_process(app, [{"s": pa.table(rows)}])
+
+
 def test_a_sum_that_grows_too_large_over_batches_is_an_error() -> None:
     app = Application("x")
     source = app.source("s", schema={"n": "int64", "at": "double"}, event_time="at")
@@ -177,3 +203,31 @@ def test_a_run_that_is_not_touched_is_not_written_again() -> None:
     assert len(first["partials"]) == 3
     assert second["partials"][0] is first["partials"][1], "the pane of second 1 is the very object"
     assert len(second["partials"]) == 2, "second 0 is gone with its window, second 2 was merged"
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize(
+    ("left", "right", "pairs"),
+    [
+        (
+            pa.array([1, 2**53 + 1, 2**60, 2**63 - 1], pa.int64()),
+            pa.array([1.0, 2.0**53, 2.0**60, 2.0**63]),
+            [1, 2**60],
+        ),
+        (pa.array([1.0, 2.0**53]), pa.array([1, 2**53 + 1, -(2**63)], pa.int64()), [1.0]),
+        (pa.array([1, 2**63, 2**64 - 1], pa.uint64()), pa.array([1, -(2**63), -1], pa.int64()), [1]),
+    ],
+)
+def test_a_key_that_the_other_side_cannot_have_pairs_with_nothing(
+    left: pa.Array, right: pa.Array, pairs: list[float], parallelism: int
+) -> None:
+    app = Application("x")
+    sides = [
+        app.source(name, schema={"k": str(keys.type), "at": "double"}, event_time="at")
+        for name, keys in (("a", left), ("b", right))
+    ]
+    sides[0].join(sides[1], on="k", window=tumbling(10), id="j", parallelism=parallelism).output()
+    done = run_in_process(
+        app, [{name: pa.table({"k": keys, "at": [1.0] * len(keys)}) for name, keys in (("a", left), ("b", right))}]
+    )
+    assert sorted(done.rows("j")["k"].to_pylist()) == pairs

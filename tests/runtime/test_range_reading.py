@@ -6,8 +6,10 @@ import gzip
 import json
 import os
 import random
+from datetime import date, datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +20,9 @@ from holdfast.errors import CheckFailed
 from holdfast.ids import OperatorId
 from holdfast.runtime.io.file_ranges import FileRange, HowRead
 from holdfast.runtime.io.in_place import PartitionRows, read_ranges
+from holdfast.runtime.io.json_rows import read_json
+from holdfast.runtime.io.range_reading import _read_csv
+from holdfast.runtime.io.range_rows import Rejected
 from holdfast.runtime.program import SourceProgram
 from holdfast.storage.source_files import LocalFiles, SourceFile
 
@@ -197,3 +202,128 @@ def test_what_is_no_option_is_refused() -> None:
     assert not hf.files("hdfs://host/in", "csv", anything=1).in_place
     assert not hf.files("in/*.csv", "csv").in_place
     assert hf.files("s3://bucket/in", "csv").in_place
+
+
+JSON_VALUES = [
+    (pa.float64(), "9007199254740993", 9007199254740992.0),
+    (pa.float64(), "1" + "0" * 20, 1e20),
+    (pa.float64(), "-1" + "0" * 400, float("-inf")),
+    (pa.float32(), "16777217", 16777216.0),
+    (pa.date32(), "5", date(1970, 1, 6)),
+    (pa.string(), r'"cut \ud83d"', "cut ?"),
+    (pa.string(), r'{"a":"\ud83d"}', '{"a":"?"}'),
+]
+
+
+def json_rows(lines: list[str], kind: pa.DataType) -> tuple[list[dict[str, Any]], list[Rejected]]:
+    rows, rejected = read_json(pa.py_buffer("\n".join(lines).encode()), pa.schema([("id", pa.int64()), ("v", kind)]))
+    return rows.to_pylist(), rejected
+
+
+@pytest.mark.parametrize(("kind", "text", "value"), JSON_VALUES)
+@pytest.mark.parametrize("beside", [[], ['{"id":"no number"}']], ids=["alone", "beside a line that does not parse"])
+def test_a_line_of_json_gives_its_row_whatever_is_beside_it(
+    kind: pa.DataType, text: str, value: object, beside: list[str]
+) -> None:
+    rows, rejected = json_rows([f'{{"id":1,"v":{text}}}', *beside], kind)
+    assert rows == [{"id": 1, "v": value}]
+    assert len(rejected) == len(beside)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (pa.int64(), "[" * 3000 + "]" * 3000),
+        (pa.timestamp("us"), "1e18"),
+        (pa.timestamp("ns"), "99999999999"),
+    ],
+)
+def test_a_line_of_json_that_cannot_be_taken_is_aside_and_stops_nothing(kind: pa.DataType, text: str) -> None:
+    rows, rejected = json_rows([f'{{"id":1,"v":{text}}}', '{"id":2}'], kind)
+    assert rows == [{"id": 2, "v": None}]
+    assert [one.position for one in rejected] == [0]
+
+
+def test_json_that_is_not_utf8_is_aside() -> None:
+    data = b'{"id":1,"v":"\xff"}\n{"id":2,"v":"ok"}\n'
+    rows, rejected = read_json(pa.py_buffer(data), pa.schema([("id", pa.int64()), ("v", pa.string())]))
+    assert rows.to_pylist() == [{"id": 2, "v": "ok"}]
+    assert "utf-8" in rejected[0].reason
+
+
+def csv_rows(text: str, kind: pa.DataType, **options: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Read lines of CSV with the columns `id` and `v`; return the rows, and what was kept aside."""
+    schema = pa.schema([("id", pa.int64()), ("v", kind)])
+    names, made = ["id", "v"], how("csv", **options).file_options
+    rows, rejected = _read_csv(pa.py_buffer(text.encode()), names, made, schema)
+    return rows.to_pylist(), [one.reason for one in rejected]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (pa.int64(), " 5\t", 5),
+        (pa.float64(), " 1.5 ", 1.5),
+        (pa.date32(), " 1970-01-06", date(1970, 1, 6)),
+        (pa.int64(), '""', None),
+        (pa.float64(), '"NA"', None),
+        (pa.bool_(), '""', None),
+        (pa.timestamp("us"), '""', None),
+        (pa.string(), '""', ""),
+        (pa.string(), " a", " a"),
+    ],
+)
+@pytest.mark.parametrize("beside", ["", "no number,\n"], ids=["alone", "beside a line that does not parse"])
+def test_a_line_of_csv_gives_its_row_whatever_is_beside_it(
+    kind: pa.DataType, text: str, value: object, beside: str
+) -> None:
+    rows, rejected = csv_rows(f"1,{text}\n{beside}", kind, nullValue="NA")
+    assert rows == [{"id": 1, "v": value}]
+    assert len(rejected) == bool(beside)
+
+
+@pytest.mark.parametrize("name", ["007", "true", "NA", "1e3", "größe"])
+def test_names_of_columns_are_texts_whatever_they_look_like(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"id,{name}\n1,x\n")
+    source = SourceProgram(OperatorId("s"), 1, pa.schema([("id", pa.int64()), (name, pa.string())]), (), None, 0.0)
+    file = seen(path)
+    found = read_ranges(source, [FileRange(0, file, 0, file.size)], how("csv", header="true"), None)
+    assert found.rows.to_pylist() == [{"id": 1, name: "x"}]
+
+
+def test_a_quote_that_is_not_closed_swallows_no_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    lines = csv_lines(12)
+    lines[2] = '2,"5 inch,2026-01-01T00:00:00'
+    lines[7] = '7,5" wide,2026-01-01T00:00:00'
+    lines[9] = '9,"a ""b""",2026-01-01T00:00:00'
+    path.write_text("\n".join(lines) + "\n")
+    for cut in range(1, path.stat().st_size):
+        found = read(path, how("csv"), [cut])
+        assert ids(found) == [0, 1, *range(3, 12)]
+        assert [one.reason for _, one in found.rejected] == ["has a quote that is not closed"]
+
+
+def test_a_quoted_value_over_lines_needs_multi_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('0,"a\n\nb",2026-01-01T00:00:00\n1,c,2026-01-01T00:00:00\n')
+    assert ids(read(path, how("csv", multiLine="true"))) == [0, 1]
+    for cut in range(1, path.stat().st_size):
+        found = read(path, how("csv"), [cut])
+        assert (ids(found), len(found.rejected)) == ([1], 2)
+
+
+def test_times_that_spark_wrote_are_read_beyond_the_year_2262(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    times = [datetime(9999, 12, 31), datetime(1, 1, 1), datetime(2026, 1, 1, 0, 0, 0, 5), None]
+    table = pa.table({"id": [0, 1, 2, 3], "word": ["a"] * 4, "at": pa.array(times, pa.timestamp("us"))})
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True)
+    assert read(path, how("parquet")).rows["at"].to_pylist() == times
+
+
+@pytest.mark.parametrize("zone", ["", "Z", "+00:00"])
+def test_digits_of_a_second_beyond_microseconds_are_cut_off(zone: str) -> None:
+    time, wanted = f"2026-01-01T00:00:00.123456789{zone}", datetime(2026, 1, 1, 0, 0, 0, 123456)
+    assert json_rows([f'{{"id":1,"v":"{time}"}}'], pa.timestamp("us")) == ([{"id": 1, "v": wanted}], [])
+    assert csv_rows(f"1,{time}\n", pa.timestamp("us")) == ([{"id": 1, "v": wanted}], [])

@@ -21,6 +21,7 @@ from holdfast.application.derived_columns import (
     distinct_columns,
     join_columns,
     top_columns,
+    window_columns,
 )
 from holdfast.application.hints import EVERY_OPERATOR, Hints
 from holdfast.application.members import STREAM, WINDOWED, no_such_member
@@ -180,7 +181,7 @@ class Stream:
             parallelism,
             hints,
             joins=True,
-            placed_by=keys,
+            placed_by=_still_placed(keys, window),
             event_time="window_end",
             on_error=on_error,
         )
@@ -405,10 +406,15 @@ class Windowed:
             name,
             parallelism,
             hints,
-            placed_by=keys,
+            placed_by=_still_placed(keys, self.over),
             event_time=time,
             on_error=on_error,
         )
+
+
+def _still_placed(keys: tuple[str, ...], window: Window) -> tuple[str, ...]:
+    """Return by which columns the rows of a window's operator are spread: not by one that its window has replaced."""
+    return () if set(keys) & set(window_columns(window)) else keys
 
 
 def _not_an_aggregate(given: object, name: str, field: str) -> BadInput:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 
 from holdfast.errors import BadInput, one_line
@@ -58,7 +59,9 @@ def json_table(data: pa.Buffer, schema: pa.Schema) -> pa.Table | None:
             read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=one_block(data)),
             parse_options=pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
-        return conform(table, schema, "the rows")
+        found = conform(table, schema, "the rows")
+        found.validate(full=True)  # texts that are not UTF-8: Arrow's parser takes them
+        return found
     except pa.ArrowInvalid as error:
         return schema.empty_table() if "Empty JSON" in str(error) else None
     except (pa.ArrowNotImplementedError, BadInput):
@@ -77,7 +80,7 @@ def _json_slowly(data: pa.Buffer, schema: pa.Schema, number: int) -> tuple[pa.Ta
             if not isinstance(found, dict):
                 raise ValueError("is not an object")
             rows.append([json_value(found.get(field.name), field) for field in schema])
-        except (ValueError, TypeError, OverflowError, pa.ArrowException) as error:
+        except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException) as error:
             record = line.decode(errors="replace")[:LONGEST_RECORD]
             rejected.append(Rejected(number + count, record, one_line(str(error), 200)))
         count += 1
@@ -92,19 +95,34 @@ def json_value(value: Any, field: pa.Field) -> Any:
         return None
     try:
         if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+            text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+            return text.encode(errors="replace").decode()  # half of a pair of surrogates is "?", as in Spark
         if pa.types.is_timestamp(kind):
-            return _json_time(value, kind)
+            found = _json_time(value, kind)
+            pa.scalar(found, kind)  # refuses what is out of its range
+            return found
         if pa.types.is_boolean(kind) != isinstance(value, bool):
             raise TypeError
+        if pa.types.is_date(kind) and isinstance(value, int):
+            return pa.scalar(value, pa.int32()).cast(kind).as_py()  # days, as Arrow's parser reads it
         if pa.types.is_date(kind) or pa.types.is_binary(kind):
             return pa.scalar(value, pa.string()).cast(kind).as_py()
         if pa.types.is_integer(kind) and isinstance(value, float) and value.is_integer():
             value = int(value)
+        if pa.types.is_floating(kind) and isinstance(value, int):
+            value = _nearest_double(value)
         return pa.scalar(value, kind).as_py()
-    except (ValueError, TypeError, OverflowError, pa.ArrowException):
-        shown = one_line(json.dumps(value, ensure_ascii=False), 100)
+    except (ValueError, TypeError, OverflowError, OSError, pa.ArrowException):
+        shown = one_line(json.dumps(value, ensure_ascii=False).encode(errors="replace").decode(), 100)
         raise ValueError(f"column {field.name!r}: {shown} is not {kind}") from None
+
+
+def _nearest_double(value: int) -> float:
+    """Return the double that is nearest to a whole number, as Arrow's parser does; Arrow's scalars refuse most."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _json_time(value: Any, kind: pa.DataType) -> Any:
@@ -114,11 +132,23 @@ def _json_time(value: Any, kind: pa.DataType) -> Any:
         if not math.isfinite(value):
             raise ValueError
         return datetime.fromtimestamp(value, UTC).replace(tzinfo=None)
-    text = pa.array([value], pa.string())
-    try:
-        return text.cast(kind)[0].as_py()
-    except pa.ArrowInvalid:
-        return text.cast(pa.timestamp(kind.unit, "UTC")).cast(kind)[0].as_py()
+    return times_of(pa.array([value], pa.string()), kind)[0].as_py()
+
+
+def times_of(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return texts as times, with a zone or without; digits of a second beyond the unit are cut off, as in Spark."""
+    digits = _DIGITS.get(kind.unit)
+    for tried in (texts, texts if digits is None else pc.replace_substring_regex(texts, *digits)):
+        for zoned in (kind, pa.timestamp(kind.unit, "UTC")):
+            try:
+                return tried.cast(zoned).cast(kind)
+            except pa.ArrowInvalid as error:
+                problem = error
+    raise problem
+
+
+_DIGITS = {"us": (r"(:\d\d\.\d{6})\d+", r"\1"), "ns": (r"(:\d\d\.\d{9})\d+", r"\1")}
+"""What is cut off texts of times, by their unit."""
 
 
 def find_newline(data: pa.Buffer, start: int) -> int:

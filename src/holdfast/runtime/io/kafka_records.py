@@ -182,7 +182,14 @@ def _parsed(
                 try:
                     rows.append(one(values[at], schema))
                     kept.append(at)
-                except (ValueError, TypeError, OverflowError, pa.ArrowException, BadInput) as error:
+                except (
+                    ValueError,
+                    TypeError,
+                    OverflowError,
+                    RecursionError,
+                    pa.ArrowException,
+                    BadInput,
+                ) as error:
                     problems[at] = str(error) or type(error).__name__
             columns = [pa.array([row[at] for row in rows], each.type) for at, each in enumerate(schema)]
             if len(schema):

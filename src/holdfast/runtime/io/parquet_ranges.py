@@ -68,7 +68,14 @@ def read_parquet(file: OpenFile, one: FileRange, schema: pa.Schema) -> RangeRows
         if len(end) < 8 or end[4:] != b"PAR1" or length > one.file.size:
             raise Unreadable("is not a Parquet file, or not a whole one", crc32(end))
         check = crc32(memoryview(chunks.hold(one.file.size - length, length)))
-        opened = pq.ParquetFile(pa.PythonFile(chunks, mode="r"), pre_buffer=False, memory_map=False)
+        # Spark writes times as INT96, which Arrow takes for nanoseconds: those end in 2262, and wrap around behind it.
+        fine = any(pa.types.is_timestamp(field.type) and field.type.unit == "ns" for field in schema)
+        opened = pq.ParquetFile(
+            pa.PythonFile(chunks, mode="r"),
+            pre_buffer=False,
+            memory_map=False,
+            coerce_int96_timestamp_unit="ns" if fine else "us",
+        )
         groups, names = [], [name for name in schema.names if name in opened.schema_arrow.names]
         for number in range(opened.metadata.num_row_groups):
             group = opened.metadata.row_group(number)

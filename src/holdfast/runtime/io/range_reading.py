@@ -8,6 +8,7 @@ with the reason: one bad line does not stop a stream.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from holdfast.application.readers import FileOptions
 from holdfast.erasure.checksums import crc32
 from holdfast.errors import BadInput, one_line
 from holdfast.runtime.io.file_ranges import COMPRESSED, FileRange, HowRead
-from holdfast.runtime.io.json_rows import find_newline, one_block, read_json
+from holdfast.runtime.io.json_rows import find_newline, one_block, read_json, times_of
 from holdfast.runtime.io.parquet_ranges import read_parquet
 from holdfast.runtime.io.range_rows import LONGEST_RECORD, RangeRows, Rejected, Unreadable
 from holdfast.runtime.schemas import conform
@@ -104,16 +105,20 @@ def _csv_names(
             line, size = file.read(0, size), size * 4
         line = line if end < 0 else line.slice(0, end + 1)
     text = line.to_pybytes().removeprefix(b"\xef\xbb\xbf")
+    # Names are texts, whatever they look like: Arrow would make 7 of "007", and nothing of "NA".
+    columns = text.count(options.separator.encode()) + 1
     try:
         found = pyarrow.csv.read_csv(
             pa.BufferReader(text),
             read_options=pyarrow.csv.ReadOptions(autogenerate_column_names=True, use_threads=False),
             parse_options=_csv_parse(options),
-            convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=False, column_types=None),
+            convert_options=pyarrow.csv.ConvertOptions(
+                strings_can_be_null=False, column_types={f"f{number}": pa.binary() for number in range(columns)}
+            ),
         )
     except pa.ArrowException:
         return schema.names, rest
-    return [str(column[0].as_py()) for column in found.columns], rest
+    return [column[0].as_py().decode(errors="replace") for column in found.columns], rest
 
 
 def _csv_parse(
@@ -160,6 +165,61 @@ def _stop(row: pyarrow.csv.InvalidRow) -> str:
 
 
 def _read_csv(
+    data: pa.Buffer, names: Sequence[str], options: FileOptions, schema: pa.Schema
+) -> tuple[pa.Table, list[Rejected]]:
+    """Return the rows of lines of CSV, and the lines that give none.
+
+    Without `multiLine` a record is a line: a range may begin after any. Arrow lets a quoted value go on over lines, up
+    to the next quote; where it did, lines with a quote that is not closed are kept aside.
+    """
+    table, rejected = _read_csv_records(data, names, options, schema)
+    text, quote = data.to_pybytes(), options.quote.encode()
+    if options.multi_line or not quote or quote not in text:
+        return table, rejected
+    records, stripped = table.num_rows + len(rejected), text.rstrip(b"\r\n")
+    if records == stripped.count(b"\n") + 1 and not _open_quote(stripped[stripped.rfind(b"\n") + 1 :], options):
+        return table, rejected
+    lines = [line for line in text.splitlines() if line]
+    if records == len(lines) and not (lines and _open_quote(lines[-1], options)):
+        return table, rejected
+    closed = [number for number, line in enumerate(lines) if not _open_quote(line, options)]
+    aside = [
+        Rejected(number, lines[number].decode(errors="replace")[:LONGEST_RECORD], "has a quote that is not closed")
+        for number in sorted(set(range(len(lines))) - set(closed))
+    ]
+    if not closed:
+        return schema.empty_table(), aside
+    rest = b"".join(lines[number] + b"\n" for number in closed)
+    table, rejected = _read_csv_records(pa.py_buffer(rest), names, options, schema)
+    aside += [replace(one, position=closed[one.position]) for one in rejected]
+    return table, sorted(aside, key=lambda one: one.position)
+
+
+def _open_quote(line: bytes, options: FileOptions) -> bool:
+    """Say whether a quoted value goes on behind the end of a line, by the rules of Arrow's parser."""
+    quote, separator = options.quote.encode(), options.separator.encode()
+    escape = options.escape.encode() if options.escape != options.quote else b""
+    at, size = 0, len(line)
+    while at < size:
+        if line[at : at + 1] == quote:
+            at += 1
+            while at < size:
+                doubled = not escape and line[at : at + 2] == quote * 2
+                if line[at : at + 1] == quote and not doubled:
+                    break
+                at += 2 if doubled or line[at : at + 1] == escape else 1
+            if at >= size:
+                return True
+            at += 1
+        while at < size and line[at : at + 1] != separator:
+            at += 2 if line[at : at + 1] == escape else 1
+        if at > size:
+            return True
+        at += 1
+    return False
+
+
+def _read_csv_records(
     data: pa.Buffer, names: Sequence[str], options: FileOptions, schema: pa.Schema
 ) -> tuple[pa.Table, list[Rejected]]:
     types = {field.name: field.type for field in schema}
@@ -249,11 +309,13 @@ def _cast(values: pa.Array, kind: pa.DataType, options: FileOptions) -> pa.Array
     texts = values.cast(pa.string())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return texts.cast(kind)
+    # A quoted text that stands for null is none, as in Spark: an empty text is no number.
+    none = pc.is_in(texts, value_set=pa.array(["", options.null_value]))
+    texts = pc.if_else(none, pa.scalar(None, pa.string()), texts)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_date(kind):
+        texts = pc.ascii_trim(texts, characters=" \t")  # as Arrow's reader of CSV does, which reads most ranges
     if pa.types.is_timestamp(kind):
         if options.timestamp_format is not None:
             return pc.strptime(texts, format=options.timestamp_format, unit=kind.unit)
-        try:
-            return texts.cast(kind)
-        except pa.ArrowInvalid:
-            return texts.cast(pa.timestamp(kind.unit, "UTC")).cast(kind)
+        return times_of(texts, kind)
     return texts.cast(kind)

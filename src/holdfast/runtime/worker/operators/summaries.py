@@ -99,7 +99,7 @@ def expand(starts: Ints, counts: Ints) -> tuple[Ints, Ints]:
 
 _ROWS = "rows"
 _MERGED_BY = {"rows": "sum", "count": "sum", "sum": "sum", "double_sum": "sum", "min": "min", "max": "max"}
-_LARGEST_SUM = 2.0**63
+_LARGEST_SUM = 2**63
 
 
 NO_KEY = "it has no key: a window holds the rows of a partition"
@@ -423,14 +423,27 @@ def _alike(left: pa.Table, right: pa.Table) -> list[pa.Table]:
         elif pa.types.is_integer(kind) and pa.types.is_integer(field.type):
             one = pa.int64()
         try:
-            left = left.set_column(number, field.name, left[field.name].cast(one))
-            right = right.set_column(number, field.name, right[field.name].cast(one))
+            left = left.set_column(number, field.name, _exactly(left[field.name], one))
+            right = right.set_column(number, field.name, _exactly(right[field.name], one))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise BadInput(
                 f"key column {field.name!r} is {field.type} on the left and {kind} on the right: {error}",
                 remedy="map one of them to the other's type",
             ) from None
     return [left, right]
+
+
+def _exactly(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return keys as another type; whole numbers that it does not have equal none of its values, and become null."""
+    if not pa.types.is_integer(values.type) or not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+        return values.cast(kind)
+    numbers = np.asarray(values)  # without nulls: they are not kept
+    with np.errstate(invalid="ignore"):
+        cast = numbers.astype(kind.to_pandas_dtype())
+        other = (cast.astype(numbers.dtype) != numbers) | ((cast < 0) != (numbers < 0))
+    if pa.types.is_floating(kind):
+        other |= np.abs(cast) >= _LARGEST_SUM  # what casting these back gives depends on the machine
+    return pa.chunked_array([pa.array(cast, kind, mask=other)])
 
 
 def _value(column: str) -> str:
@@ -456,9 +469,17 @@ def _check_sum(rows: pa.Table, by: Sequence[str], column: str) -> None:
     low, high = extremes["min"].as_py(), extremes["max"].as_py()
     if low is None or max(abs(low), abs(high)) * rows.num_rows < _LARGEST_SUM:
         return
-    doubles = rows.select(by).append_column("double", rows[column].cast(pa.float64(), safe=False))
-    sums = np.asarray(grouped(doubles, by, [("double", "sum")], ["sum"])["sum"].fill_null(0.0))
-    if (np.abs(sums) >= _LARGEST_SUM).any():
+    # Sums of the upper and of the lower 32 bits fit for every table, and together they are the sum itself. Doubles
+    # would lose the last bits, which decide at the border.
+    values = rows[column].cast(pa.uint64() if low >= 0 else pa.int64())
+    bits = pa.scalar(32, values.type)
+    upper = pc.shift_right(values, bits)
+    lower = pc.subtract(values, pc.shift_left(upper, bits))
+    halves = rows.select(by).append_column("upper", upper).append_column("lower", lower)
+    sums = grouped(halves, by, [("upper", "sum"), ("lower", "sum")], ["upper", "lower"])
+    over = np.asarray(sums["upper"].cast(pa.int64()).fill_null(0))
+    over = over + (np.asarray(sums["lower"].cast(pa.int64()).fill_null(0)) >> 32)
+    if (over < -(2**31)).any() or (over >= 2**31).any():
         raise BadInput(
             f"a sum of column {column.removeprefix('sum:')!r} does not fit into 64 bits",
             remedy="map it to double first",
