@@ -68,6 +68,15 @@ def test_exactly_once_names_the_output() -> None:
     assert check_exactly_once({"O3": ExactlyOnce(0)}).verdict is Verdict.UNKNOWN, "nothing was compared"
 
 
+def test_rows_where_none_were_expected_are_wrong() -> None:
+    found = compare_rows(table(), table("a"))
+    check = check_exactly_once({"O3": found})
+    assert check.verdict is Verdict.FAILED
+    assert "O3: 0 missing, 0 duplicated, 1 wrong" in check.reason
+    check = check_exactly_once({"O3": found}, {"O5": "it depends on an operator with deterministic=False"})
+    assert check.verdict is Verdict.FAILED
+
+
 def test_recovered() -> None:
     whole = one_node_killed()
     assert check_recovered(measure(whole), whole, ended=True).verdict is Verdict.OK
