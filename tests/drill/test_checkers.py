@@ -23,13 +23,15 @@ from holdfast.drill.checkers import (
     compare_rows,
     judge,
 )
+from holdfast.drill.cluster_pool import ClusterPool
+from holdfast.drill.drill import run_drill
 from holdfast.drill.history import Event, HistoryFile, read_history
 from holdfast.drill.losses import placement_of
 from holdfast.drill.measures import measure
 from holdfast.drill.report import make_report
 from holdfast.drill.result import make_result
 from holdfast.drill.settings import DrillSettings, DrillStrategy
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, CheckFailed
 
 INCREMENTAL = DrillStrategy.INCREMENTAL
 
@@ -201,6 +203,21 @@ def test_a_history_survives_its_driver(tmp_path: Path) -> None:
     assert read_history([*text.splitlines(keepends=True), '{"at": 3, "ki']) == ordered, "a torn last line"
     with pytest.raises(BadInput, match="line 1"):
         read_history(['{"at": 3, "ki\n', *text.splitlines(keepends=True)])
+
+
+def test_a_drill_that_does_not_begin_leaves_no_verdict_of_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("result.json", "report.html", "junit.xml", "history.jsonl"):
+        (tmp_path / name).write_text('{"verdict": "ok"}')
+
+    def no_cluster(pool: ClusterPool, nodes: int) -> None:
+        raise CheckFailed("the driver did not start", where="drill")
+
+    monkeypatch.setattr(ClusterPool, "take", no_cluster)
+    with pytest.raises(CheckFailed, match="did not start"):
+        run_drill(DrillSettings("traffic", batches=30, rows=1), tmp_path)
+    assert not [one.name for one in tmp_path.iterdir() if one.is_file()]
 
 
 def test_result_and_report() -> None:

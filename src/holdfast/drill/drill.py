@@ -47,6 +47,8 @@ from holdfast.topology import Topology
 
 SMALL_DISK_MB = 96
 """The disk of a node that is filled: enough for a small application's state."""
+RESULT_FILES = ("result.json", "report.html", "junit.xml", "history.jsonl")
+"""What a drill leaves; of an earlier drill in the same directory nothing stays."""
 FILL = 0.6
 """Share of a node that the start fills, where no capacity is given."""
 
@@ -79,6 +81,8 @@ def run_drill(
     asked = aim_at_partitions(with_capacity(asked, topology), topology)
     check_settings(asked)
     directory.mkdir(parents=True, exist_ok=True)
+    for name in RESULT_FILES:  # a drill that does not come to its end must not leave the verdict of another
+        (directory / name).unlink(missing_ok=True)
     work = directory / "run"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
