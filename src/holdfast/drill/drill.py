@@ -33,7 +33,7 @@ from holdfast.drill.reference import Reference, make_reference, reference_of_bat
 from holdfast.drill.report import drill_report
 from holdfast.drill.result import make_result
 from holdfast.drill.scenarios import is_application, scenario_of
-from holdfast.drill.schedule import HARMFUL, Fault, FaultKind, make_schedule
+from holdfast.drill.schedule import HARMFUL, Fault, FaultKind, left_out, make_schedule
 from holdfast.drill.settings import DrillFeed, DrillSettings, DrillStrategy, check_settings
 from holdfast.planning.recovery.placement import BOUND
 from holdfast.reports.document import recovery_document
@@ -206,7 +206,13 @@ def judge_drill(
     checks = [
         checkers.check_exactly_once(compared, not_compared),
         checkers.check_recovered(measures, history, ended=ended),
-        checkers.check_faults(history, len(schedule), measures, harmful=sum(one.kind in HARMFUL for one in schedule)),
+        checkers.check_faults(
+            history,
+            len(schedule),
+            measures,
+            harmful=sum(one.kind in HARMFUL for one in schedule),
+            left_out=left_out(asked, schedule),
+        ),
     ]
     if logged is not None:
         checks.append(check_input(logged))
