@@ -150,6 +150,8 @@ def test_outboxes_are_trimmed_to_the_last_checkpoint() -> None:
     assert check_outboxes([event(60, "kept", checkpoint=59, oldest={})]).verdict is Verdict.UNKNOWN, "no node answered"
     kept = [event(60, "kept", checkpoint=59, oldest={"S[0]": 60}, buffering=True)]
     assert check_outboxes(kept).verdict is Verdict.FAILED
+    none = check_outboxes([event(60, "kept", checkpoint=-1, oldest={"S[0]": 0})])
+    assert none.verdict is Verdict.UNKNOWN, "everything is kept, and no checkpoint was ever complete"
 
 
 def test_faults_must_have_been_done() -> None:

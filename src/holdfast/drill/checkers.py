@@ -283,6 +283,8 @@ def check_outboxes(history: Sequence[Event]) -> Check:
         return Check(name, Verdict.FAILED, "every outbox is still kept to the checkpoint, as in a recovery")
     if not last.get("oldest"):
         return Check(name, Verdict.UNKNOWN, "no node reported what its outboxes hold")
+    if int(last["checkpoint"]) < 0:
+        return Check(name, Verdict.UNKNOWN, "no checkpoint was complete, so that nothing could be trimmed")
     old = {
         str(partition): int(first)
         for partition, first in dict(last.get("oldest", {})).items()
