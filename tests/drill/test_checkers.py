@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from drill.made_up import PLACED, begin, event, one_node_killed, outputs
@@ -24,12 +25,13 @@ from holdfast.drill.checkers import (
     judge,
 )
 from holdfast.drill.cluster_pool import ClusterPool
-from holdfast.drill.drill import run_drill
+from holdfast.drill.drill import compare_outputs, judge_drill, run_drill
 from holdfast.drill.history import Event, HistoryFile, read_history
 from holdfast.drill.losses import placement_of
 from holdfast.drill.measures import measure
 from holdfast.drill.report import make_report
 from holdfast.drill.result import make_result
+from holdfast.drill.scenarios import scenario_of
 from holdfast.drill.settings import DrillSettings, DrillStrategy
 from holdfast.errors import BadInput, CheckFailed
 
@@ -220,6 +222,27 @@ def test_a_drill_that_does_not_begin_leaves_no_verdict_of_an_earlier_one(
     with pytest.raises(CheckFailed, match="did not start"):
         run_drill(DrillSettings("traffic", batches=30, rows=1), tmp_path)
     assert not [one.name for one in tmp_path.iterdir() if one.is_file()]
+
+
+def test_an_output_that_cannot_be_read_fails_the_drill(tmp_path: Path) -> None:
+    expected = {"good": table("a"), "cut": table("a"), "empty": table()}
+    for name in ("good", "cut", "empty"):
+        (tmp_path / name).mkdir()
+    pq.write_table(table("a"), tmp_path / "good" / "1.parquet")
+    pq.write_table(table("a"), tmp_path / "cut" / "1.parquet")
+    (tmp_path / "cut" / "2.parquet").write_bytes(b"PAR1 and then the node died")
+    (tmp_path / "empty" / "1.parquet").write_bytes(b"no Parquet")
+    compared, unread = compare_outputs(str(tmp_path), expected)
+    assert compared == {"good": ExactlyOnce(1), "cut": ExactlyOnce(1, missing=1), "empty": ExactlyOnce(0)}
+    assert [name for name, _ in unread] == ["cut", "empty"]
+    history = one_node_killed()
+    topology = scenario_of(DrillSettings("traffic")).application().topology()
+    asked = DrillSettings("traffic", capacity=100.0)
+    result, checks = judge_drill(asked, topology, history, compared, True, 1.0, {}, None, unread)
+    (outputs_check,) = [one for one in checks if one.name == "outputs"]
+    assert outputs_check.verdict is Verdict.FAILED
+    assert "empty cannot be read" in outputs_check.reason
+    assert result["verdict"] == "failed"
 
 
 def test_result_and_report() -> None:
