@@ -203,6 +203,15 @@ def test_nothing_happened() -> None:
         report_of([])
 
 
+def test_a_query_without_any_output_is_not_checked() -> None:
+    """All its batches may be missing: between its first and its last output there is nothing to look at."""
+    others = tuple(name for name in QUERIES if name != "B[1]")
+    report = report_of([*started(), *outputs(range(10), 1.0, queries=others)])
+    (check,) = [one for one in report.checks if one.name == "outputs"]
+    assert (check.verdict, check.reason) == ("unknown", "the log has no output of B[1]")
+    assert report.verdict == "unknown"
+
+
 class _Names(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
