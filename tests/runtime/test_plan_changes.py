@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +317,33 @@ def test_a_steady_stream_keeps_its_plan(drifting: Any) -> None:
     seen.clear()
     feed(30, 200)
     assert not [one for one in seen if one.kind in ("plan-changed", "promise-alarm")]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("search", "ZeroDivisionError: division by zero"),
+        ("submit", "RuntimeError: can't start new thread"),
+    ],
+)
+def test_a_search_that_raises_ends_no_run(
+    drifting: Any, how: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _clock, seen, feed = drifting
+    keeping = run._coordinator.measuring._keeping
+
+    def broken(search: Any) -> Future[Planned]:
+        if how == "submit":
+            raise RuntimeError("can't start new thread")
+        found: Future[Planned] = Future()
+        found.set_exception(ZeroDivisionError("division by zero"))
+        return found
+
+    monkeypatch.setattr(keeping, "_how", replace(keeping._how, submit=broken))
+    feed(30, 60)
+    feed(90, 120)
+    failed = [one for one in seen if one.kind == "plan-not-found"]
+    assert failed
+    assert failed[0].fields["problem"] == words
+    assert run.frontier == 179
+    assert not [one for one in seen if one.kind == "plan-changed"]

@@ -125,7 +125,10 @@ class PlanKeeping:
         why = look.replan
         if why is not None and self._search is None:
             self._why, self._model = why, model
-            self._search = self._how.submit(lambda: self._how.plan(model))
+            try:
+                self._search = self._how.submit(lambda: self._how.plan(model))
+            except RuntimeError as error:  # no thread can be started now: the next look tries again
+                findings.append(_not_found(error))
         return findings
 
     def taken(self, now: float, state: ClusterState) -> tuple[ExecutedPlan | None, list[Finding]]:
@@ -137,15 +140,9 @@ class PlanKeeping:
         joint = self._joint(model, state.plan.now, state.copies.replicas)
         try:
             found = search.result()
-        except HoldfastError as error:
+        except Exception as error:  # whatever ends a search: it runs beside the stream, and must not end the run
             self._judge.declined(model, joint)
-            return None, [
-                (
-                    "plan-not-found",
-                    {"problem": one_line(str(error))},
-                    f"the search for another plan failed, and the plan in force stays: {one_line(str(error))}",
-                )
-            ]
+            return None, [_not_found(error)]
         # Replicas are those of the run: which partitions have one is decided elsewhere.
         executed = replace(found.plan, replicas=joint.replicas, stored_with_checkpoints=True)
         evaluated = model.evaluate(executed)
@@ -238,6 +235,18 @@ class PlanKeeping:
             findings.append(("promise-holds", {"what": what}, f"a promise of the plan holds again: {what}"))
         self._alarms = set(broken)
         return findings
+
+
+def _not_found(error: Exception) -> Finding:
+    """Return the event and the line of a search that failed."""
+    why = one_line(str(error)) or type(error).__name__
+    if not isinstance(error, HoldfastError):
+        why = f"{type(error).__name__}: {why}"
+    return (
+        "plan-not-found",
+        {"problem": why},
+        f"the search for another plan failed, and the plan in force stays: {why}",
+    )
 
 
 def _soonest(model: JointModel) -> float | None:
