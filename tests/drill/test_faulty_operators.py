@@ -11,7 +11,14 @@ import pytest
 from holdfast.application import Application
 from holdfast.drill.checkers import compare_rows
 from holdfast.drill.driver import DriverJob, read_job
-from holdfast.drill.faulty_operators import HANG, POISON, FaultyStep, aimed_query, is_hang_untaken, with_faulty_operators
+from holdfast.drill.faulty_operators import (
+    HANG,
+    POISON,
+    FaultyStep,
+    aimed_query,
+    is_hang_untaken,
+    with_faulty_operators,
+)
 from holdfast.drill.reference import output_names
 from holdfast.drill.resuming import parked_queries, resume_queries
 from holdfast.drill.scenarios import SCENARIOS

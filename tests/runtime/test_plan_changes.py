@@ -343,9 +343,7 @@ def test_snapshots_in_a_long_recovery_take_no_memory(drifting: Any) -> None:
         ("submit", "RuntimeError: can't start new thread"),
     ],
 )
-def test_a_search_that_raises_ends_no_run(
-    drifting: Any, how: str, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_that_raises_ends_no_run(drifting: Any, how: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run, _clock, seen, feed = drifting
     keeping = run._coordinator.measuring._keeping
 
