@@ -234,7 +234,7 @@ def test_a_request_that_cannot_be_read_ends_no_run_and_later_ones_hold(tmp_path:
     again = InProcess(two_queries(trouble), directory=tmp_path, errors=NOW)
     again.feed(numbers(30))
     assert [str(one) for one in again.parked] == ["after[0]"]
-    (line,) = again._coordinator.asked._told
+    (line,) = again._coordinator.asked._logged
     assert "resume/000000000000" in line
     assert ResumeRequests(storage).add("after[0]") == 1
     last = InProcess(two_queries(trouble), directory=tmp_path, errors=NOW)

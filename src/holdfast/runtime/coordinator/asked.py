@@ -25,15 +25,15 @@ class Asked:
         log: Callable[[str], object],
     ) -> None:
         self._parking, self._choices, self._handle, self._emit, self._log = parking, choices, handle, emit, log
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def take(self) -> None:
         """Take all requests."""
         self.resume()
         self._take_choices()
         for line in (*self._parking.unread.values(), *self._choices.unread.values()):
-            if line not in self._told:
-                self._told.add(line)
+            if line not in self._logged:
+                self._logged.add(line)
                 self._log(f"a request is passed over: {line}")
 
     def resume(self) -> None:
