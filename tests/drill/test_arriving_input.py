@@ -162,6 +162,13 @@ def test_a_node_is_not_lost_because_an_operator_hangs() -> None:
     assert check_hang([], "B[1]", 8.0).verdict is Verdict.UNKNOWN
 
 
+def test_a_hang_that_never_came_shows_nothing() -> None:
+    check = check_hang(hang(event(60.0, "hang-not-taken", why="the operator had no rows")), "B[1]", 8.0)
+    assert check.verdict is Verdict.UNKNOWN
+    assert "had no rows" in check.reason
+    assert check_hang(hang(), "C[0]", 8.0).verdict is Verdict.UNKNOWN, "the history does not say where it was"
+
+
 @pytest.mark.parametrize(
     ("status", "verdict"), [(1, Verdict.OK), (0, Verdict.FAILED), (None, Verdict.FAILED), ("none", Verdict.UNKNOWN)]
 )

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from drill.made_up import PLACED, begin, event, one_node_killed, outputs
@@ -23,13 +24,16 @@ from holdfast.drill.checkers import (
     compare_rows,
     judge,
 )
+from holdfast.drill.cluster_pool import ClusterPool
+from holdfast.drill.drill import compare_outputs, judge_drill, run_drill
 from holdfast.drill.history import Event, HistoryFile, read_history
 from holdfast.drill.losses import placement_of
 from holdfast.drill.measures import measure
 from holdfast.drill.report import make_report
 from holdfast.drill.result import make_result
+from holdfast.drill.scenarios import scenario_of
 from holdfast.drill.settings import DrillSettings, DrillStrategy
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, CheckFailed
 
 INCREMENTAL = DrillStrategy.INCREMENTAL
 
@@ -66,6 +70,15 @@ def test_exactly_once_names_the_output() -> None:
     assert "O5: 0 missing, 2 duplicated" in check.reason
     assert check_exactly_once({"O3": ExactlyOnce(10)}).verdict is Verdict.OK
     assert check_exactly_once({"O3": ExactlyOnce(0)}).verdict is Verdict.UNKNOWN, "nothing was compared"
+
+
+def test_rows_where_none_were_expected_are_wrong() -> None:
+    found = compare_rows(table(), table("a"))
+    check = check_exactly_once({"O3": found})
+    assert check.verdict is Verdict.FAILED
+    assert "O3: 0 missing, 0 duplicated, 1 wrong" in check.reason
+    check = check_exactly_once({"O3": found}, {"O5": "it depends on an operator with deterministic=False"})
+    assert check.verdict is Verdict.FAILED
 
 
 def test_recovered() -> None:
@@ -139,6 +152,8 @@ def test_outboxes_are_trimmed_to_the_last_checkpoint() -> None:
     assert check_outboxes([event(60, "kept", checkpoint=59, oldest={})]).verdict is Verdict.UNKNOWN, "no node answered"
     kept = [event(60, "kept", checkpoint=59, oldest={"S[0]": 60}, buffering=True)]
     assert check_outboxes(kept).verdict is Verdict.FAILED
+    none = check_outboxes([event(60, "kept", checkpoint=-1, oldest={"S[0]": 0})])
+    assert none.verdict is Verdict.UNKNOWN, "everything is kept, and no checkpoint was ever complete"
 
 
 def test_faults_must_have_been_done() -> None:
@@ -192,6 +207,42 @@ def test_a_history_survives_its_driver(tmp_path: Path) -> None:
     assert read_history([*text.splitlines(keepends=True), '{"at": 3, "ki']) == ordered, "a torn last line"
     with pytest.raises(BadInput, match="line 1"):
         read_history(['{"at": 3, "ki\n', *text.splitlines(keepends=True)])
+
+
+def test_a_drill_that_does_not_begin_leaves_no_verdict_of_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("result.json", "report.html", "junit.xml", "history.jsonl"):
+        (tmp_path / name).write_text('{"verdict": "ok"}')
+
+    def no_cluster(pool: ClusterPool, nodes: int) -> None:
+        raise CheckFailed("the driver did not start", where="drill")
+
+    monkeypatch.setattr(ClusterPool, "take", no_cluster)
+    with pytest.raises(CheckFailed, match="did not start"):
+        run_drill(DrillSettings("traffic", batches=30, rows=1), tmp_path)
+    assert not [one.name for one in tmp_path.iterdir() if one.is_file()]
+
+
+def test_an_output_that_cannot_be_read_fails_the_drill(tmp_path: Path) -> None:
+    expected = {"good": table("a"), "cut": table("a"), "empty": table()}
+    for name in ("good", "cut", "empty"):
+        (tmp_path / name).mkdir()
+    pq.write_table(table("a"), tmp_path / "good" / "1.parquet")
+    pq.write_table(table("a"), tmp_path / "cut" / "1.parquet")
+    (tmp_path / "cut" / "2.parquet").write_bytes(b"PAR1 and then the node died")
+    (tmp_path / "empty" / "1.parquet").write_bytes(b"no Parquet")
+    compared, unread = compare_outputs(str(tmp_path), expected)
+    assert compared == {"good": ExactlyOnce(1), "cut": ExactlyOnce(1, missing=1), "empty": ExactlyOnce(0)}
+    assert [name for name, _ in unread] == ["cut", "empty"]
+    history = one_node_killed()
+    topology = scenario_of(DrillSettings("traffic")).application().topology()
+    asked = DrillSettings("traffic", capacity=100.0)
+    result, checks = judge_drill(asked, topology, history, compared, True, 1.0, {}, None, unread)
+    (outputs_check,) = [one for one in checks if one.name == "outputs"]
+    assert outputs_check.verdict is Verdict.FAILED
+    assert "empty cannot be read" in outputs_check.reason
+    assert result["verdict"] == "failed"
 
 
 def test_result_and_report() -> None:

@@ -5,12 +5,20 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from holdfast.application import Application
 from holdfast.drill.checkers import compare_rows
 from holdfast.drill.driver import DriverJob, read_job
-from holdfast.drill.faulty_operators import HANG, POISON, FaultyStep, aimed_query, with_faulty_operators
+from holdfast.drill.faulty_operators import (
+    HANG,
+    POISON,
+    FaultyStep,
+    aimed_query,
+    is_hang_untaken,
+    with_faulty_operators,
+)
 from holdfast.drill.reference import output_names
 from holdfast.drill.resuming import parked_queries, resume_queries
 from holdfast.drill.scenarios import SCENARIOS
@@ -29,6 +37,18 @@ def job(folder: Path, **asked: bool) -> DriverJob:
 def test_the_least_valuable_query_that_no_other_needs_is_aimed_at(scenario: str, query: str) -> None:
     topology = SCENARIOS[scenario].application().topology()
     assert str(aimed_query(topology)) == query
+
+
+def test_a_hang_waits_for_rows_and_the_drill_sees_whether_it_came(tmp_path: Path) -> None:
+    aimed = aimed_query(SCENARIOS["traffic"].application().topology())
+    step = FaultyStep(aimed, str(tmp_path))
+    rows = pa.table({"n": [1]})
+    assert not is_hang_untaken(tmp_path)
+    (tmp_path / HANG).write_text("0.0")
+    step(aimed, 3, [rows.slice(0, 0), None])
+    assert is_hang_untaken(tmp_path)
+    step(aimed, 4, [rows])
+    assert not is_hang_untaken(tmp_path)
 
 
 def test_a_poisoned_query_is_parked_alone_and_comes_back_exact(tmp_path: Path) -> None:

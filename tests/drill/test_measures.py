@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from drill.made_up import begin, event, one_node_killed, outputs
+from drill.made_up import PLACED, begin, event, one_node_killed, outputs
 from holdfast.drill.losses import Loss, find_detections, find_losses
 from holdfast.drill.measures import Output, find_level, find_outages, measure
 from holdfast.drill.prediction import predict
@@ -120,6 +120,19 @@ def test_losses_are_counted_from_the_fault_on_their_own_node() -> None:
         event(23, "state", partition="A[0]", **state),
     ]
     assert {loss.partition: loss.at for loss in find_losses(history, [])} == {"A[1]": 21, "A[0]": 20}
+
+
+def test_what_no_fault_took_is_down_from_when_it_was_noticed() -> None:
+    """Corrupted disks and decommissioned nodes take partitions too, and no time before the first fault is down time."""
+    history = [
+        *begin(),
+        *outputs("B[1]", range(60)),
+        event(25, "fault", what="corrupt", node="node-3"),
+        event(26, "state", partition="B[1]", before="running", after="lost", node="127.0.0.4-2"),
+        event(28, "restored", partition="B[1]", node="127.0.0.4-2", batch=10),
+    ]
+    (loss,) = find_losses(history, PLACED)
+    assert (loss.at, loss.seen, loss.back) == (26, 26, 28)
 
 
 def test_detection_of_each_node_by_itself() -> None:

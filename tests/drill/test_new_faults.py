@@ -6,18 +6,23 @@ import os
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from holdfast.cli.main import run
 from holdfast.drill.corrupting import EVERY, corrupt_file, flipped, state_files
 from holdfast.drill.drill import cluster_options
+from holdfast.drill.faults import DriverControl, FaultInjector, FaultPlaces
 from holdfast.drill.mixed import CHANCES, draw_settings, read_faults
 from holdfast.drill.on_cluster import session_settings
 from holdfast.drill.report import fault_words
 from holdfast.drill.schedule import TAKEN_OVER_AFTER, Fault, FaultKind, make_schedule
 from holdfast.drill.settings import DrillFeed, DrillSettings, DrillStrategy, Uniform, check_settings, read_settings
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, CheckFailed
+from holdfast.ids import NodeId
+from holdfast.spark.cluster import EmbeddedCluster
 
 NONE = DrillSettings("traffic", nodes=6, kill=0, arrivals=Uniform(5.0, 10.0), fail_at=10.0)
 
@@ -203,6 +208,22 @@ def test_who_has_a_file_open_still_reads_what_it_was(tmp_path: Path) -> None:
     assert path.read_bytes() != b"state" * 100
     assert path.stat().st_mode & 0o777 == 0o600
     assert not corrupt_file(tmp_path / "gone", random.Random(2))
+
+
+def test_bits_that_could_not_flip_are_no_fault_that_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node without state and fragments, before the first durable snapshot: there is nothing to corrupt."""
+    monkeypatch.setattr("holdfast.drill.faults.operator_processes", lambda session: [])
+    node = SimpleNamespace(id="node-1", spool=tmp_path / "spool", group=-1)
+    cluster = SimpleNamespace(nodes={NodeId("node-1"): node}, local_files=lambda name: tmp_path / "local")
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "local").mkdir()
+    places = FaultPlaces(tmp_path / "faults", tmp_path / "durable")
+    control = DriverControl(*(lambda: None,) * 5)
+    injector = FaultInjector(cast(EmbeddedCluster, cluster), control, places)
+    with pytest.raises(CheckFailed, match="neither state nor fragments"):
+        injector.do(Fault(12.0, FaultKind.CORRUPT, NodeId("node-1")))
+    (tmp_path / "spool" / "one.fragment").write_bytes(b"x" * 100)
+    assert injector.do(Fault(12.0, FaultKind.CORRUPT, NodeId("node-1")))["fragments"] == 1
 
 
 def test_state_files_are_those_of_runs(tmp_path: Path) -> None:

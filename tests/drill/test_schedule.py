@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drill.made_up import event, one_node_killed
+from holdfast.drill.checkers import Verdict, check_faults
+from holdfast.drill.measures import measure
 from holdfast.drill.mixed import draw_settings
 from holdfast.drill.scenarios import SCENARIOS
-from holdfast.drill.schedule import FaultKind, make_schedule
+from holdfast.drill.schedule import FaultKind, left_out, make_schedule
 from holdfast.drill.settings import (
     DrillSettings,
     DrillStrategy,
@@ -94,6 +97,31 @@ def test_a_second_wave_comes_during_the_recovery_and_may_take_what_has_just_come
         assert 20.0 < at < 50.0
         victims |= {node for when, node in of_kind(asked, FaultKind.KILL) if when == at}
     assert {"node-7", "node-8"} & victims
+
+
+def test_faults_for_which_no_node_is_there_are_named() -> None:
+    assert left_out(ASKED, make_schedule(ASKED)) is None
+    # All three nodes die, and what replaces them has not settled when the second wave comes.
+    asked = DrillSettings("traffic", nodes=3, kill=3, arrivals=(5.0, 5.0, 5.0), second_wave=2, drop_packets=0.1)
+    check_settings(asked)
+    schedule = make_schedule(asked)
+    assert sum(one.kind is FaultKind.KILL for one in schedule) == 3, "none of the second wave"
+    words = left_out(asked, schedule)
+    assert words == "only 3 of 5 kills (with the second wave) had a node that was there"
+    assert left_out(replace(asked, second_wave=0), schedule) == (
+        "only 0 of 1 nodes that lose messages had a node that was there"
+    )
+    done = [event(one.at, "fault", what=str(one.kind), node=one.node) for one in schedule]
+    history = sorted([*one_node_killed(), *done], key=lambda one: one.at)
+    check = check_faults(history, len(schedule), measure(history), harmful=3, left_out=words)
+    assert (check.verdict, check.reason) == (Verdict.UNKNOWN, words)
+
+
+def test_mixed_drills_ask_for_no_fault_without_a_node() -> None:
+    base = DrillSettings("mixed", nodes=6, kill=0, arrivals=Uniform(3.0, 15.0), batches=50, fail_at=12.0)
+    for seed in range(200):
+        drawn = draw_settings(replace(base, seed=seed))
+        assert left_out(drawn, make_schedule(drawn)) is None
 
 
 def test_the_driver_comes_back() -> None:

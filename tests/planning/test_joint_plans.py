@@ -302,3 +302,15 @@ def test_measured_t_scales_with_the_interval() -> None:
 def test_every_structure_of_a_large_topology_is_too_many() -> None:
     with pytest.raises(Exception, match="too many structures"):
         plan_exhaustively(JointModel(chain(9), Targets(), ASSUMED))
+
+
+def test_a_topology_whose_source_is_idle_has_a_plan() -> None:
+    """A run without rows measures a rate of 0; it is planned all the same, with as many segments as help."""
+    source = Operator(OperatorId("s"), rate=0.0, state_bytes=1e6, failure_rate=1e-6)
+    after = Operator(
+        OperatorId("a"), inputs=(Input(OperatorId("s"), Partitioning.FULL),), state_bytes=1e6, failure_rate=1e-6
+    )
+    model = JointModel(Topology("idle", [source, after]), targets(overhead=0.05), Assumptions())
+    found = plan_jointly(model, clock=lambda: 0.0)
+    assert found.keeps_targets
+    assert not problems_of(model, found.plan)

@@ -184,6 +184,17 @@ def test_refining_gains_where_operators_of_one_segment_differ() -> None:
     assert refined.frequency[0] > refined.frequency[2]
 
 
+@pytest.mark.parametrize("busy", [0.0, 0.2])
+def test_segments_with_nothing_to_replay_checkpoint_at_all(busy: float) -> None:
+    """A source without rows, as a profile measures it: rate 0, and state from before."""
+    case = model([(), (0,), (1,)], [(0.0, 0.5, 0.0, 0.01), (0.0, 1.0, busy, 0.01), (0.0, 0.3, 0.0, 0.0)])
+    for make in (plan_dag, plan_one_segment, plan_n_segments):
+        plan = make(case, 0.1)
+        totals = check_plan(case, plan, 0.1)
+        assert (plan.frequency > 0).all()
+        assert np.isfinite(totals.recovery_time)
+
+
 def test_what_is_too_large_is_left_undecided() -> None:
     chain = model([(), *((number,) for number in range(2000))], [(0.0001, 0.01, 0.01, 0.001)] * 2001)
     with pytest.raises(Undecided, match="too many segments"):

@@ -174,6 +174,26 @@ def test_a_parked_query_fails_the_report_until_it_is_resumed() -> None:
     assert "parked" not in {one.name for one in report_of(done).checks}
 
 
+@pytest.mark.parametrize("parked_at", [19.0, 21.0])
+def test_a_query_that_is_resumed_while_its_partition_is_lost_is_not_back(parked_at: float) -> None:
+    """It was parked before its node was lost, or afterwards; resumed, it has no output any more."""
+    events = sorted(
+        [
+            *started(),
+            *outputs(range(18), 1.0),
+            event(20.0, "node-lost", nodes=["n3"]),
+            state(20.1, "B[1]", "running", "lost", "n3"),
+            event(parked_at, "parked", query="B[1]", partition="B[1]", batch=18, error="ValueError: no"),
+            event(30.0, "resumed", query="B[1]"),
+            *outputs(range(18, 60), 31.0, queries=tuple(name for name in QUERIES if name != "B[1]")),
+        ],
+        key=lambda one: one.at,
+    )
+    report = report_of(events)
+    assert {one.name: one.verdict for one in report.checks}["recovered"] == "failed"
+    assert report.verdict == "failed"
+
+
 def test_nothing_happened() -> None:
     report = report_of([*started(), *outputs(range(10), 1.0)])
     assert report.verdict == "ok"
@@ -181,6 +201,15 @@ def test_nothing_happened() -> None:
     assert make_page(report).count("<svg") == 3
     with pytest.raises(BadInput, match="no events"):
         report_of([])
+
+
+def test_a_query_without_any_output_is_not_checked() -> None:
+    """All its batches may be missing: between its first and its last output there is nothing to look at."""
+    others = tuple(name for name in QUERIES if name != "B[1]")
+    report = report_of([*started(), *outputs(range(10), 1.0, queries=others)])
+    (check,) = [one for one in report.checks if one.name == "outputs"]
+    assert (check.verdict, check.reason) == ("unknown", "the log has no output of B[1]")
+    assert report.verdict == "unknown"
 
 
 class _Names(HTMLParser):

@@ -178,3 +178,23 @@ def test_a_plan_that_another_has_changed_is_followed_from_there_and_errors_chang
     assert lines
     assert "the replica plan stays as it is" in lines[0]
     plans.close()
+
+
+def test_a_pool_without_a_thread_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    topology = Program(application()).topology
+    rules = ReplicaRules(ReplicaBudget(count=3), settings=AdaptationSettings(patience=1))
+    first = Planned(tuple(tree(0)))
+    plans = FollowingPlans(rules, first, seconds=5.0, clock=Clock(), beside=True, log=lines.append)
+    assert plans._pool is not None
+
+    def no_thread(work: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(plans._pool, "submit", no_thread)
+    assert not plans.due(0.0)
+    plans.observe(6.0, topology, ())
+    assert plans.decided() is None
+    assert lines == ["the replica plan stays as it is: can't start new thread"]
+    assert plans.due(12.0), "the next observation is made"
+    plans.close()

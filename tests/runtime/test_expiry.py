@@ -56,6 +56,19 @@ def test_each_kind_goes_after_its_own_time_and_later_batches_stay() -> None:
     assert batches(out) == [5, 6, 7, 8, 9]
 
 
+def test_objects_of_others_among_the_ages_end_no_run() -> None:
+    run, times = MemoryStorage(), [0.0]
+    publish(run.within("late/counts/words"), *range(10))
+    for name in ("ages/desktop.ini", "ages/000000000004-12.tmp", "ages/four-nan"):
+        run.create(name, b"")
+    expiry = expiry_of(run, [], aside=DAY, outputs=None, now=lambda: times[0])
+    expiry.covered(BatchId(8))
+    times[0] += 2 * DAY
+    expiry.covered(BatchId(9))
+    assert batches(run.within("late/counts/words")) == [9]
+    assert "ages/desktop.ini" in run.list("ages/")
+
+
 def test_nothing_goes_that_a_recovery_may_make_again() -> None:
     """The checkpoints were lost, and the run has gone back to an earlier one: its batches come again."""
     run, times = MemoryStorage(), [0.0]

@@ -221,6 +221,27 @@ def test_requests_have_numbers_that_go_on() -> None:
     assert requests.after(1) == [(2, "c[0]")]
 
 
+@pytest.mark.parametrize("data", [b"", b"half a reco", b"holdfast-resume 2 0 00000000\n{}"])
+def test_a_request_that_cannot_be_read_ends_no_run_and_later_ones_hold(tmp_path: Path, data: bytes) -> None:
+    """It is damaged, or a command of another version wrote it."""
+    trouble = Trouble()
+    running = InProcess(two_queries(trouble), directory=tmp_path, errors=NOW)
+    for first in (1, 13, 20):
+        running.feed(numbers(first))
+    trouble.on = False
+    storage = FileStorage(tmp_path)
+    assert storage.create("resume/000000000000", data)
+    again = InProcess(two_queries(trouble), directory=tmp_path, errors=NOW)
+    again.feed(numbers(30))
+    assert [str(one) for one in again.parked] == ["after[0]"]
+    (line,) = again._coordinator.asked._logged
+    assert "resume/000000000000" in line
+    assert ResumeRequests(storage).add("after[0]") == 1
+    last = InProcess(two_queries(trouble), directory=tmp_path, errors=NOW)
+    last.feed(numbers(40))
+    assert found(last, "after") == found(last, "good") == [1, 13, 20, 30, 40]
+
+
 class AwayAtFirst(ResumeRequests):
     """Requests in a storage that is away when they are read for the first time."""
 

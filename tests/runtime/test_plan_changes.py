@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from holdfast.runtime import InProcess
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.plan_keeping import Replanning
 from holdfast.runtime.io.parquet_sink import ParquetSink
+from holdfast.runtime.messages import SnapshotStored
 from holdfast.runtime.program import Program
 from holdfast.spark.planned import executed_plan
 from runtime.test_segment_runs import LETTERS, SCHEMA, four, numbers, partition
@@ -316,3 +319,46 @@ def test_a_steady_stream_keeps_its_plan(drifting: Any) -> None:
     seen.clear()
     feed(30, 200)
     assert not [one for one in seen if one.kind in ("plan-changed", "promise-alarm")]
+
+
+def test_snapshots_in_a_long_recovery_take_no_memory(drifting: Any) -> None:
+    """Partitions may wait for nodes for days, and no look comes meanwhile."""
+    run, clock, _seen, _feed = drifting
+    keeping = run._coordinator.measuring._keeping
+    stored = SnapshotStored(partition("b"), None, 1 << 20, cpu_seconds=0.5)  # type: ignore[arg-type]
+    keeping.saved(clock(), stored)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(20_000):
+        keeping.saved(clock(), stored)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 10_000
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("search", "ZeroDivisionError: division by zero"),
+        ("submit", "RuntimeError: can't start new thread"),
+    ],
+)
+def test_a_search_that_raises_ends_no_run(drifting: Any, how: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, _clock, seen, feed = drifting
+    keeping = run._coordinator.measuring._keeping
+
+    def broken(search: Any) -> Future[Planned]:
+        if how == "submit":
+            raise RuntimeError("can't start new thread")
+        found: Future[Planned] = Future()
+        found.set_exception(ZeroDivisionError("division by zero"))
+        return found
+
+    monkeypatch.setattr(keeping, "_how", replace(keeping._how, submit=broken))
+    feed(30, 60)
+    feed(90, 120)
+    failed = [one for one in seen if one.kind == "plan-not-found"]
+    assert failed
+    assert failed[0].fields["problem"] == words
+    assert run.frontier == 179
+    assert not [one for one in seen if one.kind == "plan-changed"]

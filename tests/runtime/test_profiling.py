@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.drill import chain
 from holdfast.errors import BadInput
-from holdfast.ids import BatchId, NodeId, PartitionId
+from holdfast.ids import BatchId, NodeId, PartitionId, SegmentId
 from holdfast.planning.profiles.run_profile import PRIOR_SECONDS, profiled
 from holdfast.planning.profiles.sliding import SlidingSums, Sums
 from holdfast.recovery.effects import Changed, GlobalCheckpoint
@@ -148,6 +148,28 @@ def test_t_is_half_an_interval_of_replayed_batches_or_else_of_ordinary_ones() ->
     assert found.operators[1].reprocess_seconds == pytest.approx((0.2,), rel=0.03), "5 batches of 0.04 s"
     assert about["reprocess"] == {"s": "estimated", "a": "replayed"}
     assert (about["restores"], about["restore_seconds"]) == (1, 2)
+
+
+def test_intervals_are_those_of_each_segment() -> None:
+    """Two segments, each every ten seconds, complete at one moment at first: neither 0 s nor 5 s are an interval."""
+    profiler = Profiler([S, A], 0.0)
+    for second in range(100):
+        for p in (S, A):
+            profiler.reported(float(second), p, measured(100, cpu=0.1, seconds=0.1), 1, steady=True)
+        for name, moment in (("s", 9), ("a", 9 if second < 20 else 4)):
+            if second % 10 == moment:
+                effect = GlobalCheckpoint(BatchId(second), BatchId(0), BatchId(0), (), (SegmentId(name),))
+                profiler.took_effect(float(second), [effect])
+        if second == 15:
+            assert profiler.profile(15.0, 0.0, {}, {}).checkpoint_interval is None, "each was complete once"
+    found, about = profiled(TOPOLOGY, profiler.profile(100.0, 0.0, {}, {}))
+    assert about["checkpoint_interval_seconds"] == pytest.approx(10.0, rel=0.1)
+    assert found.operators[1].reprocess_seconds == pytest.approx((0.5,), rel=0.1), "5 batches of 0.1 s"
+    # Another plan, with one segment: its intervals begin anew.
+    for second in (400, 430):
+        profiler.took_effect(float(second), [GlobalCheckpoint(BatchId(second), BatchId(0), BatchId(0))])
+    assert profiler._apart[-1] == 30.0
+    assert len(profiler._apart) <= 32
 
 
 def test_failures_are_counted_by_incident_and_outlive_the_driver() -> None:

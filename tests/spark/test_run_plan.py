@@ -118,6 +118,23 @@ def test_a_profile_of_the_same_topology_is_planned_with_and_another_is_not() -> 
     assert other.document["profile"]["operators"][0]["rate"] == 100
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"holdfast": 99, "name": "from a later version"},
+        {**to_document(chain(rate=777.0)), "measured": {"restore_bandwidth": "fast"}},
+    ],
+)
+def test_a_profile_that_cannot_be_read_keeps_no_run_from_its_start(document: dict[str, Any]) -> None:
+    storage = MemoryStorage()
+    ProfileRecords(storage, 1).write(0.0, document)
+    plan = plan_for_run("auto", chain(), storage, clock=clock)
+    fresh = plan_for_run("auto", chain(), MemoryStorage(), clock=clock)
+    assert plan is not None
+    assert fresh is not None
+    assert plan.predicted == fresh.predicted, "with what the application declares"
+
+
 def test_a_file_is_executed_for_its_own_topology_with_its_segments(tmp_path: Path) -> None:
     topology = chain(rate=2000.0)
     model = JointModel(topology, targets(recovery={5: 60}, survive=2, overhead=0.2), Assumptions(nodes=8))

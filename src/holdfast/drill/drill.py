@@ -33,8 +33,9 @@ from holdfast.drill.reference import Reference, make_reference, reference_of_bat
 from holdfast.drill.report import drill_report
 from holdfast.drill.result import make_result
 from holdfast.drill.scenarios import is_application, scenario_of
-from holdfast.drill.schedule import HARMFUL, Fault, FaultKind, make_schedule
+from holdfast.drill.schedule import HARMFUL, Fault, FaultKind, left_out, make_schedule
 from holdfast.drill.settings import DrillFeed, DrillSettings, DrillStrategy, check_settings
+from holdfast.errors import one_line
 from holdfast.planning.recovery.placement import BOUND
 from holdfast.reports.document import recovery_document
 from holdfast.reports.junit import make_junit
@@ -47,6 +48,8 @@ from holdfast.topology import Topology
 
 SMALL_DISK_MB = 96
 """The disk of a node that is filled: enough for a small application's state."""
+RESULT_FILES = ("result.json", "report.html", "junit.xml", "history.jsonl")
+"""What a drill leaves; of an earlier drill in the same directory nothing stays."""
 FILL = 0.6
 """Share of a node that the start fills, where no capacity is given."""
 
@@ -79,6 +82,8 @@ def run_drill(
     asked = aim_at_partitions(with_capacity(asked, topology), topology)
     check_settings(asked)
     directory.mkdir(parents=True, exist_ok=True)
+    for name in RESULT_FILES:  # a drill that does not come to its end must not leave the verdict of another
+        (directory / name).unlink(missing_ok=True)
     work = directory / "run"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
@@ -111,12 +116,9 @@ def run_drill(
         logged = logged_input(history, {name: [one[name].num_rows for one in given] for name in given[0]})
         reference = reference_of_batches(scenario, given, logged.batches, reference)
     assert reference is not None
-    compared = {
-        name: checkers.compare_rows(rows, read_output(f"{drill.outputs}/{name}"))
-        for name, rows in reference.rows.items()
-    }
+    compared, unread = compare_outputs(drill.outputs, reference.rows)
     result, checks = judge_drill(
-        asked, topology, history, compared, ended, time.monotonic() - began, reference.not_compared, logged
+        asked, topology, history, compared, ended, time.monotonic() - began, reference.not_compared, logged, unread
     )
     result = write_files(directory, result, checks, history)
     verdict = checkers.judge(checks)
@@ -174,6 +176,25 @@ def standby_nodes(asked: DrillSettings) -> int:
     return sum(one.kind is FaultKind.ADD_NODE for one in make_schedule(asked)) if asked.standby else 0
 
 
+def compare_outputs(
+    outputs: str, expected: Mapping[str, pa.Table]
+) -> tuple[dict[str, ExactlyOnce], list[tuple[str, str]]]:
+    """Compare every output with what is expected; return that, and which outputs cannot be read, with the reason.
+
+    Of an output that no reader can read, all rows are missing.
+    """
+    compared: dict[str, ExactlyOnce] = {}
+    unread: list[tuple[str, str]] = []
+    for name, rows in expected.items():
+        try:
+            found = read_output(f"{outputs}/{name}")
+        except pa.ArrowException as error:
+            unread.append((name, one_line(str(error))))
+            found = None
+        compared[name] = checkers.compare_rows(rows, found)
+    return compared, unread
+
+
 def read_output(place: str) -> pa.Table | None:
     """Read an output as any reader of Parquet would: every file that shows."""
     storage = open_storage(place)
@@ -191,10 +212,11 @@ def judge_drill(
     seconds: float,
     not_compared: Mapping[str, str],
     logged: LoggedInput | None = None,
+    unread: Sequence[tuple[str, str]] = (),
 ) -> tuple[dict[str, Any], list[Check]]:
     """Make the checks and the result; `not_compared` says of which outputs rows are not compared, and why.
 
-    `logged`: the batches that the run made of its sources, where it did.
+    `logged`: the batches that the run made of its sources, where it did. `unread`: outputs that cannot be read.
     """
     measures = measure(history)
     schedule = make_schedule(asked)
@@ -202,8 +224,17 @@ def judge_drill(
     checks = [
         checkers.check_exactly_once(compared, not_compared),
         checkers.check_recovered(measures, history, ended=ended),
-        checkers.check_faults(history, len(schedule), measures, harmful=sum(one.kind in HARMFUL for one in schedule)),
+        checkers.check_faults(
+            history,
+            len(schedule),
+            measures,
+            harmful=sum(one.kind in HARMFUL for one in schedule),
+            left_out=left_out(asked, schedule),
+        ),
     ]
+    if unread:
+        words = "; ".join(f"{name} cannot be read: {why}" for name, why in unread)
+        checks.append(Check("outputs", Verdict.FAILED, words))
     if logged is not None:
         checks.append(check_input(logged))
     checks += fault_checks(asked, topology, history)

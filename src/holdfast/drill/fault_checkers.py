@@ -88,6 +88,8 @@ def check_hang(history: Sequence[Event], aimed: str, seconds: float) -> Check:
     hung = next((event for event in history if event.kind == "fault" and event.fields["what"] == FaultKind.HANG), None)
     if hung is None:
         return Check(name, Verdict.UNKNOWN, "no process hung")
+    if (left := next((event for event in history if event.kind == "hang-not-taken"), None)) is not None:
+        return Check(name, Verdict.UNKNOWN, f"no process hung: {left.fields.get('why')}")
     node = placement_of([event for event in history if event.at <= hung.at]).get(aimed, "")
     hosts = {str(e.fields["node"]): str(e.fields["host"]) for e in history if e.kind == "node-started"}
     excused = any(
@@ -103,9 +105,13 @@ def check_hang(history: Sequence[Event], aimed: str, seconds: float) -> Check:
         and hung.at <= event.at <= hung.at + seconds + HANG_MARGIN
         and node in map(str, event.fields["nodes"])
     ]
+    if not node:
+        return Check(name, Verdict.UNKNOWN, f"the history does not say where {aimed} was when it hung")
     if given_up and not excused:
         return Check(name, Verdict.FAILED, f"{node}, where {aimed} hung, was taken for lost at {given_up[0].at:.1f} s")
-    return Check(name, Verdict.OK, f"{node or 'its node'} kept its place while {aimed} hung for {seconds:g} s")
+    if given_up:
+        return Check(name, Verdict.OK, f"{node}, where {aimed} hung, was lost by another fault of the drill")
+    return Check(name, Verdict.OK, f"{node} kept its place while {aimed} hung for {seconds:g} s")
 
 
 def check_old_driver(history: Sequence[Event]) -> Check:

@@ -152,6 +152,8 @@ class FaultInjector:
         if self._places.durable is not None and self._places.durable.is_dir():
             snapshots = [one for one in self._places.durable.rglob("*") if one.is_file() and one.stat().st_size]
             durable = corrupt_files(sorted(snapshots, key=lambda one: one.stat().st_mtime)[-1:], self._draw)
+        if not (states or fragments or durable):
+            raise CheckFailed(f"{FaultKind.CORRUPT}: {node} has neither state nor fragments yet", where="drill")
         killed = 0
         for process in operator_processes(there.group):
             with contextlib.suppress(ProcessLookupError):

@@ -54,6 +54,11 @@ class FaultyStep:
             raise PoisonRow(f"a poisoned row in batch {batch}")
 
 
+def is_hang_untaken(folder: Path) -> bool:
+    """Whether a hang was asked for, and no operator has taken it: the aimed partition had no rows since."""
+    return (folder / HANG).exists()
+
+
 def aimed_query(topology: Topology) -> PartitionId:
     """Return the least valuable query of those that no other query needs: a fault in it is a fault of it alone.
 

@@ -47,7 +47,7 @@ def find_losses(history: Sequence[Event], partitions: Iterable[str]) -> list[Los
     host_of = _hosts(history)
     where: dict[str, str] = {}
     faults: dict[str, float] = {}
-    last = 0.0
+    last: float | None = None
     found: list[Loss] = []
     restored: dict[str, list[float]] = {}
     for event in history:
@@ -74,8 +74,9 @@ def find_losses(history: Sequence[Event], partitions: Iterable[str]) -> list[Los
             partition = str(given["partition"])
             node = str(given.get("node") or where.get(partition, ""))
             # The run names a node by its host and executor; the drill by the order of its start.
+            # What no fault of a node took (a process that ended, say) is down from when that was noticed.
             at = next((when for host, when in faults.items() if is_on(host, node)), last)
-            add(partition, at, event.at)
+            add(partition, event.at if at is None else at, event.at)
         else:
             _follow(where, event)
     return found

@@ -8,10 +8,12 @@ decommission a node.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 from holdfast.drill.scenarios import MIXED, SCENARIOS
+from holdfast.drill.schedule import FaultKind, make_schedule
 from holdfast.drill.settings import DrillSettings
 from holdfast.errors import BadInput
 from holdfast.topology.draws import Draws
@@ -65,7 +67,18 @@ def draw_settings(asked: DrillSettings, without: frozenset[str] = frozenset()) -
         slow=1 if draws.chance(0.2) and survivors - freeze > 1 else 0,
         drop_packets=0.2 if draws.chance(0.2) else 0.0,
     )
-    return replace(drawn, **_more_faults(drawn, without))
+    return _with_room(replace(drawn, **_more_faults(drawn, without)))
+
+
+def _with_room(asked: DrillSettings) -> DrillSettings:
+    """Return the drill without drawn faults for which no node is there at their time; its schedule is the same."""
+    there = Counter(one.kind for one in make_schedule(asked))
+    return replace(
+        asked,
+        second_wave=min(asked.second_wave, there[FaultKind.KILL] - asked.kill),
+        slow=min(asked.slow, there[FaultKind.SLOW]),
+        drop_packets=asked.drop_packets if there[FaultKind.DROP_PACKETS] else 0.0,
+    )
 
 
 def _more_faults(asked: DrillSettings, without: frozenset[str]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from holdfast.drill.driver import DriverJob
 from holdfast.drill.driver_process import DriverProcess
 from holdfast.drill.driving import Admission
 from holdfast.drill.faults import DriverControl, FaultInjector, FaultPlaces
-from holdfast.drill.faulty_operators import POISON
+from holdfast.drill.faulty_operators import POISON, is_hang_untaken
 from holdfast.drill.history import Event, HistoryFile
 from holdfast.drill.losses import is_on, placement_of
 from holdfast.drill.resuming import parked_queries, resume_queries
@@ -125,6 +125,8 @@ class ClusterDrill:
             self._input.start(history.began, self._asked.batch_seconds)
         self._log("the stream has begun")
         ended = self._play(self._injector(cluster, standby), history)
+        if is_hang_untaken(self._faults):
+            history.add(time.time(), "hang-not-taken", {"why": "the operator that was to hang had no rows"})
         history.add(time.time(), "end", {"finished": ended})
         self._played.set()
         if self._driver is not None:

@@ -6,6 +6,8 @@ not been started yet has its name already, and a second wave can end it soon aft
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -141,6 +143,23 @@ def make_schedule(asked: DrillSettings) -> tuple[Fault, ...]:
                 Fault(until, FaultKind.DELIVER_PACKETS, node),
             ]
     return tuple(sorted(faults, key=lambda one: (one.at, one.kind, one.node or "")))
+
+
+def left_out(asked: DrillSettings, schedule: Sequence[Fault]) -> str | None:
+    """Say which faults were asked for and have no place in the schedule; None: all have one.
+
+    A second wave needs nodes that are there at its moment, and slow nodes ones that it has not killed.
+    """
+    there = Counter(one.kind for one in schedule)
+    wanted = {
+        FaultKind.KILL: (asked.kill + asked.second_wave, "kills (with the second wave)"),
+        FaultKind.SLOW: (asked.slow, "slow nodes"),
+        FaultKind.DROP_PACKETS: (int(asked.drop_packets > 0), "nodes that lose messages"),
+    }
+    for kind, (count, words) in wanted.items():
+        if there[kind] < count:
+            return f"only {there[kind]} of {count} {words} had a node that was there"
+    return None
 
 
 def _chosen(asked: DrillSettings, survivors: list[NodeId]) -> dict[FaultKind, list[NodeId]]:

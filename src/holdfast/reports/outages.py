@@ -38,6 +38,8 @@ class QueryHistory:
     state: str = "up"
     """`up`, `down`, `late` or `parked`."""
     out_before: int = -1
+    parked_down: bool = False
+    """Whether it was down when it was parked: resumed, it is down still."""
     tentative: float | None = None
     """When it published its first tentative output while it is down."""
 
@@ -56,6 +58,7 @@ class QueryHistory:
         self.close(at)
         if state == "down":
             self.out_before = self.last
+        self.parked_down = state == "parked" and self.state == "down"
         self.state, self.since = state, at
 
 
@@ -117,7 +120,9 @@ class RunOutages:
                     self._move(query, at, "parked")
             case "resumed":
                 if self._away.get(query := str(given["query"])) == "parked":
-                    self._move(query, at, "late")
+                    one = self.queries[query]
+                    lost = any(self._states.get(member) in _DOWN for member in one.spec.members)
+                    self._move(query, at, "down" if lost or one.parked_down else "late")
             case kind if kind == ENDED:
                 self._stopped = given.get("problem") is None
                 self._sign = at

@@ -63,6 +63,8 @@ def _outputs(queries: Mapping[str, QueryHistory]) -> CheckRow:
         if one.gaps:
             many = counted(one.gaps, "batch", "batches")
             return CheckRow("outputs", "failed", f"{name} has {many} without an output in the log")
+    if silent := [name for name, one in queries.items() if one.first is None]:
+        return CheckRow("outputs", "unknown", f"the log has no output of {', '.join(silent[:5])}")
     published = sum(one.batches for one in queries.values())
     return CheckRow("outputs", "ok", f"{counted(published, 'output')} in the log, no batch left out")
 

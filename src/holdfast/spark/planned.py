@@ -15,11 +15,12 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, HoldfastError
 from holdfast.ids import PartitionId
 from holdfast.planning.joint.conflicts import refuse, require_room
 from holdfast.planning.joint.explaining import as_executed, plan_document, promises_of, read_plan
@@ -182,11 +183,14 @@ def _made(
     wanted: Targets, topology: Topology, storage: Storage | None, nodes: int | None, clock: Callable[[], float]
 ) -> RunPlan:
     measured: dict[str, Any] | None = None
+    assumed = assumptions_of(None)
     if storage is not None and (document := last_profile(storage)) is not None:
-        known = from_document(document)
-        if fingerprint(known) == fingerprint(topology):
-            topology, measured = known, document.get("measured")
-    assumed = assumptions_of(measured)
+        # A profile that another version wrote, and that this one cannot read, is measured again.
+        with suppress(HoldfastError):
+            known, about = from_document(document), document.get("measured")
+            if fingerprint(known) == fingerprint(topology):
+                assumed = assumptions_of(about)
+                topology, measured = known, about
     if nodes is not None and "nodes" not in assumed.sources:
         assumed = assumed.given(nodes=nodes)
     require_room(topology, wanted, assumed)

@@ -97,7 +97,7 @@ class RunProfile:
     nodes: Mapping[str, float | None] = field(default_factory=dict)
     """Capacity of every node in cores; None: no limit."""
     checkpoint_interval: float | None = None
-    """Seconds between two complete checkpoints."""
+    """Seconds between two complete checkpoints of the same segment."""
     checkpoint_seconds: float | None = None
     """From a mark to the complete checkpoint; the stream continues meanwhile."""
     checkpoint_bytes: float | None = None

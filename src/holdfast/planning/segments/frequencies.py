@@ -74,6 +74,10 @@ def best_frequencies(
         )
     else:
         weight_alpha = sums.alpha
+    # A segment without anything to replay (its source is idle) must checkpoint at all, too.
+    most = weight_alpha.max(axis=1, keepdims=True, initial=0.0)
+    least = np.where(most > 0, NEVER_FAILS * most, 1.0)
+    weight_alpha = np.where((weight_alpha <= 0) & (sums.state > 0), least, weight_alpha)
     frequency = _shared_out(weight_alpha, sums.state, left, max_frequency)
     exists = np.zeros(anchors.shape, bool)
     np.put_along_axis(exists, sums.segment, True, axis=1)

@@ -118,11 +118,11 @@ class FollowingPlans:
         def work() -> Followed:
             return follow(self._rules, before, topology, clock=self._clock)
 
-        if self._pool is not None:
-            self._answer = self._pool.submit(work)
-            return
         self._answer = Future()
         try:
+            if self._pool is not None:
+                self._answer = self._pool.submit(work)  # raises where no thread can be started
+                return
             self._answer.set_result(work())
         except Exception as error:  # as a pool would: an observation that fails changes nothing
             self._answer.set_exception(error)

@@ -25,11 +25,16 @@ class Asked:
         log: Callable[[str], object],
     ) -> None:
         self._parking, self._choices, self._handle, self._emit, self._log = parking, choices, handle, emit, log
+        self._logged: set[str] = set()
 
     def take(self) -> None:
         """Take all requests."""
         self.resume()
         self._take_choices()
+        for line in (*self._parking.unread.values(), *self._choices.unread.values()):
+            if line not in self._logged:
+                self._logged.add(line)
+                self._log(f"a request is passed over: {line}")
 
     def resume(self) -> None:
         """Let parked queries go on that people have asked for; storage that is away is asked again."""

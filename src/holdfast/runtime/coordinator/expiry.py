@@ -41,9 +41,11 @@ class Age:
         return f"{_FOLDER}{self.batch:012d}-{int(self.at)}"
 
     @classmethod
-    def read(cls, name: str) -> Age:
-        """Read it from its name."""
+    def read(cls, name: str) -> Age | None:
+        """Read it from its name; None: something else wrote that object."""
         batch, _, at = name.removeprefix(_FOLDER).partition("-")
+        if not (batch.isdecimal() and at.isdecimal()):
+            return None
         return cls(BatchId(int(batch)), float(at))
 
 
@@ -90,7 +92,8 @@ class Expiry:
 
     def _look(self, through: BatchId, now: float) -> None:
         if self._ages is None:
-            self._ages = [Age.read(name) for name in self._storage.list(_FOLDER)]
+            known = (Age.read(name) for name in self._storage.list(_FOLDER))
+            self._ages = [one for one in known if one is not None]
         if not any(one.batch == through for one in self._ages):
             age = Age(through, now)
             self._storage.create(age.name, b"")

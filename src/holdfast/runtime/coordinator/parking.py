@@ -276,6 +276,11 @@ class Parking:
             for step in Step:
                 self._open.pop((p, step), None)
 
+    @property
+    def unread(self) -> Mapping[int, str]:
+        """Requests that cannot be read, and why."""
+        return {} if self._requests is None else self._requests.unread
+
     def logged(self) -> None:
         """What was asked for is in the progress: the requests are of no use any more."""
         if self._requests is not None:

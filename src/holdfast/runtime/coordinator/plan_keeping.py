@@ -10,7 +10,6 @@ the recovery machine decides when it takes effect. Nothing here is needed for co
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from holdfast.planning.profiles.run_profile import profiled
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import Effect
 from holdfast.recovery.executed_plan import ExecutedPlan
-from holdfast.runtime.coordinator.profiling import Profiler
+from holdfast.runtime.coordinator.profiling import Profiler, SavedSnapshots
 from holdfast.runtime.messages import Measures, SnapshotStored
 from holdfast.topology import Topology, as_mask
 
@@ -71,8 +70,8 @@ class PlanKeeping:
         self._window = min(MOST_WINDOW, max(LEAST_SECONDS, how.interval))
         self._recent = Profiler(self._partitions, now, period=self._window)
         self._looked_at = now
-        self._saves: deque[tuple[float, int, float]] = deque()
-        """When snapshots were saved, their bytes, and the CPU that they took."""
+        self._saved = SavedSnapshots()
+        """Since the last look. Sums: in a recovery, which may wait for nodes for days, nothing is looked at."""
         self._alarms: set[str] = set()
         self._search: Future[Planned] | None = None
         self._model: JointModel | None = None
@@ -95,13 +94,15 @@ class PlanKeeping:
 
     def saved(self, now: float, stored: SnapshotStored) -> None:
         """Count what a snapshot took."""
-        self._saves.append((now, stored.size, stored.cpu_seconds))
+        self._saved.snapshots += 1
+        self._saved.bytes += stored.size
+        self._saved.cpu_seconds += stored.cpu_seconds
 
     def changed(self, now: float, before: ExecutedPlan, plan: ExecutedPlan) -> None:
         """Another plan has taken effect; what it costs is measured from now on."""
         model = self._model or self._modelled(now, 0.0, {}, {})
         self._judge.changed(now, self._joint(model, before, ()), self._joint(model, plan, ()))
-        self._saves.clear()
+        self._saved = SavedSnapshots()
         self._looked_at = now
 
     # -- looking -------------------------------------------------------------------------------------------------------
@@ -125,7 +126,10 @@ class PlanKeeping:
         why = look.replan
         if why is not None and self._search is None:
             self._why, self._model = why, model
-            self._search = self._how.submit(lambda: self._how.plan(model))
+            try:
+                self._search = self._how.submit(lambda: self._how.plan(model))
+            except RuntimeError as error:  # no thread can be started now: the next look tries again
+                findings.append(_not_found(error))
         return findings
 
     def taken(self, now: float, state: ClusterState) -> tuple[ExecutedPlan | None, list[Finding]]:
@@ -137,15 +141,9 @@ class PlanKeeping:
         joint = self._joint(model, state.plan.now, state.copies.replicas)
         try:
             found = search.result()
-        except HoldfastError as error:
+        except Exception as error:  # whatever ends a search: it runs beside the stream, and must not end the run
             self._judge.declined(model, joint)
-            return None, [
-                (
-                    "plan-not-found",
-                    {"problem": one_line(str(error))},
-                    f"the search for another plan failed, and the plan in force stays: {one_line(str(error))}",
-                )
-            ]
+            return None, [_not_found(error)]
         # Replicas are those of the run: which partitions have one is decided elsewhere.
         executed = replace(found.plan, replicas=joint.replicas, stored_with_checkpoints=True)
         evaluated = model.evaluate(executed)
@@ -192,11 +190,10 @@ class PlanKeeping:
     def _overhead(self, now: float, model: JointModel, plan: JointPlan, look: Look) -> tuple[float, dict[str, Any]]:
         """Return the overhead that was measured since the last look, and what the event says."""
         seconds = max(1e-9, now - self._looked_at)
-        recent = [one for one in self._saves if one[0] > self._looked_at]
-        self._saves.clear()
-        size, cpu = sum(one[1] for one in recent), sum(one[2] for one in recent)
+        saved, self._saved = self._saved, SavedSnapshots()
+        size, cpu = saved.bytes, saved.cpu_seconds
         spread, assumed = plan.coding.total / plan.coding.data, model.assumed
-        stored = (size * spread / assumed.bandwidth + len(recent) * assumed.snapshot_seconds) / seconds
+        stored = (size * spread / assumed.bandwidth + saved.snapshots * assumed.snapshot_seconds) / seconds
         measured = stored + look.evaluation.backup_overhead
         return measured, {
             "seconds": round(seconds, 3),
@@ -205,7 +202,7 @@ class PlanKeeping:
                 "measured": float(f"{measured:.4g}"),
                 "target": model.targets.overhead_limit,
             },
-            "snapshots": len(recent),
+            "snapshots": saved.snapshots,
             "stored_bytes_per_second": round(size / seconds, 1),
             "cpu_share": float(f"{cpu / seconds:.4g}"),
             "recovery": {
@@ -238,6 +235,18 @@ class PlanKeeping:
             findings.append(("promise-holds", {"what": what}, f"a promise of the plan holds again: {what}"))
         self._alarms = set(broken)
         return findings
+
+
+def _not_found(error: Exception) -> Finding:
+    """Return the event and the line of a search that failed."""
+    why = one_line(str(error)) or type(error).__name__
+    if not isinstance(error, HoldfastError):
+        why = f"{type(error).__name__}: {why}"
+    return (
+        "plan-not-found",
+        {"problem": why},
+        f"the search for another plan failed, and the plan in force stays: {why}",
+    )
 
 
 def _soonest(model: JointModel) -> float | None:

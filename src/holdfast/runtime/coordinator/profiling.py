@@ -14,10 +14,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
-from holdfast.ids import BatchId, NodeId, PartitionId
+from holdfast.ids import BatchId, NodeId, PartitionId, SegmentId
 from holdfast.planning.profiles.run_profile import FragmentProfile, PartitionProfile, RunProfile
 from holdfast.planning.profiles.sliding import SlidingSums, Sums
 from holdfast.recovery.effects import Changed, Effect, GlobalCheckpoint
@@ -82,8 +81,12 @@ class Profiler:
         self._incidents: Counter[str] = Counter(earlier.get("incidents") or {})
         self._observed = float(earlier.get("observed_seconds") or 0.0)
         self._marked: dict[BatchId, float] = {}
-        self._checkpoints: list[tuple[float, float | None, int]] = []
-        """When each was complete, how long after its mark, and the bytes written since the one before."""
+        self._checkpoints: list[tuple[float | None, int]] = []
+        """Of each, how long after its mark it was complete, and the bytes written since the one before."""
+        self._complete_at: dict[SegmentId | None, float] = {}
+        """When the last checkpoint of each segment was complete; of None: of all partitions in one."""
+        self._apart: list[float] = []
+        """Seconds between two checkpoints of the same segment."""
         self._written = 0
         self._restoring: dict[PartitionId, float] = {}
         self._restores: list[tuple[float, int]] = []
@@ -130,7 +133,7 @@ class Profiler:
         lost: set[str] = set()
         for effect in effects:
             if isinstance(effect, GlobalCheckpoint):
-                self._checkpoint(now, effect.batch)
+                self._checkpoint(now, effect)
             elif isinstance(effect, Changed):
                 self._changed(now, effect, lost)
         self._incidents.update(lost)
@@ -157,12 +160,18 @@ class Profiler:
         """The agent of a node has chosen a code for a class of sizes."""
         self._codes[chosen.node, float(chosen.choice["state_bytes"])] = chosen
 
-    def _checkpoint(self, now: float, batch: BatchId) -> None:
-        began = self._marked.pop(batch, None)
-        self._marked = {mark: at for mark, at in self._marked.items() if mark > batch}
-        self._checkpoints.append((now, None if began is None else now - began, self._written))
+    def _checkpoint(self, now: float, effect: GlobalCheckpoint) -> None:
+        began = self._marked.pop(effect.batch, None)
+        self._marked = {mark: at for mark, at in self._marked.items() if mark > effect.batch}
+        self._checkpoints.append((None if began is None else now - began, self._written))
         self._written = 0
         del self._checkpoints[:-_KEPT]
+        # Segments have checkpoints of their own: two of them may be complete at one moment.
+        whose: tuple[SegmentId | None, ...] = effect.segments or (None,)
+        known = {name: at for name, at in self._complete_at.items() if (name is None) is (whose == (None,))}
+        self._apart += [now - known[name] for name in whose if name in known and now > known[name]]
+        self._complete_at = known | dict.fromkeys(whose, now)
+        del self._apart[: -_KEPT * len(self._complete_at)]
 
     def _changed(self, now: float, effect: Changed, lost: set[str]) -> None:
         partition = effect.partition
@@ -225,8 +234,7 @@ class Profiler:
     ) -> RunProfile:
         """Return what was measured up to now; `at` is the time of day."""
         done = self._checkpoints
-        spans = [seconds for _, seconds, _ in done if seconds is not None]
-        apart = [later[0] - earlier[0] for earlier, later in pairwise(done)]
+        spans = [seconds for seconds, _ in done if seconds is not None]
         fetched = [(seconds, size) for seconds, size in self._restores if size >= LEAST_RESTORED and seconds > 0]
         return RunProfile(
             at=at,
@@ -237,9 +245,9 @@ class Profiler:
             },
             placement={p: str(node) for p, node in placement.items()},
             nodes={str(node): None if math.isinf(size) else size for node, size in capacity.items()},
-            checkpoint_interval=_mean(apart),
+            checkpoint_interval=_mean(self._apart),
             checkpoint_seconds=_mean(spans),
-            checkpoint_bytes=_mean([float(written) for _, _, written in done]),
+            checkpoint_bytes=_mean([float(written) for _, written in done]),
             restores=self._restored,
             restore_seconds=_mean([seconds for seconds, _ in self._restores]),
             restore_bandwidth=(sum(size for _, size in fetched) / sum(s for s, _ in fetched)) if fetched else None,

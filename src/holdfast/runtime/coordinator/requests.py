@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import uuid4
 
+from holdfast.errors import HoldfastError, one_line
 from holdfast.ids import PartitionId
 from holdfast.storage.records import Records, Written
 from holdfast.storage.storage import Storage
@@ -24,6 +25,8 @@ class Requests:
     def __init__(self, storage: Storage, kind: str) -> None:
         """`kind` is the folder of the records."""
         self._records = Records(storage, kind, version=REQUESTS_FORMAT)
+        self.unread: dict[int, str] = {}
+        """Requests that were passed over because they cannot be read, and why: damaged, or of another version."""
 
     def write(self, fields: Mapping[str, Any]) -> int:
         """Write a request; return its number."""
@@ -38,7 +41,11 @@ class Requests:
         """Return the requests after a number, with theirs."""
         found: list[tuple[int, Mapping[str, Any]]] = []
         for one in self._records.numbers(after=number):
-            fields = self._records.read(one)
+            try:
+                fields = self._records.read(one)
+            except HoldfastError as error:  # one request must not keep the run from going on, nor from later ones
+                self.unread[one] = one_line(str(error))
+                continue
             if fields is not None:
                 found.append((one, fields))
         return found

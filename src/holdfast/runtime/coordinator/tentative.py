@@ -65,6 +65,11 @@ class TentativeChoices:
             found.append((TentativeChosen(tuple(q for q in queries if reasons[q] is None), on, number), lines))
         return found
 
+    @property
+    def unread(self) -> Mapping[int, str]:
+        """Requests that cannot be read, and why."""
+        return {} if self._requests is None else self._requests.unread
+
     def logged(self) -> None:
         """What was asked for is in the progress: the requests are of no use any more."""
         if self._requests is not None:
