@@ -19,7 +19,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,12 +29,13 @@ import pyarrow as pa
 
 from holdfast.errors import CheckFailed, HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
-from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks
+from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks, in_messages
 from holdfast.runtime.coordinator.publishing import Returned
 from holdfast.runtime.detection import RETURN_FACTOR
 from holdfast.runtime.function_messages import decode_call, encode_returned
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.message_codec import decode_desired, encode_report
+from holdfast.runtime.messages import in_reports
 from holdfast.runtime.processes import process_name
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.journal_store import JournalStore, Superseded
@@ -64,8 +65,6 @@ LEASE_SECONDS = 0.05
 """How long a process without a lease waits before it looks again."""
 ORPHANED_SECONDS = 30.0
 """A node whose driver does not answer for so long ends."""
-MESSAGE_BYTES = 16 << 20
-"""Rows in one message of blocks, where one block has not more: what has come is processed while the rest travels."""
 QUEUED_BYTES = 64 << 20
 """A connection that has more than this to send gets no more blocks: who requests them again gets no second copy."""
 AGENT_SECONDS = 1.0
@@ -257,7 +256,10 @@ class ResidentNode:
                     link.send({"do": "blocks"}, [encode_blocks(part)])
         standing, news = {"applied": done.applied, "idle": done.idle}, self._standing.is_news(done)
         if done.report is not None:
-            self._driver.send({"do": "report", **standing}, [encode_report(done.report)])
+            *first, last = in_reports(done.report)
+            for one in first:  # how it stands is said with the last, when all of it has come
+                self._driver.send({"do": "report", "applied": -1, "idle": False}, [encode_report(one)])
+            self._driver.send({"do": "report", **standing}, [encode_report(last)])
         elif news:
             self._driver.send({"do": "standing", **standing})
         return min(done.wait, max(0.0, self._agent_at - now))
@@ -499,18 +501,3 @@ def decode_requests(data: Any) -> list[Request]:
         ]
     except (ValueError, TypeError, IndexError, KeyError):
         raise CheckFailed("a list of requests cannot be read", remedy="see that all nodes run one version") from None
-
-
-def in_messages(blocks: Sequence[Block], most: int = MESSAGE_BYTES) -> Iterator[list[Block]]:
-    """Divide blocks into messages, those of one sender and batch beside each other; a link takes none without bound."""
-    part: list[Block] = []
-    size = 0
-    for block in sorted(blocks, key=lambda one: (one.header.batch, one.header.sender, one.header.edge)):
-        more = 0 if block.rows is None else block.rows.nbytes
-        if part and size + more > most:
-            yield part
-            part, size = [], 0
-        part.append(block)
-        size += more
-    if part:
-        yield part
