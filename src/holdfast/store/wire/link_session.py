@@ -100,6 +100,11 @@ class Link:
         return self._queued_bytes
 
     @property
+    def received_bytes(self) -> int:
+        """Bytes that have come, also of a message that has not come whole: a link that brings some lives."""
+        return self._connected.received_bytes
+
+    @property
     def ended(self) -> bool:
         """Whether the link is over, or was closed here."""
         return self._ended or self._closing
