@@ -14,13 +14,13 @@ from holdfast.ids import NodeId, PartitionId
 from holdfast.recovery.events import NodesArrived, NodesLost
 from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks
 from holdfast.runtime.io.batch_log import BatchLog
-from holdfast.runtime.messages import DesiredState, NodeReport, Report
+from holdfast.runtime.messages import REPORT_BYTES, DesiredState, NodeReport, Report
 from holdfast.runtime.processes import ProcessSpread, declared_costs
 from holdfast.runtime.program import Program
 from holdfast.runtime.resident_cycle import ResidentCycle
 from holdfast.runtime.state.snapshot_store import SnapshotStore
 from holdfast.runtime.state.store import VersionStore
-from holdfast.runtime.worker.resident import REPORT_BYTES, ResidentWorker
+from holdfast.runtime.worker.resident import ResidentWorker
 from holdfast.runtime.worker.subscriptions import Request
 from holdfast.runtime.worker.worker import NodeWorker
 from holdfast.simulation.recovery.files import ProcessDied

@@ -12,9 +12,11 @@ import pytest
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.blocks import Block, Edge, Header
+from holdfast.runtime.state import versions
 from holdfast.runtime.state.directory_store import DirectoryStore
 from holdfast.runtime.state.durable_snapshots import DurableSnapshotStore
 from holdfast.runtime.state.journal_store import JournalStore
+from holdfast.runtime.state.snapshot_files import write_snapshot_file
 from holdfast.runtime.state.snapshots import (
     SIZES,
     assemble,
@@ -309,3 +311,41 @@ def test_a_durable_snapshot_is_read_back_before_it_counts() -> None:
     with pytest.raises(CheckFailed, match="does not read back as it was written"):
         snapshot_store.save("run-1/O1-0/c1.0-5.1-d", b"snapshot", epoch=1, durable=True)
     assert snapshot_store.saved("run-1/O1-0/c1.0-5.1-d") is None
+
+
+def test_segments_in_several_record_batches_and_without_rows_can_be_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """More than 2 GiB of text in a column are several record batches, and a table without rows is none, for Arrow."""
+    empty = run().cast(run(1).schema)
+    found = decode_segments(pa.py_buffer(encode_segments({"t": [run(1), empty, run(2)]})))
+    assert [one["n"].to_pylist() for one in found] == [[1], [], [2]]
+    assert found[1].schema == run(1).schema
+    plain = encode_segments({"t": [run(1), run(2, 3)]})
+    monkeypatch.setattr(versions, "_batches", lambda segment: segment.to_batches(max_chunksize=2))
+    assert encode_segments({"t": [run(1), run(2, 3)]}) == plain, "what fits is written as before"
+    data = encode_segments({"t": [run(1), run(2, 3, 4, 5, 6)], "u": [pa.table({"x": ["a", "b", "c"]})]})
+    found = decode_segments(pa.py_buffer(data))
+    assert [one.to_pydict() for one in found] == [{"n": [1]}, {"n": [2, 3, 4, 5, 6]}, {"x": ["a", "b", "c"]}]
+    snapshot = take_snapshot(
+        Commit(P, version(0), None, 0, {"t": (SegmentRef(FRESH, 0), SegmentRef(FRESH, 1))}),
+        {"t": (run(1, 2, 3), run(4))},
+        None,
+    )
+    write_snapshot_file(snapshot, tmp_path / "file")
+    written = (tmp_path / "file").read_bytes()
+    assert written == encode_snapshot(snapshot)
+    again = decode_snapshot(written)
+    assert [one["n"].to_pylist() for one in again.segments.values()] == [[1, 2, 3], [4]]
+
+
+def test_a_store_gives_back_a_state_without_rows(stores: Callable[[], VersionStore]) -> None:
+    stores().point(P, Pointer(Epoch(1), None))
+    made = Commit(P, version(0), None, 0, {"t": (SegmentRef(FRESH, 0),)})
+    stores().commit(made, Addition({"t": [run(1).slice(0, 0)]}))
+    chain = stores().chain(P)
+    assert chain is not None
+    assert chain.last is not None
+    loaded = stores().load(chain.last)
+    assert loaded is not None
+    assert [one.num_rows for one in loaded["t"]] == [0]

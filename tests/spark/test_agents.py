@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.ids import NodeId
+from holdfast.spark import agents
 from holdfast.spark.agents import AgentReport, Roster, agent_settings, ensure_agent, node_spool
 from holdfast.spark.pinned_jobs import DRIVER, PinnedSlots, executors_of, own_host
 from holdfast.spark.process_reaper import kill_session, session_of
@@ -108,6 +109,15 @@ def test_an_agent_whose_run_is_over_ends_and_can_be_started_again(place: Path) -
     os.utime(spool / "started", (1, 1))
     wait_until(lambda: ensure_agent(spool, settings, executor=os.getpid()).ready)
     assert agents_of(place) != [first]
+
+
+def test_an_agent_is_started_again_although_the_clock_was_set_back(tmp_path: Path) -> None:
+    assert not agents._just_started(tmp_path)
+    (tmp_path / "started").touch()
+    assert agents._just_started(tmp_path)
+    for age in (-7200, agents.START_SECONDS + 1):
+        os.utime(tmp_path / "started", (time.time() - age,) * 2)
+        assert not agents._just_started(tmp_path)
 
 
 def test_with_peers_given_an_agent_keeps_no_fragments(place: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.ids import NodeId
-from holdfast.runtime.detection import SelfCheck
+from holdfast.runtime.detection import Detection, SelfCheck
 from holdfast.spark import self_check as checking
 from holdfast.spark.beacon import answer_pings
 from holdfast.spark.link_keepalive import KeepAliveNews, LinkKeepAlive
@@ -116,6 +116,53 @@ def test_nodes_that_are_frozen_are_silent_unless_the_driver_is_cut_off(check: Se
             until(lambda: all(driver.pings.is_answering(name) for name in names))
             assert not driver.look().silent
     driver.close()
+
+
+def test_a_driver_that_cannot_check_itself_pings_on_and_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a thread left for a while, or with a check that raises, its nodes would all look silent."""
+    found: list[object] = [OSError("no descriptor is left"), SelfCheck(storage=True, master=True)]
+    refusals = [True]
+    start = threading.Thread.start
+
+    def check() -> SelfCheck:
+        one = found.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        assert isinstance(one, SelfCheck)
+        return one
+
+    clock = [0.0]
+    pings = LinkKeepAlive(SECONDS, check=check, clock=lambda: clock[0])
+    pings._stop.set()
+    pings._thread.join()
+
+    def started(thread: threading.Thread) -> None:
+        if refusals:
+            refusals.pop()
+            raise RuntimeError("can't start new thread")
+        thread.run()
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+    monkeypatch.setattr(pings._detector, "look", lambda: Detection((), 1, (NodeId("n0"), NodeId("n1"))))
+    for now in (10.0, 12.0, 14.0, 16.0):
+        pings._look(now)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert not refusals
+    assert not found
+    assert len(pings.take().suspicions) == 1, "the third time it could ask, and once is enough"
+
+
+def test_pings_outlive_what_goes_wrong_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+
+    def look(pings: LinkKeepAlive, now: float) -> None:
+        looks.append(now)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(LinkKeepAlive, "_look", look)
+    pings = LinkKeepAlive(0.01, check=lambda: SelfCheck(storage=True))
+    until(lambda: len(looks) > 2)
+    pings.stop()
 
 
 def test_who_answers_pings_dials_again_where_none_come() -> None:

@@ -26,7 +26,7 @@ from holdfast.errors import BadInput, CheckFailed
 from holdfast.examples.registry import EXAMPLES
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.runtime import run_in_process
-from holdfast.runtime.blocks import Block, Edge, Header
+from holdfast.runtime.blocks import Block, Edge, Header, in_messages
 from holdfast.runtime.messages import OperatorFailed
 from holdfast.runtime.worker.step_guard import SharedGuard, StepGuard
 from holdfast.runtime.worker.subscriptions import Request
@@ -35,7 +35,7 @@ from holdfast.spark.executors import FirstPlacement
 from holdfast.spark.held_nodes import Came, HeldNode, HeldProcess
 from holdfast.spark.link_keepalive import KeepAliveNews
 from holdfast.spark.resident_backend import ResidentBackend
-from holdfast.spark.resident_node import NodeIdentity, decode_requests, encode_requests, in_messages
+from holdfast.spark.resident_node import NodeIdentity, decode_requests, encode_requests
 from holdfast.spark.resident_task import MISPLACED, REPEATED, ResidentTask
 from holdfast.spark.run import SparkRun
 from holdfast.spark.settings import Settings

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import queue
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -16,6 +18,7 @@ from holdfast.runtime.blocks import Block, Edge, Header, encode_blocks
 from holdfast.runtime.state.journal_store import JournalStore
 from holdfast.runtime.state.versions import Pointer
 from holdfast.runtime.worker.lease import DriverLease
+from holdfast.runtime.worker.quiet_links import QuietLinks
 from holdfast.runtime.worker.resident import Standing
 from holdfast.runtime.worker.spill import InboxSpill
 from holdfast.runtime.worker.step_guard import NoGuard
@@ -39,6 +42,7 @@ def test_a_process_whose_files_were_taken_over_ends_in_order(
     node._identity = NodeIdentity(NodeId("n1"), "127.0.0.1", "token", "127.0.0.1:1")
     node._name, node._index, node._guard, node._tls = NodeId("n1"), 0, NoGuard(), None
     node._ends, node._events, node._senders, node._driver = False, queue.SimpleQueue(), {}, None
+    node._beside = {}
     node._listener = Mock()
 
     def work() -> float:
@@ -67,6 +71,7 @@ def test_a_process_without_a_lease_does_nothing_until_the_driver_has_heard_of_it
     """It was frozen, or the network is cut: others may have its partitions."""
     node = object.__new__(ResidentNode)
     node._driver, node._worker, node._lease, node._lease_lock = Mock(), Mock(), DriverLease(2.5), threading.Lock()
+    node._senders, node._beside, node._quiet = {}, {}, QuietLinks()
     node._functions = Mock()
     assert node._turn() > 0
     node._worker.work.assert_not_called()
@@ -107,13 +112,14 @@ def test_a_connection_that_ends_before_it_is_known_is_dialled_again(monkeypatch:
     node, sender, dialled = object.__new__(ResidentNode), NodeId("n2"), []
     node._name, node._key, node._tls, node._events = NodeId("n1"), Mock(), None, queue.SimpleQueue()
     node._senders, node._addresses, node._dial_at = {}, {sender: "127.0.0.1:2"}, {sender: math.inf}
+    node._beside, node._quiet = {}, QuietLinks()
     node._worker = Mock(subscriptions=Subscriptions())
     node._worker.sender_nodes.return_value = {sender}
 
     def dial(
         address: Address, key: ClusterKey, me: MessageHeader, message: OnMessage, end: OnEnd, *, tls: None
     ) -> Link:
-        dialled.append(link := Mock(spec=Link, ended=not dialled))
+        dialled.append(link := Mock(spec=Link, ended=not dialled, received_bytes=0))
         if link.ended:
             end(link, "closed by the other side")
         return link
@@ -139,6 +145,101 @@ def test_a_sender_is_dialled_again_whatever_kept_it_from_being_dialled(monkeypat
     node._dial_sender(sender, "127.0.0.1:2")
     node._take_events(0.0)
     assert node._dial_at[sender] < math.inf
+
+
+class Dialling:
+    """A process that dials the node of its senders by threads that run at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.node, self.sender, self.links, self.takes = object.__new__(ResidentNode), NodeId("n2"), [], [True] * 9  # type: ignore[var-annotated]
+        node, self.now = self.node, 0.0
+        node._name, node._key, node._tls, node._events = NodeId("n1"), Mock(), None, queue.SimpleQueue()
+        node._senders, node._addresses, node._dial_at = {}, {self.sender: "127.0.0.1:2"}, {}
+        node._beside, node._quiet = {}, QuietLinks()
+        node._worker = Mock(subscriptions=Subscriptions())
+        node._worker.sender_nodes.return_value = {self.sender}
+        monkeypatch.setattr(resident_node, "dial", self._dial)
+        monkeypatch.setattr(resident_node.threading, "Thread", self._thread)
+        monkeypatch.setattr(resident_node.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(resident_node.time, "time_ns", lambda: len(self.links))
+
+    def _dial(self, *_: object, tls: None) -> Link:
+        if not self.takes.pop(0):
+            raise Unreachable("no answer")
+        self.links.append(Mock(spec=Link, ended=False, received_bytes=100))
+        return self.links[-1]
+
+    def _thread(self, target: Callable[..., None], args: tuple[object, ...], daemon: bool) -> Mock:
+        return Mock(start=lambda: target(*args))
+
+    def goes_on(self, seconds: float) -> None:
+        """Turn once a second."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now += 1.0
+            self.node._dial_senders(self.now)
+            self.node._take_events(0.0)
+
+    @property
+    def current(self) -> int:
+        """Which of the connections counts."""
+        return self.links.index(self.node._senders[self.sender][0])
+
+
+def test_a_connection_that_a_firewall_has_forgotten_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel gives it up after a quarter of an hour; requests that are repeated over it reach no process."""
+    dialling = Dialling(monkeypatch)
+    node, sender = dialling.node, dialling.sender
+    dialling.goes_on(100)
+    assert len(dialling.links) == 1, "a connection that owes no answer may be quiet"
+    node._quiet.asked(sender)
+    dialling.goes_on(20)
+    first, second = dialling.links
+    assert dialling.current == 1
+    first.close.assert_called_once_with()
+    second.close.assert_not_called()
+    node._lose_sender(sender, 0)
+    assert dialling.current == 1, "the end of the first is no end of the second"
+    assert node._worker.subscriptions.is_connected(sender)
+    dialling.goes_on(100)
+    assert len(dialling.links) == 2
+
+
+def test_a_sender_that_cannot_run_for_a_while_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes no second connection meanwhile; and when it does, it answers over the first one too."""
+    dialling = Dialling(monkeypatch)
+    dialling.takes = [True, *[False] * 30, True]
+    dialling.goes_on(2)
+    dialling.node._quiet.asked(dialling.sender)
+    dialling.goes_on(40)
+    assert len(dialling.links) in (1, 2)
+    while len(dialling.links) < 2:
+        dialling.goes_on(1)
+    dialling.links[0].received_bytes += 1
+    dialling.goes_on(100)
+    assert dialling.current == 0
+    dialling.links[0].close.assert_not_called()
+    dialling.links[1].close.assert_called_once_with()
+
+
+def test_where_the_first_connection_ends_after_all_the_second_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    dialling = Dialling(monkeypatch)
+    dialling.goes_on(2)
+    dialling.node._quiet.asked(dialling.sender)
+    while dialling.sender not in dialling.node._beside:
+        dialling.goes_on(1)
+    dialling.node._lose_sender(dialling.sender, dialling.node._senders[dialling.sender][1])
+    dialling.goes_on(1)
+    assert dialling.current == 1
+    assert not dialling.node._beside
+
+
+def test_requests_are_answered_at_once_whatever_the_process_does() -> None:
+    node, link = object.__new__(ResidentNode), Mock()
+    node._events, node._numbers = queue.SimpleQueue(), itertools.count(1)
+    message, _ = node._on_subscriber(link)
+    message(link, {"do": "requests"}, resident_node.encode_requests([]))
+    link.send.assert_called_once_with({"do": "requested"})
 
 
 @pytest.mark.parametrize("answers", [True, False])
@@ -176,6 +277,7 @@ def test_a_process_that_is_needed_no_more_leaves_nothing_on_the_disk(
     for kind in ("snapshots", "regenerating", "spill"):
         folder.with_name(f"n1.{kind}").mkdir()
     node._ends, node._events, node._senders, node._driver = False, queue.SimpleQueue(), {}, None
+    node._beside = {}
     node._listener = Mock()
 
     def turn() -> float:

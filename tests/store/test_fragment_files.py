@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -57,6 +57,7 @@ class CrashingDisk(Disk):
     """Stops at the given step. What was not synced may or may not be on the disk afterwards: `aftermath` decides."""
 
     def __init__(self, stop_at: int, chance: Random) -> None:
+        super().__init__()
         self.left = stop_at
         self.chance = chance
         self.crashed = False
@@ -276,6 +277,7 @@ class FullDisk(Disk):
     """Takes so many bytes, then none."""
 
     def __init__(self, room: int) -> None:
+        super().__init__()
         self.room = room
 
     def append(self, handle: int, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
@@ -408,6 +410,7 @@ class SlowToRemove(Disk):
     """Lets another thread do something between a fragment's removal from the index and that of its file."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.meanwhile: threading.Thread | None = None
 
     def _wait(self) -> None:
@@ -456,3 +459,42 @@ def test_a_full_disk_refuses_the_first_write_of_an_epoch_as_one_of_a_known_one(t
     put(files, fragment(version=2, epoch=2))
     assert files.fences() == {"app": 2}
     files.close()
+
+
+class SlowToSync(Disk):
+    """Does something else between the making of a folder and its sync."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: list[Path] = []
+        self.meanwhile: list[Callable[[], None]] = []
+
+    def sync_folder(self, path: Path) -> None:
+        if self.meanwhile:
+            self.meanwhile.pop()()
+        self.synced.append(path)
+
+
+def test_a_folder_that_another_thread_makes_is_there_for_good_before_it_is_used(tmp_path: Path) -> None:
+    disk, folder = SlowToSync(), tmp_path / "state"
+    seen: list[list[Path]] = []
+
+    def other() -> None:
+        disk.make_folder(folder)
+        seen.append(list(disk.synced))
+
+    disk.meanwhile.append(other)
+    disk.make_folder(folder)
+    assert seen == [[tmp_path]], "the other thread has synced it itself before it goes on"
+    disk.synced.clear()
+    disk.make_folder(folder)
+    assert disk.synced == [], "what is there for good costs nothing"
+
+    def fails() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    disk.meanwhile.append(fails)
+    with pytest.raises(OSError, match="Input/output"):
+        disk.make_folder(tmp_path / "second")
+    disk.make_folder(tmp_path / "second")
+    assert disk.synced == [tmp_path], "the next one makes up for the sync that failed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,13 +12,16 @@ import pytest
 from holdfast.erasure.encoding import encode
 from holdfast.erasure.fragment import FragmentHeader, StateId
 from holdfast.erasure.layout import Coding
+from holdfast.errors import HoldfastError
 from holdfast.ids import BatchId, Epoch
-from holdfast.store.client import saving
+from holdfast.store.client import client, saving
+from holdfast.store.client.client import ClientSettings, PeerStore
 from holdfast.store.client.saving import save_fragments
+from holdfast.store.client.scatter import Outcome
 from holdfast.store.client.sending import FragmentSender
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.connection import ConnectionPool
-from holdfast.store.wire.failures import BadRequest, NotSaved, Unreachable
+from holdfast.store.wire.failures import BadRequest, NotSaved, StaleEpoch, Unreachable
 from holdfast.store.wire.handshake import open_key
 
 STATE = b"state" * 100
@@ -81,3 +85,28 @@ def test_an_agent_that_stores_no_fragments_ends_no_save(monkeypatch: pytest.Monk
     monkeypatch.setattr(saving, "FragmentSender", Refusing("a:1", "b:1"))
     with pytest.raises(BadRequest):
         save_fragments(pool, header, STATE, ["a:1", "b:1"])
+
+
+class OneRefuses(PeerStore):
+    """Three peers, of which one answers with an error."""
+
+    def __init__(self, error: HoldfastError) -> None:
+        super().__init__(ClientSettings(("a:1", "b:1", "c:1")))
+        self.error, self.asked = error, []  # type: ignore[var-annotated]
+
+    def _ask_all(self, peers: object, operation: str, header: dict[str, Any]) -> list[Outcome[str, Any]]:
+        self.asked.append(header["names"])
+        return [Outcome("a:1", object(), None), Outcome("b:1", None, self.error), Outcome("c:1", object(), None)]
+
+
+def test_a_peer_that_refuses_to_forget_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "MOST_FORGOTTEN", 2)
+    peers = [SimpleNamespace(address=one) for one in ("a:1", "b:1", "c:1")]
+    monkeypatch.setattr(client, "everyone", lambda pool, contacts: peers)
+    store = OneRefuses(BadRequest("this agent stores no fragments"))
+    assert store.forget("run", ["x", "y", "z"], Epoch(1)) == ["b:1"]
+    assert store.asked == [["x", "y"], ["z"]]
+    over = OneRefuses(StaleEpoch("epoch 1 is over"))
+    with pytest.raises(StaleEpoch):
+        over.forget("run", ["x", "y", "z"], Epoch(1))
+    assert over.asked == [["x", "y"]], "an epoch that is over deletes nothing more"

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from holdfast.erasure.checksums import crc32
-from holdfast.errors import CheckFailed
+from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.tables import decode_rows, encode_rows, one_chunk
 from holdfast.runtime.times import Watermark
@@ -39,6 +39,10 @@ DEAD_LETTERS = OperatorId("@dead-letters")
 """Stands for the input of rows that an operator cannot take, where they are kept aside."""
 OUTSIDE = OperatorId("@outside")
 """Where a source's rows come from."""
+MESSAGE_BYTES = 16 << 20
+"""Rows in one message of blocks, where one block has not more: what has come is processed while the rest travels."""
+LARGEST_BLOCK = 896 << 20
+"""Bytes of a block's rows: with it, and 64 MiB beside it, a message is below what a connection takes (1 GiB)."""
 
 
 class Edge(NamedTuple):
@@ -99,6 +103,41 @@ class Block:
     def row_count(self) -> int:
         """How many rows it has."""
         return 0 if self.rows is None else self.rows.num_rows
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its rows."""
+        return 0 if self.rows is None else int(self.rows.nbytes)
+
+
+def too_large(block: Block, most: int) -> BadInput | None:
+    """Return what to say of a block that no message can carry; None: it can be sent."""
+    if (size := block.nbytes) <= most:
+        return None
+    head = block.header
+    target = "its output" if head.receiver.operator == SINK else "what it keeps aside"
+    if head.receiver.operator not in (SINK, LATE):
+        target = f"what it sends to {head.receiver}"
+    return BadInput(
+        f"{target} in batch {head.batch} has {size / 2**20:,.1f} MiB in {block.row_count:,} rows; a message takes at "
+        f"most {most / 2**20:,.1f} MiB",
+        remedy="take smaller batches (spark.holdfast.ingest.batchBytes), more partitions, or fewer columns",
+    )
+
+
+def in_messages(blocks: Sequence[Block], most: int = MESSAGE_BYTES) -> Iterator[list[Block]]:
+    """Divide blocks into messages, those of one sender and batch beside each other; a link takes none without bound."""
+    part: list[Block] = []
+    size = 0
+    for block in sorted(blocks, key=lambda one: (one.header.batch, one.header.sender, one.header.edge)):
+        more = block.nbytes
+        if part and size + more > most:
+            yield part
+            part, size = [], 0
+        part.append(block)
+        size += more
+    if part:
+        yield part
 
 
 def encode_blocks(blocks: Sequence[Block]) -> bytes:

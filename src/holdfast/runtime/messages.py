@@ -9,7 +9,7 @@ reports of an earlier epoch do not count.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -19,12 +19,15 @@ from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.recovery.cluster_state import Start
 from holdfast.recovery.events import NodesArrived, NodesLeaving, NodesLost, NodesSilent, RestoreFailed, StateMissing
 from holdfast.recovery.quarantine import PoisonRow, Quarantined
-from holdfast.runtime.blocks import Block
+from holdfast.runtime.blocks import Block, in_messages
 from holdfast.runtime.detection import SelfCheck
 from holdfast.runtime.fetches import CodeChosen, Fetched, Fetching, Restored
 from holdfast.runtime.io.file_ranges import RangesRead
 from holdfast.runtime.io.sinks import StagedRows
 from holdfast.runtime.times import Watermark
+
+REPORT_BYTES = 64 << 20
+"""With more than this in a report, a sink's next batches come with the next one."""
 
 # -- the desired state -------------------------------------------------------------------------------------------------
 
@@ -524,6 +527,18 @@ def _copy_problem(answer: Failed | Missing | SnapshotLost) -> str:
             return f"its snapshot cannot be retrieved: {problem}"
         case _:
             return "its state is not on its node"
+
+
+def in_reports(report: NodeReport, most: int = REPORT_BYTES) -> list[NodeReport]:
+    """Divide a report with many rows into several, in the order in which they are to be read; most are one.
+
+    All but the last hold outputs alone. The last has the frontiers, which acknowledge late rows: they come first.
+    """
+    if sum(block.nbytes for block in report.outputs) <= most:
+        return [report]
+    *first, last = in_messages(report.outputs, most)
+    bare = NodeReport(report.node, report.epoch, outbox_bytes=report.outbox_bytes, staged=report.staged)
+    return [*(replace(bare, outputs=part) for part in first), replace(report, outputs=last)]
 
 
 def merge_reports(

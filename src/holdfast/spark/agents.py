@@ -174,9 +174,10 @@ _started: list[subprocess.Popen[bytes]] = []
 def _just_started(spool: Path) -> bool:
     """Say whether one is on its way: until it has the lock, others need not try."""
     try:
-        return time.time() - (spool / "started").stat().st_mtime < START_SECONDS
+        age = time.time() - (spool / "started").stat().st_mtime
     except FileNotFoundError:
         return False
+    return 0 <= age < START_SECONDS  # below 0: the clock was set back since, and may take long to come here again
 
 
 def _runs(spool: Path) -> bool:

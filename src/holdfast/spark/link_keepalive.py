@@ -14,6 +14,7 @@ operators hold the interpreter still answers. Which nodes are silent is decided 
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -24,6 +25,8 @@ from holdfast.ids import NodeId
 from holdfast.runtime.detection import SelfCheck, SilenceDetector
 from holdfast.runtime.messages import DriverSuspected
 from holdfast.store.wire.link import Link
+
+log = logging.getLogger("holdfast.spark.pings")
 
 AGAIN_SECONDS = 1.0
 """How often a driver that may be cut off checks itself."""
@@ -119,10 +122,13 @@ class LinkKeepAlive:
         ping_at = self._clock()
         while not self._stop.wait(min(0.25, every / 4)):
             now = self._clock()
-            if now >= ping_at:
-                ping_at = now + every
-                self._ping()
-            self._look(now)
+            try:
+                if now >= ping_at:
+                    ping_at = now + every
+                    self._ping()
+                self._look(now)
+            except Exception:  # without this thread every node would fall silent
+                log.exception("pings")
 
     def _ping(self) -> None:
         with self._lock:
@@ -144,12 +150,25 @@ class LinkKeepAlive:
             if asks and found.question is not None:
                 self._asked, self._asked_at = found.question, now
         if asks and found.question is not None:
-            threading.Thread(target=self._ask, args=(found.question, found.suspected), daemon=True).start()
+            try:
+                threading.Thread(target=self._ask, args=(found.question, found.suspected), daemon=True).start()
+            except RuntimeError as error:  # no thread is left
+                self._ask_again(error)
         if found.silent:
             self._woken()
 
+    def _ask_again(self, error: Exception) -> None:
+        """Let the question that was asked last be asked again, once `AGAIN_SECONDS` have passed."""
+        log.warning("the driver could not check itself, and tries again: %s: %s", type(error).__name__, error)
+        with self._lock:
+            self._asked = 0
+
     def _ask(self, question: int, suspected: tuple[NodeId, ...]) -> None:
-        check = self._check()
+        try:
+            check = self._check()
+        except Exception as error:
+            self._ask_again(error)
+            return
         with self._lock:
             self._detector.checked(question, check)
             self._news.suspicions.append(DriverSuspected(suspected, check))

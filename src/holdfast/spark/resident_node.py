@@ -19,7 +19,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,12 +29,13 @@ import pyarrow as pa
 
 from holdfast.errors import CheckFailed, HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
-from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks
+from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks, in_messages
 from holdfast.runtime.coordinator.publishing import Returned
 from holdfast.runtime.detection import RETURN_FACTOR
 from holdfast.runtime.function_messages import decode_call, encode_returned
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.message_codec import decode_desired, encode_report
+from holdfast.runtime.messages import in_reports
 from holdfast.runtime.processes import process_name
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.journal_store import JournalStore, Superseded
@@ -42,6 +43,7 @@ from holdfast.runtime.state.opened_data import DEFAULT_CACHE_BYTES
 from holdfast.runtime.worker.function_calls import FunctionCalls
 from holdfast.runtime.worker.function_threads import FunctionThreads
 from holdfast.runtime.worker.lease import DriverLease
+from holdfast.runtime.worker.quiet_links import QuietLinks
 from holdfast.runtime.worker.resident import INBOX_BYTES, ResidentWorker, Standing
 from holdfast.runtime.worker.saving_beside import SavesBeside
 from holdfast.runtime.worker.spill import InboxSpill
@@ -64,8 +66,6 @@ LEASE_SECONDS = 0.05
 """How long a process without a lease waits before it looks again."""
 ORPHANED_SECONDS = 30.0
 """A node whose driver does not answer for so long ends."""
-MESSAGE_BYTES = 16 << 20
-"""Rows in one message of blocks, where one block has not more: what has come is processed while the rest travels."""
 QUEUED_BYTES = 64 << 20
 """A connection that has more than this to send gets no more blocks: who requests them again gets no second copy."""
 AGENT_SECONDS = 1.0
@@ -183,6 +183,9 @@ class ResidentNode:
         self._addresses: dict[NodeId, str] = {}
         self._senders: dict[NodeId, tuple[Link, int, str]] = {}
         """Connections to the nodes of senders, with their numbers and addresses."""
+        self._beside: dict[NodeId, tuple[Link, int, str]] = {}
+        """Second connections to nodes whose first one brings nothing: one of the two is closed soon."""
+        self._quiet = QuietLinks()
         self._dial_at: dict[NodeId, float] = {}
         """When to dial a node: not before, and not while a thread does."""
         self._subscribers: dict[int, Link] = {}
@@ -209,7 +212,7 @@ class ResidentNode:
             sys.stderr.write(f"holdfast: the operator process of {self._name} ends: {why}\n")
         finally:
             self._listener.close()
-            for link, _, _ in self._senders.values():
+            for link, _, _ in (*self._senders.values(), *self._beside.values()):
                 link.close()
             if self._driver is not None:
                 self._driver.close()
@@ -251,13 +254,17 @@ class ResidentNode:
         for node, requests in done.requests.items():
             if (held := self._senders.get(node)) is not None:
                 held[0].send({"do": "requests"}, [encode_requests(requests)])
+                self._quiet.asked(node)
         for number, blocks in done.blocks.items():
             if (link := self._subscribers.get(number)) is not None:
                 for part in in_messages(blocks):
                     link.send({"do": "blocks"}, [encode_blocks(part)])
         standing, news = {"applied": done.applied, "idle": done.idle}, self._standing.is_news(done)
         if done.report is not None:
-            self._driver.send({"do": "report", **standing}, [encode_report(done.report)])
+            *first, last = in_reports(done.report)
+            for one in first:  # how it stands is said with the last, when all of it has come
+                self._driver.send({"do": "report", "applied": -1, "idle": False}, [encode_report(one)])
+            self._driver.send({"do": "report", **standing}, [encode_report(last)])
         elif news:
             self._driver.send({"do": "standing", **standing})
         return min(done.wait, max(0.0, self._agent_at - now))
@@ -358,12 +365,36 @@ class ResidentNode:
 
     def _dial_senders(self, now: float) -> None:
         """Connect to the nodes whose partitions send to partitions here; threads dial, for that may take long."""
+        self._quiet.look(now, {node: link.received_bytes for node, (link, _, _) in self._senders.items()})
+        quiet = set(self._quiet.quiet())
+        self._choose_senders()
         for node in self._worker.sender_nodes():
             address = self._addresses.get(node)
-            if address is None or node in self._senders or now < self._dial_at.get(node, now):
+            if address is None or (node in self._senders and node not in quiet) or now < self._dial_at.get(node, now):
                 continue
             self._dial_at[node] = math.inf
             threading.Thread(target=self._dial_sender, args=(node, address), daemon=True).start()
+
+    def _choose_senders(self) -> None:
+        """Of two connections to a node, close one, once it is known which."""
+        for node, (link, number, address) in list(self._beside.items()):
+            stale = link.ended or self._addresses.get(node) != address
+            if stale or self._quiet.lives(node):
+                del self._beside[node]
+                link.close()
+                self._quiet.refused(node)
+            elif self._quiet.is_dead(node):
+                del self._beside[node]
+                before = self._senders.get(node)
+                self._take_sender(node, link, number, address)
+                if before is not None:
+                    sys.stderr.write(f"holdfast: {self._name}: the connection to {node} was dead, and is made anew\n")
+                    before[0].close()
+
+    def _take_sender(self, node: NodeId, link: Link, number: int, address: str) -> None:
+        self._senders[node] = (link, number, address)
+        self._quiet.connected(node, link.received_bytes)
+        self._worker.subscriptions.connected(node, number)
 
     def _dial_sender(self, node: NodeId, address: str) -> None:
         number = time.time_ns()  # above those of an earlier process of this node
@@ -379,8 +410,11 @@ class ResidentNode:
             if self._addresses.get(node) != address:
                 link.close()  # another process has its place since it was dialled; this one may live on beside it
                 return
-            self._senders[node] = (link, number, address)
-            self._worker.subscriptions.connected(node, number)
+            if node in self._senders:  # it was dialled beside a connection that brings nothing
+                self._beside[node] = (link, number, address)
+                self._quiet.reached(node)
+            else:
+                self._take_sender(node, link, number, address)
 
         def not_made() -> None:  # it is being replaced, or starts
             self._dial_at[node] = time.monotonic() + REDIAL_SECONDS
@@ -399,6 +433,7 @@ class ResidentNode:
         self._worker.subscriptions.disconnected(node, number)
         if node in self._senders and self._senders[node][1] == number:
             del self._senders[node]
+            self._quiet.disconnected(node)
 
     def _from_sender(self, link: Link, header: Header, body: Any) -> None:
         if header.get("do") == "blocks":
@@ -421,6 +456,7 @@ class ResidentNode:
         def message(link: Link, header: Header, body: Any) -> None:
             if header.get("do") == "requests":
                 requests = decode_requests(body)
+                link.send({"do": "requested"})  # at once: the sign that this connection works
 
                 def take() -> None:
                     for one in requests:
@@ -499,18 +535,3 @@ def decode_requests(data: Any) -> list[Request]:
         ]
     except (ValueError, TypeError, IndexError, KeyError):
         raise CheckFailed("a list of requests cannot be read", remedy="see that all nodes run one version") from None
-
-
-def in_messages(blocks: Sequence[Block], most: int = MESSAGE_BYTES) -> Iterator[list[Block]]:
-    """Divide blocks into messages, those of one sender and batch beside each other; a link takes none without bound."""
-    part: list[Block] = []
-    size = 0
-    for block in sorted(blocks, key=lambda one: (one.header.batch, one.header.sender, one.header.edge)):
-        more = 0 if block.rows is None else block.rows.nbytes
-        if part and size + more > most:
-            yield part
-            part, size = [], 0
-        part.append(block)
-        size += more
-    if part:
-        yield part

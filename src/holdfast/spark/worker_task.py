@@ -15,9 +15,9 @@ from functools import lru_cache
 
 from holdfast.errors import HoldfastError, one_line
 from holdfast.ids import BatchId, NodeId
-from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks
+from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks, in_messages
 from holdfast.runtime.io.batch_log import BatchLog
-from holdfast.runtime.messages import DesiredState, Failed, NodeReport
+from holdfast.runtime.messages import DesiredState, Failed, NodeReport, in_reports
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.directory_store import DirectoryStore
 from holdfast.runtime.worker.worker import NodeWorker
@@ -39,6 +39,9 @@ class Job:
     """Whom agents enter the ring with, once that is known."""
 
 
+PIECE_BYTES = 256 << 20
+"""Rows in one piece of what a task gives: Spark takes none of 2 GiB."""
+
 _workers: dict[tuple[str, str, NodeId], NodeWorker] = {}
 """The worker that this process keeps between jobs: a cache."""
 
@@ -50,8 +53,13 @@ def read_job(data: bytes) -> Job:
     return job
 
 
-def run_level(context: RunContext, job: Job, level: int, slot: int, given: list[bytes]) -> Iterable[tuple[int, bytes]]:
-    """Reconcile the slot's node at one level; give blocks for other slots, and a report for the driver."""
+def run_level(
+    context: RunContext, job: Job, level: int, slot: int, given: list[bytes], most: int = PIECE_BYTES
+) -> Iterable[tuple[int, bytes]]:
+    """Reconcile the slot's node at one level; give blocks for other slots, and a report for the driver.
+
+    `most`: bytes of rows in one piece, where one block has not more.
+    """
     desired, name = job.desired, job.nodes[slot]
     agent = see_to_agent(context, job.join) if level == 0 else None
     slots = {node: number for number, node in enumerate(job.nodes)}
@@ -62,9 +70,15 @@ def run_level(context: RunContext, job: Job, level: int, slot: int, given: list[
         here = [(p, one) for p, one in desired.assignments.items() if one.node == name]
         failed = [Failed(p, BatchId(one.frontier + 1), f"on {name}: {error}") for p, one in here[:1]]
         return [(DRIVER, pickle.dumps((NodeReport(name, desired.epoch, failed), b"", agent)))]
-    sent = [(slots[node], _together(blocks)) for node, blocks in report.sent.items() if node in slots]
-    reported = pickle.dumps((replace(report, sent={}, outputs=()), _together(report.outputs), agent))
-    return [*sent, (DRIVER, reported)]
+    found = [
+        (slots[node], _together(part))
+        for node, blocks in report.sent.items()
+        if node in slots
+        for part in in_messages(blocks, most)
+    ]
+    for part in in_reports(replace(report, sent={}), most):
+        found.append((DRIVER, pickle.dumps((replace(part, outputs=()), _together(part.outputs), agent))))
+    return found
 
 
 def _together(blocks: Sequence[Block]) -> bytes:

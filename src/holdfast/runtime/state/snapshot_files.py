@@ -15,7 +15,7 @@ import pyarrow as pa
 from holdfast.erasure.checksums import crc32
 from holdfast.runtime.blocks import block_groups
 from holdfast.runtime.state.snapshots import SIZES, SNAPSHOT_MAGIC, Snapshot, snapshot_head
-from holdfast.runtime.state.versions import SEGMENTS_MAGIC, segments_index, write_stream
+from holdfast.runtime.state.versions import SEGMENTS_MAGIC, index_entry, segments_index, write_stream
 
 _READ_BYTES = 4 << 20
 _ALIGN = 64
@@ -30,8 +30,8 @@ def write_snapshot_file(snapshot: Snapshot, path: Path) -> None:
         segments_at = sink.tell()
         spans = _write_segments(snapshot, sink, segments_at)
         index = [
-            [str(number), begin - segments_at, end - begin, _crc_of(path, begin, end), number, 1]
-            for number, (begin, end) in enumerate(spans)
+            index_entry(str(number), begin - segments_at, end - begin, _crc_of(path, begin, end), number, counts)
+            for number, (begin, end, counts) in enumerate(spans)
         ]
         sink.write(segments_index(index))
         segments_size = sink.tell() - segments_at
@@ -45,15 +45,15 @@ def write_snapshot_file(snapshot: Snapshot, path: Path) -> None:
         file.write(sizes)
 
 
-def _write_segments(snapshot: Snapshot, sink: pa.NativeFile, begin: int) -> list[tuple[int, int]]:
-    """Write each segment as a stream of its own; return where they are."""
+def _write_segments(snapshot: Snapshot, sink: pa.NativeFile, begin: int) -> list[tuple[int, int, list[int]]]:
+    """Write each segment as a stream of its own; return where they are, and in how many record batches."""
     sink.write(SEGMENTS_MAGIC)
     spans = []
     for number, segment in enumerate(snapshot.segments.values()):
         sink.write(bytes(-(sink.tell() - begin) % _ALIGN))
         at = sink.tell()
-        write_stream(sink, str(number), [segment])
-        spans.append((at, sink.tell()))
+        counts = write_stream(sink, str(number), [segment])
+        spans.append((at, sink.tell(), counts))
     return spans
 
 

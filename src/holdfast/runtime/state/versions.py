@@ -14,6 +14,7 @@ Files of segments: what one batch added to a partition's state, as memory-mapped
     u32 CRC-32 of the index | u32 length of the index | 8 bytes "HFRUNS1\\n"
 
 The index names each stream's table, place, length, CRC-32 and segments (one record batch each, numbered over the file).
+A segment with more than 2 GiB of text in a column is several record batches: then the index has their numbers as well.
 All of it is checked when the file is first opened; a file that is torn or changed counts as lost.
 """
 
@@ -24,6 +25,7 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, NewType
 
 import pyarrow as pa
@@ -51,17 +53,25 @@ def segment_pieces(tables: Mapping[str, Sequence[pa.Table]]) -> list[bytes | mem
         if not segments:
             continue
         padding = -at % _ALIGN
-        stream = memoryview(_stream(name, segments))
+        sink = pa.BufferOutputStream()
+        counts = write_stream(sink, name, segments)
+        stream = memoryview(sink.getvalue())
         parts += [bytes(padding), stream]
         at += padding
-        index.append([name, at, len(stream), crc32(stream), number, len(segments)])
+        index.append(index_entry(name, at, len(stream), crc32(stream), number, counts))
         at += len(stream)
         number += len(segments)
     return [*parts, segments_index(index)]
 
 
+def index_entry(name: str, at: int, length: int, check: int, first: int, counts: Sequence[int]) -> list[Any]:
+    """Return what the index has of a stream: `counts` are the record batches of its segments, written where not 1."""
+    entry = [name, at, length, check, first, len(counts)]
+    return entry if set(counts) <= {1} else [*entry, list(counts)]
+
+
 def segments_index(index: Sequence[Sequence[Any]]) -> bytes:
-    """Return the end of a file of segments: of each stream table, place, length, CRC-32, first number and count."""
+    """Return the end of a file of segments, with an entry (`index_entry`) of each stream."""
     text = json.dumps(index, separators=(",", ":"), ensure_ascii=False).encode()
     return text + _TAIL.pack(crc32(text), len(text), _MAGIC)
 
@@ -79,26 +89,22 @@ def decode_segments(data: pa.Buffer) -> list[pa.Table]:
     if crc32(text) != check:
         raise _torn("has a changed index")
     segments: list[pa.Table] = []
-    for _, at, size, stream_check, _, many in json.loads(bytes(text)):
+    for _, at, size, stream_check, _, many, *more in json.loads(bytes(text)):
         if at + size > begin or crc32(view[at : at + size]) != stream_check:
             raise _torn("has changed rows")
         with pa.ipc.open_stream(data.slice(at, size)) as reader:
-            found = [pa.Table.from_batches([batch]) for batch in reader]
-        if len(found) != many:
+            found = list(reader)
+        counts = more[0] if more else [1] * many
+        if len(found) != sum(counts) or len(counts) != many:
             raise _torn("has another number of segments than its index says")
-        segments += found
+        ends = accumulate(counts, initial=0)
+        segments += [pa.Table.from_batches(found[start:end]) for start, end in pairwise(ends)]
     return segments
 
 
-def _stream(name: str, segments: Sequence[pa.Table]) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    write_stream(sink, name, segments)
-    return sink.getvalue()
-
-
-def write_stream(sink: pa.NativeFile, name: str, segments: Sequence[pa.Table]) -> None:
-    """Write the segments of one table as an Arrow stream."""
-    schema = segments[0].schema
+def write_stream(sink: pa.NativeFile, name: str, segments: Sequence[pa.Table]) -> list[int]:
+    """Write the segments of one table as an Arrow stream; return how many record batches each of them is."""
+    schema, counts = segments[0].schema, []
     with pa.ipc.new_stream(sink, schema) as writer:
         for segment in segments:
             if not segment.schema.equals(schema):
@@ -106,8 +112,17 @@ def write_stream(sink: pa.NativeFile, name: str, segments: Sequence[pa.Table]) -
                     f"the columns of state table {name!r} changed from {_names(schema)} to {_names(segment.schema)}",
                     remedy="give every batch's rows the same columns and types; declare them with schema=",
                 )
-            for batch in segment.combine_chunks().to_batches():
+            batches = _batches(segment)
+            for batch in batches:
                 writer.write_batch(batch)
+            counts.append(len(batches))
+    return counts
+
+
+def _batches(segment: pa.Table) -> list[pa.RecordBatch]:
+    """Return a segment as one record batch, as several where one cannot have so much text."""
+    # Arrow gives none of a table without rows, and several where the offsets of a column would not fit.
+    return segment.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=segment.schema)]
 
 
 def _names(schema: pa.Schema) -> str:

@@ -17,9 +17,9 @@ from types import MappingProxyType
 
 from holdfast.erasure.checksums import crc32
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
-from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.quarantine import Decisions, Quarantined
-from holdfast.runtime.blocks import LATE, SINK, Block, Edge
+from holdfast.runtime.blocks import LARGEST_BLOCK, LATE, SINK, Block, Edge, too_large
 from holdfast.runtime.messages import Done, Failed, Measures, Missing, Ready, Refused
 from holdfast.runtime.program import OperatorProgram, Program
 from holdfast.runtime.state.snapshots import Snapshot, install, take_snapshot
@@ -56,8 +56,15 @@ class PartitionHost:
         versions: int = DEFAULT_VERSIONS,
         guard: StepGuard | None = None,
         quarantine_rows: int = QUARANTINE_ROWS,
+        staged: Collection[OperatorId] = (),
+        largest_block: int = LARGEST_BLOCK,
     ) -> None:
-        """Run a program's partitions from a store; outboxes are kept until `keep` says from where on."""
+        """Run a program's partitions from a store; outboxes are kept until `keep` says from where on.
+
+        `staged`: the outputs whose rows this node writes itself, so that no message has to carry them.
+        `largest_block`: bytes of the rows that one message can carry.
+        """
+        self.staged, self.largest_block = frozenset(staged), largest_block
         self._program, self._store, self._clock = program, store, clock
         self.node, self.epoch = node, epoch
         self._versions, self._guard, self._quarantine_rows = versions, guard or NoGuard(), quarantine_rows
@@ -322,6 +329,10 @@ class PartitionHost:
             if isinstance(made, Failed):
                 return made
             commit, added = made
+            for block in added.blocks:
+                # Here, and not where it is sent: it fails this step, and nothing that others need of the process.
+                if self._is_sent(block) and (refused := too_large(block, self.largest_block)) is not None:
+                    raise refused
             kept = self._store.commit(commit, added)
         except StaleEpoch:
             return self.refused(partition)
@@ -343,6 +354,10 @@ class PartitionHost:
             bytes_in=sum(block.rows.nbytes for block in blocks if block.rows is not None),
         )
         return Done(partition, batch, kept.watermark, measures, kept.tentative)
+
+    def _is_sent(self, block: Block) -> bool:
+        """Whether messages carry a block's rows, wherever its receiver is or will be."""
+        return block.header.receiver.operator != SINK or block.header.sender.operator not in self.staged
 
     def _process(self, given: Batch, rewritten: set[FileName], attempt: int) -> tuple[Commit, Addition] | Failed:
         """Run the operator; where it fails, look for the rows that are to blame."""

@@ -154,6 +154,7 @@ class Regenerating:
                 epoch=desired.epoch,
                 clock=self._clock,
                 guard=self._guard,
+                staged=self._clean.staged,
             )
         host.enter(desired.epoch)
         for p in host.partitions:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from holdfast.ids import BatchId, NodeId, PartitionId
 from holdfast.runtime.blocks import LATE, SINK, Block
 from holdfast.runtime.messages import (
+    REPORT_BYTES,
     Answer,
     DesiredState,
     Done,
@@ -40,9 +41,6 @@ IDLE_SECONDS = 1.0
 """How long a worker sleeps at most where nothing comes."""
 INBOX_BYTES = 256 << 20
 """With more than this in inboxes, streams get no further than the batch that their consumer needs next."""
-
-REPORT_BYTES = 64 << 20
-"""With more than this in a report, a sink's next batches come with the next one."""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot, is_saved_of, saved_count, snapshot_name
 from holdfast.recovery.cluster_state import Start
 from holdfast.recovery.quarantine import Decisions
-from holdfast.runtime.blocks import LATE, SINK, Block
+from holdfast.runtime.blocks import LARGEST_BLOCK, LATE, SINK, Block, too_large
 from holdfast.runtime.fetches import Fetched, Fetching, Restored
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.sinks import OutputKey, StagedRows, Stager
@@ -83,12 +83,14 @@ class NodeWorker:
         quarantine_rows: int = QUARANTINE_ROWS,
         beside: SavesBeside | None = None,
         regenerators_in: Room = in_memory,
+        largest_block: int = LARGEST_BLOCK,
     ) -> None:
         """`stagers`: for outputs whose rows this node writes itself, what it writes them with.
 
         `guard`: told of every step, so that one that ends its process is not tried for ever. `quarantine_rows`: of a
         partition and batch, at most. `beside`: what writes large snapshots beside the stream; None: nothing does.
         `regenerators_in`: makes an empty store for what is regenerated here for partitions that waited long.
+        `largest_block`: bytes of the rows that one message can carry.
         """
         self.name, self._program, self._store, self._snapshot_store = name, program, store, snapshot_store
         self._batch_log = batch_log
@@ -102,6 +104,8 @@ class NodeWorker:
             clock=clock,
             guard=self._guard,
             quarantine_rows=quarantine_rows,
+            staged=stagers,
+            largest_block=largest_block,
         )
         self.guard = self._guard
         self.regenerating = Regenerating(
@@ -220,12 +224,20 @@ class NodeWorker:
         host = self.host
         staged: dict[tuple[PartitionId, BatchId], StagedRows] = {}
         not_staged: dict[OperatorId, str] = {}
+        left = [self._staged(desired, block, staged, not_staged) for block in outputs]
+        # A step checks what it sends; this one was to be written here, and could not be. It is tried again.
+        large = {block: why for block in left if (why := too_large(block, self.host.largest_block)) is not None}
+        for block, why in large.items():
+            head = block.header
+            one = desired.assignments.get(head.sender)
+            problem = f"{why} ({not_staged.get(head.sender.operator, 'it was made by another version')})"
+            answers.append(Failed(head.sender, head.batch, problem, 0 if one is None else one.attempt))
         return NodeReport(
             self.name,
             desired.epoch,
             [one for one in answers if not isinstance(one, Ready | Done)],
             {},
-            [self._staged(desired, block, staged, not_staged) for block in outputs],
+            [block for block in left if block not in large],
             {p: host.frontier(p) for p in host.partitions},
             _shares([one for one in answers if isinstance(one, Done)], cpu_seconds),
             # Outboxes of partitions that have left the node are not needed: they must not count in the bounds.

@@ -49,7 +49,7 @@ from holdfast.store.ring.messages import Contact
 from holdfast.store.ring.placement import Placement, choose_holders, rank
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.connection import ANSWER_SECONDS, CONNECT_SECONDS, ConnectionPool
-from holdfast.store.wire.failures import BadRequest, NotSaved, StateMissing, Unreachable
+from holdfast.store.wire.failures import BadRequest, NotSaved, StaleEpoch, StateMissing, Unreachable
 from holdfast.store.wire.messages import Bytes, Frame
 from holdfast.store.wire.secret_files import keys_from_file
 from holdfast.store.wire.tls import TlsFiles
@@ -395,13 +395,25 @@ class PeerStore:
         )
 
     def forget(self, namespace: str, names: Sequence[str], epoch: Epoch) -> list[str]:
-        """Drop every version of these states at all peers; return those peers that did not answer."""
+        """Drop every version of these states at all peers; return those peers that did not do it.
+
+        A peer that refuses keeps no other from it, and not the names that follow; unless this epoch is over.
+        """
         peers = [one.address for one in everyone(self._pool, self._contacts())]
         silent: set[str] = set()
         for first in range(0, len(names), MOST_FORGOTTEN):
             header = {"namespace": namespace, "names": names[first : first + MOST_FORGOTTEN], "epoch": epoch}
-            outcomes = self._send_to_all(peers, "forget", header)
-            silent |= set(peers) - {one.asked for one in outcomes if one.result is not None}
+            outcomes = self._ask_all(peers, "forget", header)
+            refused = [
+                one.error for one in outcomes if one.error is not None and not isinstance(one.error, Unreachable)
+            ]
+            stale = [error for error in refused if isinstance(error, StaleEpoch)]
+            done = {one.asked for one in outcomes if one.result is not None}
+            if stale or (refused and not done):
+                raise (stale or refused)[0]
+            if not done:
+                raise _none_answered(peers)
+            silent |= set(peers) - done
         return sorted(silent)
 
     def fence(self, namespace: str, epoch: Epoch) -> Epoch:
@@ -454,15 +466,20 @@ class PeerStore:
         return list(dict.fromkeys((*self.settings.peers, *self._known)))
 
     def _send_to_all(self, peers: Sequence[str], operation: str, header: dict[str, Any]) -> list[Outcome[str, Frame]]:
-        outcomes = scatter(peers, lambda peer: self._pool.request(Address.parse(peer), operation, header), seconds=5.0)
+        outcomes = self._ask_all(peers, operation, header)
         refused = [one.error for one in outcomes if one.error is not None and not isinstance(one.error, Unreachable)]
         if refused:
             raise refused[0]
         if not any(one.result for one in outcomes):
-            raise Unreachable(
-                f"none of {len(peers)} peers answered", remedy="check that the peers are running and reachable"
-            )
+            raise _none_answered(peers)
         return outcomes
+
+    def _ask_all(self, peers: Sequence[str], operation: str, header: dict[str, Any]) -> list[Outcome[str, Frame]]:
+        return scatter(peers, lambda peer: self._pool.request(Address.parse(peer), operation, header), seconds=5.0)
+
+
+def _none_answered(peers: Sequence[str]) -> Unreachable:
+    return Unreachable(f"none of {len(peers)} peers answered", remedy="check that the peers are running and reachable")
 
 
 def _counted_from(progress: Progress, before: int, needed: int) -> Progress:

@@ -42,7 +42,10 @@ class FragmentSender:
         self._chunks: queue.Queue[list[Bytes] | None] = queue.Queue(QUEUE_CHUNKS)
         self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._run, name=f"holdfast-save-{header.index}", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no thread is left: the fragment is not stored, and the other senders go on
+            self.error = HoldfastError(f"sending failed: {error}", where=address)
 
     def feed(self, pieces: list[Bytes] | None, stall_seconds: float) -> None:
         """Pass on the next pieces, None at the end; a peer that makes no progress is given up."""
@@ -56,6 +59,8 @@ class FragmentSender:
 
     def finished(self, deadline: float) -> bool:
         """Wait until the peer has stored the fragment or failed; False when it did neither in time."""
+        if self._thread.ident is None:  # it was never started
+            return False
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             self.give_up(Unreachable("the peer did not acknowledge the fragment in time", where=self.address))

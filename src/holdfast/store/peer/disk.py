@@ -18,13 +18,19 @@ from holdfast.durable_files import sync_folder
 class Disk:
     """The real file system. `open_new` fails where the file exists; all errors are `OSError`."""
 
+    def __init__(self) -> None:
+        self._unsynced: set[Path] = set()
+        """Folders that threads are making: a power cut may still take them away, whoever uses them already."""
+
     def make_folder(self, path: Path) -> None:
         """Create a folder, and its parents, durably; fine when it is there."""
-        if path.is_dir():
+        if path.is_dir() and path not in self._unsynced:
             return
         self.make_folder(path.parent)
+        self._unsynced.add(path)
         path.mkdir(exist_ok=True)
         self.sync_folder(path.parent)
+        self._unsynced.discard(path)
 
     def open_new(self, path: Path) -> int:
         """Open a file that does not exist yet for writing."""

@@ -21,6 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from holdfast.errors import BadInput, HoldfastError, one_line
@@ -74,10 +75,14 @@ def dial(
         raise
     connected, seals = connection.hand_over()
     link = Link(FrameSocket(connected), seals, str(address), hello, largest_message)
-    link.start([])
-    threading.Thread(
-        target=link.receive_until_end, args=(on_message, on_end), name=f"link {link.name} receives", daemon=True
-    ).start()
+    try:
+        link.start([])
+        threading.Thread(
+            target=link.receive_until_end, args=(on_message, on_end), name=f"link {link.name} receives", daemon=True
+        ).start()
+    except RuntimeError as error:  # no thread is left in this process
+        link.abandon()
+        raise Unreachable(f"a link could not be begun: {error}", where=str(address)) from None
     return link
 
 
@@ -223,8 +228,15 @@ class LinkListener:
                 stranger.close()
         if made is not None:
             link, on_message, on_end = made
-            link.start(pack(Kind.ANSWER, {"introduction": self._introduction}, [], seals.outgoing))
-            link.receive_until_end(on_message, on_end)
+            try:
+                link.start(pack(Kind.ANSWER, {"introduction": self._introduction}, [], seals.outgoing))
+            except RuntimeError as error:  # no thread is left: who knows of the link must learn that it has ended
+                self._refuse("not accepted", remote, str(error))
+                link.abandon()
+                with suppress(Exception):
+                    on_end(link, f"it could not be begun: {error}")
+            else:
+                link.receive_until_end(on_message, on_end)
             with self._lock:
                 self._links.discard(link)
 

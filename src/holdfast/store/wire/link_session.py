@@ -100,6 +100,11 @@ class Link:
         return self._queued_bytes
 
     @property
+    def received_bytes(self) -> int:
+        """Bytes that have come, also of a message that has not come whole: a link that brings some lives."""
+        return self._connected.received_bytes
+
+    @property
     def ended(self) -> bool:
         """Whether the link is over, or was closed here."""
         return self._ended or self._closing
@@ -121,10 +126,21 @@ class Link:
     def start(self, first: list[Bytes]) -> None:
         """Start to send: first these buffers, then what is queued."""
         with self._changed:
-            self._writer = threading.Thread(
-                target=self._write, args=(first,), name=f"link {self.name} sends", daemon=True
-            )
-            self._writer.start()
+            writer = threading.Thread(target=self._write, args=(first,), name=f"link {self.name} sends", daemon=True)
+            writer.start()
+            self._writer = writer
+
+    def abandon(self) -> None:
+        """End a link whose threads could not all be started; `on_end` is not called."""
+        with self._changed:
+            self._ended = True
+            self._drop_queued()
+            self._changed.notify()
+        self._all_read.set()
+        self._connected.shut_down()
+        if self._writer is not None:
+            self._writer.join()
+        self._connected.close()
 
     def receive_until_end(self, on_message: OnMessage, on_end: OnEnd) -> None:
         """Receive, in the calling thread, until the link ends."""

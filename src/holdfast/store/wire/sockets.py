@@ -31,6 +31,8 @@ class FrameSocket:
         """Take a socket over; nothing lasts beyond the deadline (monotonic seconds) until `no_deadline`."""
         self._socket = connected
         self._deadline = deadline
+        self.received_bytes = 0
+        """What has come, also of a message that has not come whole."""
         self._lock = threading.Lock() if isinstance(connected, ssl.SSLSocket) else None
         connected.settimeout(None if self._lock is None else 0)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -80,6 +82,7 @@ class FrameSocket:
                     raise ConnectionResetError("cut in the middle of a frame")
                 return False
             begun = True
+            self.received_bytes += count
             while first < len(views) and count >= len(views[first]):
                 count -= len(views[first])
                 first += 1
