@@ -107,14 +107,6 @@ def room_stays_reserved(patch: Patch) -> None:
     patch.setattr(FragmentWriter, "cancel", cancel)
 
 
-def damage_is_served(patch: Patch) -> None:
-    """Neither peers nor readers look at the checksums of blocks."""
-    from holdfast.store.client.retrieving import Retrieval
-
-    patch.setattr(fragment_files.FragmentFiles, "_check", lambda *given: None)
-    patch.setattr(Retrieval, "_verify", lambda *given: None)
-
-
 STORE_BUGS = tuple(
     Bug(bug.__name__, str(bug.__doc__), bug)
     for bug in (
@@ -126,6 +118,17 @@ STORE_BUGS = tuple(
         acknowledged_before_sync,
         refused_is_stored,
         room_stays_reserved,
-        damage_is_served,
     )
 )
+
+SHOWN_BY = {
+    "quarantined_without_handles": 0,
+    "copies_kept_by_rank": 0,
+    "never_spread_again": 1,
+    "senders_left": 0,
+    "puts_wait_for_ever": 21,
+    "acknowledged_before_sync": 2,
+    "refused_is_stored": 0,
+    "room_stays_reserved": 0,
+}
+"""A seed that showed each last; what a seed draws changes with the simulator."""
