@@ -131,8 +131,9 @@ class Model:
 
     def _superseded(self, header: StateHeader) -> bool:
         """Whether a newer version may have replaced this one: then repair drops what is left of it."""
-        if any(one.state == header.state and one.follows == header.version for one in self.live):
-            return False
+        changes = [one for one in self.live if one.state == header.state and one.follows == header.version]
+        if any(len(self.copies(one)) >= one.coding.data for one in changes):
+            return False  # they can be read with it, should its other fragments come back
         return any(
             state == header.state and (epoch, version) > (header.epoch, header.version)
             for state, version, epoch in self.attempts
