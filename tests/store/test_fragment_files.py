@@ -406,6 +406,17 @@ def test_a_process_without_file_handles_loses_no_fragment(tmp_path: Path) -> Non
     assert list((tmp_path / "quarantine").iterdir()) == []
 
 
+def test_a_folder_that_could_not_be_opened_is_not_kept_from_the_next_attempt(tmp_path: Path) -> None:
+    files = FragmentFiles(tmp_path)
+    put(files, fragment())
+    files.close()
+    disk = NoHandles()
+    disk.left = 0
+    with pytest.raises(OSError, match="Too many open files"):
+        FragmentFiles(tmp_path, None, disk)
+    FragmentFiles(tmp_path).close()
+
+
 class SlowToRemove(Disk):
     """Lets another thread do something between a fragment's removal from the index and that of its file."""
 

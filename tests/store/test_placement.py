@@ -14,7 +14,7 @@ from holdfast.erasure.layout import Coding
 from holdfast.errors import NoPlan
 from holdfast.store.ring.ids import RingId
 from holdfast.store.ring.messages import Contact
-from holdfast.store.ring.placement import choose_holders, domain_of
+from holdfast.store.ring.placement import choose_holders, domain_of, spread_copies
 
 
 def contacts(count: int, domains: int | None = None, seed: int = 0) -> list[Contact]:
@@ -122,3 +122,29 @@ def test_the_heaviest_holders_get_the_data_fragments() -> None:
     placement = choose_holders(RingId(5), there, Coding(5, 3))
     assert [one.weight for one in placement.holders] == [1.0] * 5 + [0.1] * 3
     assert choose_holders(RingId(5), reversed(there), Coding(5, 3)) == placement, "the same wherever it is computed"
+
+
+@given(cases(), st.randoms(use_true_random=False))
+@settings(max_examples=100, deadline=None)
+def test_copies_are_spread_as_well_as_a_new_save_and_then_stay(
+    case: tuple[RingId, list[Contact], Coding], chance: Random
+) -> None:
+    key, peers, coding = case
+    held = {index: chance.sample(peers, min(len(peers), chance.randint(1, 3))) for index in range(coding.total)}
+    chosen = spread_copies(key, held, peers, coding)
+    assert chosen is not None
+    new = choose_holders(key, peers, coding)
+    assert max(Counter(one.id for one in chosen.values()).values()) <= new.most_on_peer
+    assert max(Counter(domain_of(one) for one in chosen.values()).values()) <= new.most_in_domain
+    both = {index: list(dict.fromkeys([*some, chosen[index]])) for index, some in held.items()}
+    again = spread_copies(key, both, peers, coding)
+    assert again is not None
+    assert all(again[index] in both[index] for index in both), "no copy has to be made once more"
+    assert spread_copies(key, {index: [one] for index, one in chosen.items()}, peers, coding) == chosen
+
+
+def test_no_copy_goes_to_a_peer_that_refused() -> None:
+    there = contacts(3)
+    crowded = {0: [there[0]], 1: [there[0]]}
+    refused = {one.id for one in there[1:]}
+    assert spread_copies(RingId(5), crowded, there, Coding(1, 1), refused=refused) is None

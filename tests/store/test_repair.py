@@ -26,6 +26,7 @@ from holdfast.store.wire.handshake import open_key
 from holdfast.store.wire.messages import Bytes, Frame, Kind
 
 STATE = StateId("app", "O3[0]")
+UNLIMITED = repair._RateLimit(1e12, lambda: False)
 
 
 def contact(name: str, address: str | None = None, domain: str | None = None) -> Contact:
@@ -93,16 +94,32 @@ def test_a_peer_that_returns_keeps_its_fragment_where_another_holds_two(names: s
     made = fragments(Coding(2, 1))
     a, b, c = list(names)
     pool = Neighbours({a: [made[0]], b: [made[1], made[2]], c: [made[2]]})
-    repairer(tmp_path, pool, [contact(name) for name in "abc"])._tidy(pool.encodings())
+    repairer(tmp_path, pool, [contact(name) for name in "abc"])._tidy(pool.encodings(), UNLIMITED)
     assert pool.dropped == [(b, 2)]
 
 
-def test_copies_stay_where_what_is_left_would_be_spread_worse_than_a_new_save(tmp_path: Path) -> None:
+@pytest.mark.parametrize("full", ["c", "nobody"])
+def test_a_peer_that_holds_two_fragments_gives_one_to_a_peer_that_holds_none(
+    full: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c lost its disk, a took its fragment over, c is back: the loss of a alone would lose the state for good."""
     made = fragments(Coding(2, 1))
-    pool = Neighbours({"a": [made[0], made[1]], "b": [made[1], made[2]], "c": []})
+    pool, senders = Neighbours({"a": [made[0], made[1]], "b": [made[1], made[2]], "c": []}), Senders(full)
+    monkeypatch.setattr(repair, "FragmentSender", senders)
     members = [contact("a", domain="r1"), contact("b", domain="r1"), contact("c", domain="r2")]
-    repairer(tmp_path, pool, members)._tidy(pool.encodings())
-    assert pool.dropped == [], "c holds nothing: a or b would hold two"
+    one = repairer(tmp_path, pool, members)
+    one._tidy(pool.encodings(), UNLIMITED)
+    assert [sender.address for sender in senders.made] == ["c:7400"]
+    assert pool.dropped == [], "all copies stay until those that are spread are there"
+    if full == "c":
+        one._tidy(pool.encodings(), UNLIMITED)
+        assert len(senders.made) == 1, "one that refused is asked again at the next regular round"
+        return
+    pool.held["c:7400"] = [made[senders.made[0].header.index]]
+    one._tidy(pool.encodings(), UNLIMITED)
+    assert sorted(len(held) for held in pool.held.values()) == [1, 1, 1]
+    one._tidy(pool.encodings(), UNLIMITED)
+    assert len(senders.made) == 1, "repair comes to rest"
 
 
 def test_a_copy_is_not_given_up_for_one_at_a_peer_that_was_lost_meanwhile(tmp_path: Path) -> None:
@@ -110,7 +127,7 @@ def test_a_copy_is_not_given_up_for_one_at_a_peer_that_was_lost_meanwhile(tmp_pa
     for gone in "bc":
         pool = Neighbours({"a": [made[0]], "b": [made[1]], "c": [made[1]]})
         members = [contact(name) for name in "abc" if name != gone]
-        repairer(tmp_path / gone, pool, members)._tidy(pool.encodings())
+        repairer(tmp_path / gone, pool, members)._tidy(pool.encodings(), UNLIMITED)
         assert pool.dropped in ([], [(gone, 1)])
 
 
@@ -126,10 +143,10 @@ def test_what_changes_are_based_on_is_no_rest_of_a_broken_save(tmp_path: Path) -
     pool = Neighbours({"a": [base[0], change[0]], "b": [change[1]], "c": [change[2]]})
     one = repairer(tmp_path, pool, [contact(name) for name in "abc"], garbage_after=0.0)
     for _ in range(2):
-        one._tidy(pool.encodings())
+        one._tidy(pool.encodings(), UNLIMITED)
     assert pool.dropped == [], "the peers with fragments 1 and 2 of the base may come back"
     pool.held["b:7400"] += [base[1]]
-    one._tidy(pool.encodings())
+    one._tidy(pool.encodings(), UNLIMITED)
     assert pool.dropped == []
 
 

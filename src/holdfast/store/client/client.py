@@ -93,11 +93,12 @@ class PeerStore:
         *,
         known_peers: Callable[[], int] = lambda: 0,
         on_code: Callable[[CodeChoice], None] = lambda choice: None,
+        pool: ConnectionPool | None = None,
     ) -> None:
         """Read the secret; connect when there is something to do.
 
         `known_peers`: how many there must be, whoever this client reaches: a code that is tuned is for so many.
-        `on_code` gets the codes that the tuner chooses.
+        `on_code` gets the codes that the tuner chooses. `pool`: the connections; None: those of the settings.
         """
         if not settings.peers:
             raise BadRequest("no peer address is given", remedy="give HOST:PORT of at least one peer")
@@ -108,7 +109,7 @@ class PeerStore:
         self.speeds = PeerSpeeds()
         self._known_peers = known_peers
         self._known: list[str] = []
-        self._pool = ConnectionPool(
+        self._pool = pool or ConnectionPool(
             keys_from_file(settings.secret_file),
             settings.tls,
             connect_seconds=settings.connect_seconds,

@@ -81,8 +81,12 @@ class FragmentFiles:
             self._disk.make_folder(path)
         self._incoming, self._fragments, self._quarantine = self._folders
         self._owner = _own(folder)
-        self._fences = self._read_fences()
-        self._recover()
+        try:
+            self._fences = self._read_fences()
+            self._recover()
+        except BaseException:
+            self.close()  # whoever tries again, in this process too, is not kept away by this attempt
+            raise
 
     # Epochs
 

@@ -4,6 +4,7 @@ Every peer maintains the states whose keys are closest to it: it lists the fragm
 
 * rebuilds missing fragments from any m others, stripe by stripe, and puts them on peers chosen by `placement`,
 * removes second copies of a fragment, which appear when a lost peer comes back,
+* copies fragments to other peers where one peer, or one domain, holds more of them than after a new save,
 * removes what is left of saves that were never completed, once a newer whole version is there and time has passed.
 
 Fragments of this peer that lie too far from their key (the ring has grown) are handed over to where readers look.
@@ -31,7 +32,7 @@ from holdfast.store.peer.fragment_files import FragmentFiles
 from holdfast.store.peer.survey import Encoding, gathered, locate, read_headers, survey_state
 from holdfast.store.ring.ids import SIZE, RingId, clockwise, state_key
 from holdfast.store.ring.messages import Contact
-from holdfast.store.ring.placement import choose_holders, copies_to_keep, rank
+from holdfast.store.ring.placement import choose_holders, rank, spread_copies
 from holdfast.store.wire.address import Address
 from holdfast.store.wire.bandwidth import Bandwidth
 from holdfast.store.wire.connection import ConnectionPool
@@ -69,6 +70,8 @@ class RepairProgress:
     failed: int = 0
     """States that the last round could not repair."""
     removed: int = 0
+    spread: int = 0
+    """Fragments copied to a peer that holds fewer."""
     handed_over: int = 0
     scrubbed: int = 0
 
@@ -184,7 +187,9 @@ class Repairer:
                 self.progress.failed += 1
                 log.warning("fragments were not rebuilt: %s", error)
         for encodings in by_state.values():
-            self._tidy(encodings)
+            if self._stopping:
+                return
+            self._tidy(encodings, limit)
         if self.progress.failed:
             self.soon()
 
@@ -266,8 +271,8 @@ class Repairer:
         if failed:
             raise failed[0]
 
-    def _tidy(self, encodings: list[Encoding]) -> None:
-        """Remove second copies, and incomplete saves that are old and superseded."""
+    def _tidy(self, encodings: list[Encoding], limit: _RateLimit) -> None:
+        """Spread fragments, remove second copies, and incomplete saves that are old and superseded."""
         now = time.monotonic()
         whole = [one for one in encodings if one.whole]
         newest = max(((one.header.epoch, one.header.version) for one in whole), default=None)
@@ -278,7 +283,7 @@ class Repairer:
             if encoding.whole:
                 self._first_seen.pop(header, None)
                 if not encoding.missing:
-                    self._remove_copies(encoding)
+                    self._spread(encoding, limit)
                 continue
             since = self._first_seen.setdefault(header, now)
             superseded = newest is not None and (header.epoch, header.version) < newest and header.version not in bases
@@ -287,18 +292,31 @@ class Repairer:
                     self._drop(FragmentHeader(header, index), peers)
                 self._first_seen.pop(header, None)
 
-    def _remove_copies(self, encoding: Encoding) -> None:
-        doubled = {index: peers for index, peers in encoding.holders.items() if len(peers) > 1}
-        if not doubled:
-            return
+    def _spread(self, encoding: Encoding, limit: _RateLimit) -> None:
+        """Leave one copy of every fragment, on peers and domains as different as those of a new save."""
         header, members = encoding.header, self._members()
         here = {one.address: one for one in members}  # not those that were lost since they listed their fragments
         holders = {index: [here[peer] for peer in peers if peer in here] for index, peers in encoding.holders.items()}
-        kept = copies_to_keep(state_key(header.state), holders, members, header.coding)
-        if kept is None:
+        refused = {one.id for one in members if one.address in self._refused}
+        chosen = spread_copies(state_key(header.state), holders, members, header.coding, refused=refused)
+        if chosen is None:
             return
-        for index, peers in doubled.items():
-            self._drop(FragmentHeader(header, index), [peer for peer in peers if peer != kept[index].address])
+        moving = {index: to for index, to in chosen.items() if to not in holders[index]}
+        for index, to in moving.items():
+            source = next((one.address for one in holders[index]), None)
+            if source is None:
+                return
+            if not self._copy(FragmentHeader(header, index), to.address, limit, source):
+                self._refused[to.address] = time.monotonic()
+                self.progress.failed += 1
+                return
+            self.progress.spread += 1
+            log.info("copied fragment %d of %s from %s to %s", index, header, source, to.address)
+        if moving:
+            self.soon()  # what they leave behind goes when the neighbours have listed the copies
+            return
+        for index, peers in encoding.holders.items():
+            self._drop(FragmentHeader(header, index), [peer for peer in peers if peer != chosen[index].address])
 
     def _drop(self, fragment: FragmentHeader, peers: list[str]) -> None:
         for peer in peers:
@@ -329,11 +347,12 @@ class Repairer:
                 self._files.drop(held)
                 self.progress.handed_over += 1
 
-    def _copy(self, held: FragmentHeader, address: str, limit: _RateLimit) -> bool:
+    def _copy(self, held: FragmentHeader, address: str, limit: _RateLimit, source: str | None = None) -> bool:
+        """Copy a fragment of this peer, or of the peer at `source`, to another."""
         sender = FragmentSender(self._pool, held, address, 30.0, repairing=True)
         try:
             for stripe in range(held.state.layout.stripes):
-                block = self._files.read(held, stripe, 1)
+                block = self._read_blocks(source, held, stripe, 1) if source else self._files.read(held, stripe, 1)
                 sender.feed([block], 5.0)
                 limit.spent(len(block))
         except HoldfastError as error:

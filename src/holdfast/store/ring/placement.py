@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.erasure.layout import Coding
@@ -107,43 +107,77 @@ def choose_holders(
     )
 
 
-def copies_to_keep(
-    key: RingId, holders: Mapping[int, Sequence[Contact]], candidates: Iterable[Contact], coding: Coding
+def spread_copies(
+    key: RingId,
+    holders: Mapping[int, Sequence[Contact]],
+    candidates: Iterable[Contact],
+    coding: Coding,
+    *,
+    refused: Container[RingId] = (),
 ) -> dict[int, Contact] | None:
-    """Choose whose copy of every fragment stays, where `holders` have some twice: fragment index -> holder.
+    """Choose the one peer for every fragment, given the peers that have copies of it: fragment index -> peer.
 
-    What stays is spread over peers and domains at least as well as a new placement would be: a peer that took over a
-    second fragment gives it back to the peer that has returned with it. None: no choice is that good, all copies stay.
+    What is chosen is spread over peers and domains at least as well as a new placement would be: a peer that took over
+    a second fragment gives it back to the peer that has returned with it, and where the copies there are cannot be
+    spread so, as few as possible go to another peer, not to those that have `refused`. None: that is not possible.
     """
     ranked = rank(key, candidates)
     if not ranked:
         return None
-    wanted = choose_holders(key, ranked, coding)
+    new = choose_holders(key, ranked, coding)
     places = {contact.id: place for place, contact in enumerate(ranked)}
-    kept: dict[RingId, list[int]] = {}
     chosen: dict[int, Contact] = {}
+    on_peer: dict[RingId, set[int]] = defaultdict(set)
+    in_domain: dict[object, set[int]] = defaultdict(set)
+    best_first = {
+        index: sorted(some, key=lambda one: places.get(one.id, len(places))) for index, some in holders.items()
+    }
 
-    def keep(index: int, asked: set[RingId]) -> bool:
+    def choose(index: int, contact: Contact) -> None:
+        before = chosen.get(index)
+        if before is not None:
+            on_peer[before.id].discard(index)
+            in_domain[domain_of(before)].discard(index)
+        chosen[index] = contact
+        on_peer[contact.id].add(index)
+        in_domain[domain_of(contact)].add(index)
+
+    def keep(index: int, asked: set[object]) -> bool:
         """Find a holder with room for a fragment, moving others to their other holders where that makes room."""
-        for contact in sorted(holders[index], key=lambda one: places.get(one.id, len(places))):
+        if ("fragment", index) in asked:
+            return False
+        asked.add(("fragment", index))
+        for contact in best_first[index]:
             if contact.id in asked:
                 continue
             asked.add(contact.id)
-            here = kept.setdefault(contact.id, [])
-            if len(here) >= wanted.most_on_peer:
-                moved = next((one for one in here if keep(one, asked)), None)
-                if moved is None:
-                    continue
-                here.remove(moved)
-            here.append(index)
-            chosen[index] = contact
-            return True
+            domain = ("domain", domain_of(contact))
+            fits = True
+            if len(on_peer[contact.id]) >= new.most_on_peer:
+                fits = any(keep(one, asked) for one in sorted(on_peer[contact.id]))
+            elif len(in_domain[domain[1]]) >= new.most_in_domain:
+                fits = domain not in asked
+                asked.add(domain)
+                fits = fits and any(keep(one, asked) for one in sorted(in_domain[domain[1]]))
+            if fits:
+                choose(index, contact)
+                return True
         return False
 
-    if not all(keep(index, set()) for index in holders):
-        return None
-    in_domain = Counter(domain_of(contact) for contact in chosen.values())
-    return chosen if max(in_domain.values(), default=0) <= wanted.most_in_domain else None
+    moving = [index for index in sorted(holders) if not keep(index, set())]
+    for index in moving:
+        fitting = (
+            contact
+            for contact in ranked
+            if contact.id not in refused
+            and len(on_peer[contact.id]) < new.most_on_peer
+            and len(in_domain[domain_of(contact)]) < new.most_in_domain
+        )
+        contact = next(fitting, None)
+        if contact is None:
+            return None
+        choose(index, contact)
+    return chosen
 
 
 def rank(key: RingId, candidates: Iterable[Contact]) -> list[Contact]:
