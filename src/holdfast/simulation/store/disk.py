@@ -35,6 +35,7 @@ class SimulatedDisk(Disk):
     """The disk of one machine, as the peer on it that runs now sees it."""
 
     def __init__(self, folder: Path, scheduler: Scheduler, random: Random, observer: FileObserver) -> None:
+        super().__init__()
         self.folder = folder
         self.scheduler, self._random, self._observer = scheduler, random, observer
         self.process: Process | None = None
@@ -44,7 +45,7 @@ class SimulatedDisk(Disk):
         """Writes fail although free space is reported."""
         self.no_handles = False
         self._open: dict[int, Path] = {}
-        self._unsynced: dict[Path, int] = {}
+        self._unsynced_files: dict[Path, int] = {}
         self._renames: dict[Path, list[tuple[Path, Path, bytes | None]]] = {}
         self._removed: dict[Path, list[tuple[Path, bytes]]] = {}
 
@@ -70,7 +71,7 @@ class SimulatedDisk(Disk):
         self._step(writes=True, opens=True)
         handle = super().open_new(path)
         self._open[handle] = path
-        self._unsynced[path] = 0
+        self._unsynced_files[path] = 0
         return handle
 
     def append(self, handle: int, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
@@ -81,7 +82,7 @@ class SimulatedDisk(Disk):
     def sync_file(self, handle: int) -> None:
         """See Disk."""
         self._step()
-        self._unsynced.pop(self._open[handle], None)
+        self._unsynced_files.pop(self._open[handle], None)
 
     def close(self, handle: int) -> None:
         """See Disk."""
@@ -95,8 +96,8 @@ class SimulatedDisk(Disk):
             self._observer.quarantines(self, source)
         before = target.read_bytes() if target.exists() else None
         super().rename(source, target)
-        if source in self._unsynced:
-            self._unsynced[target] = self._unsynced.pop(source)
+        if source in self._unsynced_files:
+            self._unsynced_files[target] = self._unsynced_files.pop(source)
         self._renames.setdefault(target.parent, []).append((source, target, before))
 
     def remove(self, path: Path) -> None:
@@ -144,15 +145,15 @@ class SimulatedDisk(Disk):
             if target.exists() and self._random.random() < 0.5:
                 source.parent.mkdir(parents=True, exist_ok=True)
                 os.rename(target, source)
-                if target in self._unsynced:
-                    self._unsynced[source] = self._unsynced.pop(target)
+                if target in self._unsynced_files:
+                    self._unsynced_files[source] = self._unsynced_files.pop(target)
                 if before is not None:
                     target.write_bytes(before)
         for path, contents in [one for some in self._removed.values() for one in some]:
             if not path.exists() and self._random.random() < 0.5:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(contents)
-        for path in self._unsynced:
+        for path in self._unsynced_files:
             if path.exists() and self._random.random() < 0.7:
                 os.truncate(path, self._random.randrange(path.stat().st_size + 1))
         self.forget_history()
@@ -161,7 +162,7 @@ class SimulatedDisk(Disk):
         """All that is on the disk now stays."""
         self._renames.clear()
         self._removed.clear()
-        self._unsynced.clear()
+        self._unsynced_files.clear()
 
     def wipe(self) -> None:
         """An empty disk takes its place."""
