@@ -302,6 +302,11 @@ class SimulatedThread:
         assert self._task is not None
         self._scheduler.join(self._task, timeout)
 
+    @property
+    def ident(self) -> int | None:
+        """A number, once it has been started."""
+        return None if self._task is None else id(self._task)
+
     def is_alive(self) -> bool:
         """Whether it has not ended."""
         return self._task is not None and not self._task.done
