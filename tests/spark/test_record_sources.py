@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ class Stream:
     """A streaming DataFrame, its writer and its query: micro-batches there are at once, and ones that come later."""
 
     isStreaming = True  # noqa: N815
+    sparkSession = SimpleNamespace(conf=SimpleNamespace(get=lambda name, default: "a way that was chosen"))  # noqa: N815
 
     def __init__(self, now: Iterable[pa.Table], later: Iterable[pa.Table] = (), problem: str | None = None) -> None:
         self._now, self._later, self._problem = list(now), list(later), problem

@@ -139,10 +139,8 @@ def through_file_system(spark: SparkSession) -> Iterator[None]:
     A query takes its settings along when it starts, so that those that others start later have the session's. Where a
     user has chosen a way, and where Spark has no class of that name, it stays as it is.
     """
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
-    found = (name for name in _MANAGERS if jvm.org.apache.spark.util.Utils.classIsLoadable(name))
-    if spark.conf.get(_MANAGER, None) is not None or (manager := next(found, None)) is None:
+    manager = None if spark.conf.get(_MANAGER, None) is not None else _loadable(spark)
+    if manager is None:
         yield
         return
     spark.conf.set(_MANAGER, manager)
@@ -150,6 +148,12 @@ def through_file_system(spark: SparkSession) -> Iterator[None]:
         yield
     finally:
         spark.conf.unset(_MANAGER)
+
+
+def _loadable(spark: SparkSession) -> str | None:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    return next((name for name in _MANAGERS if jvm.org.apache.spark.util.Utils.classIsLoadable(name)), None)
 
 
 def sweep_folders(temporary: Path) -> list[Path]:
