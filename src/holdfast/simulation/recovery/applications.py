@@ -366,16 +366,17 @@ def _moved(
     for name in now.order:
         operator, old = now.operators[name], before.operators.get(name)
         if old is None:
-            senders = [stand[PartitionId(route.edge.source, 0)] for route in operator.inputs]
-            stand.update({PartitionId(name, index): lowest(senders) for index in range(operator.parallelism)})
+            sources = {route.edge.source for route in operator.inputs}
+            mark = lowest([at for p, at in stand.items() if p.operator in sources])
+            stand.update({PartitionId(name, index): mark for index in range(operator.parallelism)})
             continue
         there = [PartitionId(name, index) for index in range(old.parallelism)]
-        mark = lowest([marks[p] for p in there])
-        for index in range(operator.parallelism):
-            stand[PartitionId(name, index)] = mark
         if old.parallelism == operator.parallelism:
             moved.update({p: states[p] for p in there if p in states})
+            stand.update({p: marks[p] for p in there})
             continue
+        mark = lowest([marks[p] for p in there])
+        stand.update({PartitionId(name, index): mark for index in range(operator.parallelism)})
         for p in there:
             for table, runs in states.get(p, {}).items():
                 for run in runs:
