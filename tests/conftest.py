@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from sizes import LONG
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
     from pyspark.sql import SparkSession
@@ -85,8 +87,13 @@ def _turn_of(nodeid: str) -> int:
     return 5 if process == nodeid else 4
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests into the order in which processes take them."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave long tests to `make test-long` and `-m long`; put the others into the order of their processes."""
+    taken = LONG or "long" in config.option.markexpr
+    left = [item for item in items if not taken and item.get_closest_marker("long") is not None]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
     items.sort(key=lambda item: _turn_of(item.nodeid))
 
 

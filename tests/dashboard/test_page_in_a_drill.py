@@ -55,6 +55,7 @@ def ended_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
+@pytest.mark.long
 def test_the_page_from_failure_to_recovery(
     drill: tuple[subprocess.Popen[bytes], Path], opened: Callable[..., Page]
 ) -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_overhead_takes_turns_with_one_checkpoint_each(
     cluster: EmbeddedCluster, unhurried: SparkSession, tmp_path: Path
 ) -> None:
@@ -107,6 +108,7 @@ def test_throughput_compares_all_sides(cluster: EmbeddedCluster, unhurried: Spar
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_scaling_says_where_the_time_goes(cluster: EmbeddedCluster, unhurried: SparkSession, tmp_path: Path) -> None:
     shapes = (Shape("levels", nodes=3, levels=2, partitions=3, rows=50), Shape("state", nodes=3, rows=50, state_mb=0.1))
     found = [
@@ -129,6 +131,7 @@ def test_scaling_says_where_the_time_goes(cluster: EmbeddedCluster, unhurried: S
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_rows_are_followed_from_their_creation_to_the_sink(
     cluster: EmbeddedCluster, unhurried: SparkSession, tmp_path: Path
 ) -> None:
@@ -155,6 +158,7 @@ def test_rows_are_followed_from_their_creation_to_the_sink(
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_memory_is_read_under_a_slow_sink_and_a_burst(
     cluster: EmbeddedCluster, unhurried: SparkSession, tmp_path: Path
 ) -> None:
