@@ -171,6 +171,25 @@ def test_a_file_is_executed_for_its_own_topology_with_its_segments(tmp_path: Pat
         plan_for_run(3, topology, None)
 
 
+def test_a_file_promises_what_its_own_profile_gives_and_not_what_the_application_declares(tmp_path: Path) -> None:
+    """A profile has measured values, the application declared ones: the file's promises are those of the run."""
+    measured = chain(rate=1500.0)
+    operators = [replace(one, reprocess_seconds=(3.0,) * one.parallelism) for one in measured.operators]
+    assumed = Assumptions(nodes=8, base_interval=12.0)
+    model = JointModel(Topology("chain", operators), targets(survive=2, overhead=0.3), assumed)
+    document: dict[str, Any] = plan_document(model, plan_jointly(model, clock=clock).plan)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(document))
+    plan = plan_for_run(file, chain(rate=10.0), None)
+    assert plan is not None
+    promised = [one["predicted"] for one in document["executed"]["promises"]]
+    assert [one["predicted"] for one in plan.predicted] == pytest.approx(promised, rel=1e-4)
+    document["profile"] = to_document(chain(last=3))
+    file.write_text(json.dumps(document))
+    with pytest.raises(BadInput, match=r"plan again for this topology"):
+        plan_for_run(file, chain(), None)
+
+
 def test_a_plan_of_segments_only_is_executed_and_the_rest_is_as_set(tmp_path: Path) -> None:
     topology, file = chain(), tmp_path / "segments.json"
     model = model_of(topology, 1e8)

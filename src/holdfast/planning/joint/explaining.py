@@ -231,7 +231,10 @@ def _losses(model: JointModel) -> str:
 def read_plan(
     document: object, where: str, topology: Topology | None = None
 ) -> tuple[JointModel, JointPlan, dict[str, Any] | None]:
-    """Make a plan of its document again, for its own profile or for a topology that it must have been made for."""
+    """Make a plan of its document again, with the values of its own profile.
+
+    `topology`: what it must have been made for. Its declared values are not those that the plan was made with.
+    """
     remedy = "give what `holdfast plan auto --json` printed"
     if not isinstance(document, Mapping) or document.get("plan") != FORMAT:
         raise BadInput("is not a joint plan", where=where, remedy=remedy)
@@ -239,7 +242,7 @@ def read_plan(
         mine = from_document(document["profile"])
         if topology is not None:
             require_made_for(document, topology, where=where)
-            mine = topology
+            require_made_for({"topology": made_for(mine)}, topology, where=where)
         asked = document["targets"]
         targets = Targets(
             tuple(sorted((int(priority), float(within)) for priority, within in asked["recovery"].items())),
