@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -334,6 +335,24 @@ def test_snapshots_in_a_long_recovery_take_no_memory(drifting: Any) -> None:
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown < 10_000
+
+
+def test_a_plan_that_no_run_may_execute_is_not_taken(drifting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One oracle: what a search gives is checked before it runs."""
+    run, _clock, seen, feed = drifting
+    keeping = run._coordinator.measuring._keeping
+
+    def careless(model: JointModel) -> Planned:
+        found = one_segment(model)
+        return replace(found, plan=replace(found.plan, interval=found.plan.interval * np.array([1.0, 2.0])))
+
+    monkeypatch.setattr(keeping, "_how", replace(keeping._how, plan=careless))
+    feed(30, 60)
+    feed(90, 120)
+    problems = [one.fields["problem"] for one in seen if one.kind == "plan-not-found"]
+    assert problems
+    assert "a and b are in one segment and checkpoint at different intervals" in problems[0]
+    assert not [one for one in seen if one.kind == "plan-changed"]
 
 
 @pytest.mark.parametrize(

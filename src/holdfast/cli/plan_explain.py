@@ -178,7 +178,7 @@ def _planned(
     )
     moved = JointModel(model.topology, wanted, model.assumed)
     with solver_messages_on_stderr():
-        found = plan_jointly(moved, clock=time.perf_counter, seconds=PLAN_SECONDS, one_segment=True)
+        found = plan_jointly(moved, clock=time.perf_counter, seconds=PLAN_SECONDS)
     missed = [] if found.keeps_targets else ["no plan was found that keeps every target: this one misses some"]
     return moved, found.plan, [*found.notes, *missed]
 

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from holdfast.erasure.layout import Coding
-from holdfast.errors import HoldfastError, one_line
+from holdfast.errors import BadInput, HoldfastError, one_line
 from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.planning.joint.checking import unsound
 from holdfast.planning.joint.explaining import promises_of
 from holdfast.planning.joint.judging import Look, PlanJudge
 from holdfast.planning.joint.model import JointModel, JointPlan
@@ -54,6 +55,8 @@ class Replanning:
     convert: Callable[[JointModel, JointPlan], ExecutedPlan]
     submit: Callable[[Callable[[], Planned]], Future[Planned]]
     """Begins a search beside the stream."""
+    never_anchors: frozenset[str] = frozenset()
+    """Operators that no segment may begin with."""
 
 
 Finding = tuple[str, dict[str, Any], str | None]
@@ -144,8 +147,11 @@ class PlanKeeping:
         except Exception as error:  # whatever ends a search: it runs beside the stream, and must not end the run
             self._judge.declined(model, joint)
             return None, [_not_found(error)]
+        if problems := unsound(model, replace(found.plan, replicas=np.zeros(len(model.topology), bool))):
+            self._judge.declined(model, joint)
+            return None, [_not_found(BadInput(f"the plan that was found is not valid: {'; '.join(problems)}"))]
         # Replicas are those of the run: which partitions have one is decided elsewhere.
-        executed = replace(found.plan, replicas=joint.replicas, stored_with_checkpoints=True)
+        executed = replace(found.plan, replicas=joint.replicas)
         evaluated = model.evaluate(executed)
         if not self._judge.accepts(model, joint, evaluated):
             self._judge.declined(model, joint)
@@ -167,7 +173,8 @@ class PlanKeeping:
         given = {name: getattr(how.assumed, name) for name, source in how.assumed.sources.items() if source == "given"}
         if how.assumed.nodes and "nodes" not in found.sources:
             given["nodes"] = how.assumed.nodes
-        return JointModel(topology, how.targets, replace(found, **given), coding=how.coding)
+        assumed = replace(found, **given)
+        return JointModel(topology, how.targets, assumed, coding=how.coding, never_anchors=how.never_anchors)
 
     def _joint(self, model: JointModel, plan: ExecutedPlan, replicas: Iterable[PartitionId]) -> JointPlan:
         """Return the plan in force as the model has plans."""
@@ -184,7 +191,6 @@ class PlanKeeping:
             as_mask(topology, topology.indices(sorted(map(str, plan.backups)))),
             as_mask(topology, topology.indices(sorted(map(str, replicas)))),
             self._how.coding,
-            stored_with_checkpoints=True,
         )
 
     def _overhead(self, now: float, model: JointModel, plan: JointPlan, look: Look) -> tuple[float, dict[str, Any]]:
