@@ -327,6 +327,18 @@ def test_assumptions_are_measured_given_or_assumed() -> None:
         found.given(fixed_seconds=-1)
 
 
+def test_a_restore_is_charged_once_and_detection_stays_an_assumption() -> None:
+    topology = Topology("t", [Operator(OperatorId("s"), state_bytes=4e8)])
+    plan = JointPlan(np.ones(1, bool), np.array([2.0]), np.zeros(1, bool), np.zeros(1, bool), Coding(1, 0))
+    measured = {"restore_bandwidth": 1e8, "restore_seconds": 4.0}
+    model = JointModel(topology, Targets(), assumptions_of(measured))
+    assert model.evaluate(plan).alone[0] == pytest.approx(3 + 4, abs=0.01), "4e8 bytes at 1e8 bytes/s"
+    assert any("fixed seconds 3" in one for one in plan_document(model, plan)["cannot_promise"])
+    small = assumptions_of({"restore_seconds": 0.25})  # small states: no bandwidth follows from them
+    assert small.fixed_seconds == 3.25
+    assert small.document()["fixed_seconds"]["from"] == "assumed"
+
+
 def test_measured_t_scales_with_the_interval() -> None:
     topology = Topology("t", [Operator(OperatorId("s"), reprocess_seconds=2.0)])
     plan = JointPlan(np.ones(1, bool), np.array([40.0]), np.zeros(1, bool), np.zeros(1, bool), Coding(6, 2))
