@@ -70,8 +70,7 @@ class PlanKeeping:
         """`topology` has the declared values, which hold where nothing is measured."""
         self._topology, self._partitions, self._how = topology, tuple(partitions), how
         self._judge = PlanJudge(now)
-        self._window = min(MOST_WINDOW, max(LEAST_SECONDS, how.interval))
-        self._recent = Profiler(self._partitions, now, period=self._window)
+        self._recent = Profiler(self._partitions, now, period=_window(how.interval))
         self._looked_at = now
         self._saved = SavedSnapshots()
         """Since the last look. Sums: in a recovery, which may wait for nodes for days, nothing is looked at."""
@@ -105,6 +104,7 @@ class PlanKeeping:
         """Another plan has taken effect; what it costs is measured from now on."""
         model = self._model or self._modelled(now, 0.0, {}, {})
         self._judge.changed(now, self._joint(model, before, ()), self._joint(model, plan, ()))
+        self._recent.measure_over(_window(self._longest(plan)))
         self._saved = SavedSnapshots()
         self._looked_at = now
 
@@ -116,8 +116,9 @@ class PlanKeeping:
         Not in a recovery: what partitions do then says little about what follows it.
         """
         plan = state.plan.now
-        period = max(LEAST_SECONDS, self._longest(plan))
-        if now - self._looked_at < min(period, MOST_WINDOW) * 0.9 or state.recovering or state.plan.next is not None:
+        window = _window(self._longest(plan))
+        self._recent.measure_over(window)  # the plan in force is not always that of the start
+        if now - self._looked_at < window * 0.9 or state.recovering or state.plan.next is not None:
             return []
         model = self._modelled(now, at, state.placement, state.nodes)
         joint = self._joint(model, plan, state.copies.replicas)
@@ -241,6 +242,11 @@ class PlanKeeping:
             findings.append(("promise-holds", {"what": what}, f"a promise of the plan holds again: {what}"))
         self._alarms = set(broken)
         return findings
+
+
+def _window(interval: float) -> float:
+    """Return over how many seconds a plan with such an interval is measured."""
+    return min(MOST_WINDOW, max(LEAST_SECONDS, interval))
 
 
 def _not_found(error: Exception) -> Finding:
