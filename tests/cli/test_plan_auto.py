@@ -82,6 +82,18 @@ def test_targets_that_contradict_each_other_end_with_status_3(pair: str, capsys:
         assert run(["plan", "auto", pair, *wrong]) == 2, wrong
 
 
+def test_explaining_targets_that_contradict_each_other_ends_with_status_3(
+    pair: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(document(capsys, "auto", pair, "--recovery", "5:20")))
+    assert run(["plan", "explain", str(plan), "--recovery", "1:1", "--survive", "1"]) == 3
+    line = capsys.readouterr().err
+    assert "recovery 1:1 (priority 1 and above back in 1 s) cannot be met: " in line
+    assert run(["plan", "explain", str(plan), "--survive", "3", "--nodes", "3"]) == 3
+    assert "survive 3 contradicts a cluster of 3 nodes" in capsys.readouterr().err
+
+
 def test_a_run_is_explained_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     storage = FileStorage(tmp_path / "run")
     Progress(storage, "pair")

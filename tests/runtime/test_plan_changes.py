@@ -6,12 +6,15 @@ import tracemalloc
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from holdfast import Application
+from holdfast.erasure.layout import Coding
 from holdfast.ids import NodeId, SegmentId
 from holdfast.planning.joint.model import JointModel
 from holdfast.planning.joint.search import Planned, plan_jointly
@@ -20,9 +23,9 @@ from holdfast.recovery.executed_plan import ExecutedPlan, SegmentInterval
 from holdfast.recovery.segments import ALL_PARTITIONS, ONE_SEGMENT, segments_of
 from holdfast.runtime import InProcess
 from holdfast.runtime.coordinator.event_log import Observation
-from holdfast.runtime.coordinator.plan_keeping import Replanning
+from holdfast.runtime.coordinator.plan_keeping import PlanKeeping, Replanning
 from holdfast.runtime.io.parquet_sink import ParquetSink
-from holdfast.runtime.messages import SnapshotStored
+from holdfast.runtime.messages import Measures, SnapshotStored
 from holdfast.runtime.program import Program
 from holdfast.spark.planned import executed_plan
 from runtime.test_segment_runs import LETTERS, SCHEMA, four, numbers, partition
@@ -334,6 +337,57 @@ def test_snapshots_in_a_long_recovery_take_no_memory(drifting: Any) -> None:
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown < 10_000
+
+
+def test_a_plan_is_measured_over_its_own_interval_and_not_that_of_the_start() -> None:
+    """From 2 s to 30 s: five seconds in which more rows come say little about a plan with a checkpoint every 30 s."""
+    program = Program(growing())
+    how = Replanning(targets(), Assumptions(), Coding(1, 0), 2.0, one_segment, executed_plan, at_once)
+    before, after = (ExecutedPlan(intervals=(SegmentInterval(ALL_PARTITIONS, 2**31 - 1, s),)) for s in (2.0, 30.0))
+    keeping = PlanKeeping(program.topology, [partition("a"), partition("b")], how, 0.0)
+
+    def feed(first: int, last: int, rows: int) -> None:
+        for second in range(first, last):
+            for name in ("a", "b"):
+                measures = Measures(rows_in=rows, rows_out=rows, bytes_in=8 * rows, seconds=1e-3 * rows)
+                keeping.reported(float(second), partition(name), measures, 1, steady=True)
+
+    def predicted(now: float, plan: ExecutedPlan) -> float:
+        state: Any = SimpleNamespace(
+            plan=SimpleNamespace(now=plan, next=None),
+            recovering=False,
+            placement={},
+            nodes={},
+            copies=SimpleNamespace(replicas=()),
+        )
+        (found,) = [fields for kind, fields, _ in keeping.look(now, now, state) if kind == "plan-measured"]
+        return float(found["recovery"]["predicted"])
+
+    feed(0, 20, 30)
+    keeping.changed(20.0, before, after)
+    feed(20, 50, 30)
+    level = predicted(50.0, after) - 3.0
+    feed(50, 75, 30)
+    feed(75, 80, 300)
+    assert predicted(80.0, after) - 3.0 < 4 * level, "the mean of 30 s is two and a half times as much, that of 5 s ten"
+
+
+def test_a_plan_that_no_run_may_execute_is_not_taken(drifting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One oracle: what a search gives is checked before it runs."""
+    run, _clock, seen, feed = drifting
+    keeping = run._coordinator.measuring._keeping
+
+    def careless(model: JointModel) -> Planned:
+        found = one_segment(model)
+        return replace(found, plan=replace(found.plan, interval=found.plan.interval * np.array([1.0, 2.0])))
+
+    monkeypatch.setattr(keeping, "_how", replace(keeping._how, plan=careless))
+    feed(30, 60)
+    feed(90, 120)
+    problems = [one.fields["problem"] for one in seen if one.kind == "plan-not-found"]
+    assert problems
+    assert "a and b are in one segment and checkpoint at different intervals" in problems[0]
+    assert not [one for one in seen if one.kind == "plan-changed"]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from holdfast.runtime.coordinator.profile_records import ProfileRecords
 from holdfast.runtime.coordinator.promises import PromiseWatch
 from holdfast.runtime.program import Program
 from holdfast.spark.planned import NEVER, plan_for_run
-from holdfast.spark.planned_segments import planned_segments, segment_lines
+from holdfast.spark.planned_segments import never_anchors, planned_segments, segment_lines
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.spark.start import Watch, _Relay
 from holdfast.storage.memory import MemoryStorage
@@ -169,6 +169,65 @@ def test_a_file_is_executed_for_its_own_topology_with_its_segments(tmp_path: Pat
         plan_for_run(tmp_path / "nothing", topology, None)
     with pytest.raises(BadInput, match="3 is not a plan"):
         plan_for_run(3, topology, None)
+
+
+def test_a_file_promises_what_its_own_profile_gives_and_not_what_the_application_declares(tmp_path: Path) -> None:
+    """A profile has measured values, the application declared ones: the file's promises are those of the run."""
+    measured = chain(rate=1500.0)
+    operators = [replace(one, reprocess_seconds=(3.0,) * one.parallelism) for one in measured.operators]
+    assumed = Assumptions(nodes=8, base_interval=12.0)
+    model = JointModel(Topology("chain", operators), targets(survive=2, overhead=0.3), assumed)
+    document: dict[str, Any] = plan_document(model, plan_jointly(model, clock=clock).plan)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(document))
+    plan = plan_for_run(file, chain(rate=10.0), None)
+    assert plan is not None
+    promised = [one["predicted"] for one in document["executed"]["promises"]]
+    assert [one["predicted"] for one in plan.predicted] == pytest.approx(promised, rel=1e-4)
+    document["profile"] = to_document(chain(last=3))
+    file.write_text(json.dumps(document))
+    with pytest.raises(BadInput, match=r"plan again for this topology"):
+        plan_for_run(file, chain(), None)
+
+
+def test_a_file_that_misses_its_targets_says_so_and_one_that_no_run_may_execute_is_refused(tmp_path: Path) -> None:
+    topology, file = chain(rate=2000.0), tmp_path / "plan.json"
+    model = JointModel(topology, targets(recovery={5: 60}, survive=1, overhead=0.2), Assumptions(nodes=8))
+    found = plan_jointly(model, clock=clock).plan
+    late = replace(found, interval=np.full(3, 600.0), backups=found.backups & False, anchors=model.sources)
+    file.write_text(json.dumps(plan_document(model, late)))
+    plan = plan_for_run(file, topology, None)
+    assert plan is not None
+    (missed,) = [line for line in plan.lines if "misses" in line]
+    assert missed.startswith("the plan misses a target: b[0] is back after ")
+    file.write_text(json.dumps(plan_document(model, replace(found, anchors=found.anchors & False))))
+    with pytest.raises(BadInput, match=r"plan.json: has a plan that no run may execute: source s is not an anchor"):
+        plan_for_run(file, topology, None)
+
+
+def test_auto_takes_segments_where_they_help_but_not_after_what_is_not_deterministic() -> None:
+    app = Application("noisy")
+    stream = app.source("s", schema={"n": "int64"})
+    for name, sure in (("a", True), ("b", False), ("c", True)):
+        stream = stream.apply(
+            lambda state, inputs, watermark: (state, inputs[0]),
+            schema={"n": "int64"},
+            state={"n": "int64"},
+            id=name,
+            deterministic=sure,
+        )
+    stream.output()
+    assert never_anchors(app) == {"c"}
+    slow = Topology("chain", [replace(one, state_bytes=1e9) for one in chain().operators])
+    free = plan_for_run(targets(overhead=0.5), slow, None, nodes=4, clock=clock)
+    assert free is not None
+    assert free.segments.segments.many
+    bound = plan_for_run(targets(overhead=0.5), slow, None, nodes=4, never_anchors={"a", "b"}, clock=clock)
+    assert bound is not None
+    assert not bound.segments.segments.many
+    again = bound.replanning(Settings(), {}, lambda search: pytest.fail("not yet"))
+    assert again is not None
+    assert again.never_anchors == {"a", "b"}
 
 
 def test_a_plan_of_segments_only_is_executed_and_the_rest_is_as_set(tmp_path: Path) -> None:

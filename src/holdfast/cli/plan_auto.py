@@ -35,7 +35,9 @@ _MOST_QUERIES = 20
     type=click.FloatRange(0),
     help="Partitions that may run twice: a share below 1, or a number.",
 )
-@click.option("--executable", is_flag=True, help="Plan one segment, as `run --plan auto` does.")
+@click.option(
+    "--one-segment", "--executable", "one_segment", is_flag=True, help="Plan one checkpoint of all operators together."
+)
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),
@@ -51,7 +53,7 @@ def auto(
     overhead: float | None,
     survive: int,
     replica_budget: float,
-    executable: bool,
+    one_segment: bool,
     time_limit: float,
     bandwidth: float | None,
     restore_bandwidth: float | None,
@@ -92,13 +94,12 @@ def auto(
         cores=cores,
     )
     begin = time.perf_counter()
-    kind = {"one_segment": executable}
     with solver_messages_on_stderr():
         require_room(topology, targets, assumed)
         model = JointModel(topology, targets, assumed)
-        found = plan_jointly(model, clock=time.perf_counter, seconds=time_limit, **kind)
+        found = plan_jointly(model, clock=time.perf_counter, seconds=time_limit, one_segment=one_segment)
         if not found.keeps_targets:
-            raise refuse(topology, targets, assumed, time.perf_counter, finished=found.finished, **kind)
+            raise refuse(model, time.perf_counter, finished=found.finished, one_segment=one_segment)
     document = plan_document(
         model,
         found.plan,

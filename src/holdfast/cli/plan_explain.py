@@ -63,7 +63,7 @@ def explain(
     with default settings would be. DIRECTORY is that of a run: it is explained as it is, with what its driver measured
     and set. Partitions are where the profile says, else spread evenly over --nodes. With --recovery, --overhead or
     --survive it is the plan that these targets lead to which is explained, as a run would execute it; those of a plan's
-    own targets that are not given stay.
+    own targets that are not given stay. Ends with status 3 where these targets contradict each other.
 
     \b
     Examples:
@@ -165,7 +165,7 @@ def _planned(
     """Return the plan that targets lead to, over those `before`, and what is to be said of it."""
     from holdfast.cli.plan_targets import read_targets
     from holdfast.cli.solver_output import solver_messages_on_stderr
-    from holdfast.planning.joint.model import JointModel
+    from holdfast.planning.joint.conflicts import refuse, require_room
     from holdfast.planning.joint.search import plan_jointly
     from holdfast.planning.joint.targets import Targets
 
@@ -176,11 +176,13 @@ def _planned(
         recovery=asked.recovery if recovery else held.recovery,
         overhead=held.overhead if overhead is None else overhead,
     )
-    moved = JointModel(model.topology, wanted, model.assumed)
+    moved = model.asking(wanted)
     with solver_messages_on_stderr():
-        found = plan_jointly(moved, clock=time.perf_counter, seconds=PLAN_SECONDS, one_segment=True)
-    missed = [] if found.keeps_targets else ["no plan was found that keeps every target: this one misses some"]
-    return moved, found.plan, [*found.notes, *missed]
+        require_room(moved.topology, wanted, moved.assumed)
+        found = plan_jointly(moved, clock=time.perf_counter, seconds=PLAN_SECONDS)
+        if not found.keeps_targets:
+            raise refuse(moved, time.perf_counter, finished=found.finished)
+    return moved, found.plan, list(found.notes)
 
 
 def _in_domain(given: str, placement: dict[str, str], domain: str | None) -> tuple[str, ...]:

@@ -102,5 +102,5 @@ def _plan(
 ) -> tuple[JointPlan, str]:
     if asked.get("plan", "settings") == "settings":
         return as_set(model, measured, first_code), "the run's settings"
-    found = plan_jointly(model, clock=clock, seconds=PLAN_SECONDS, one_segment=True)
+    found = plan_jointly(model, clock=clock, seconds=PLAN_SECONDS)
     return found.plan, "plan auto" if found.keeps_targets else "plan auto, which misses a target"

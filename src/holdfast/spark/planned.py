@@ -13,17 +13,18 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import BadInput, HoldfastError
+from holdfast.errors import BadInput, HoldfastError, Undecided
 from holdfast.ids import PartitionId
+from holdfast.planning.joint.checking import missed_targets, problems_of, unsound
 from holdfast.planning.joint.conflicts import refuse, require_room
-from holdfast.planning.joint.explaining import as_executed, plan_document, promises_of, read_plan
+from holdfast.planning.joint.explaining import plan_document, promises_of, read_plan
 from holdfast.planning.joint.model import JointModel, JointPlan
 from holdfast.planning.joint.search import Planned, plan_jointly, replica_mask
 from holdfast.planning.joint.targets import Targets, assumptions_of
@@ -63,8 +64,8 @@ class RunPlan:
     replicas: PlannedReplicas | None = None
     origin: str = ""
     """Names what was asked for: a restart that asks for the same goes on with the last plan made from it."""
-    joint: tuple[JointModel, JointPlan, bool] | None = None
-    """The model, the plan, and whether plans have one segment; None: it is not a joint plan, and is not made again."""
+    joint: tuple[JointModel, JointPlan] | None = None
+    """The model and the plan; None: it is not a joint plan, and is not made again."""
 
     def applied(self, settings: Settings, given: Mapping[str, str]) -> tuple[Settings, list[str]]:
         """Return the settings with the plan's; what somebody has set stays, with a line about it."""
@@ -104,12 +105,21 @@ class RunPlan:
         by_hand = {f"{PREFIX}{name}" for name in ("checkpoint.seconds", "checkpoint.batches", "retention")} & set(given)
         if self.joint is None or self.interval is None or by_hand or settings.plan_adapt == "false":
             return None
-        model, plan, one_segment = self.joint
+        model, plan = self.joint
 
         def search(model: JointModel) -> Planned:
-            return plan_jointly(model, clock=time.perf_counter, seconds=PLAN_SECONDS, one_segment=one_segment)
+            return plan_jointly(model, clock=time.perf_counter, seconds=PLAN_SECONDS)
 
-        return Replanning(model.targets, model.assumed, plan.coding, self.interval, search, executed_plan, submit)
+        return Replanning(
+            model.targets,
+            model.assumed,
+            plan.coding,
+            self.interval,
+            search,
+            executed_plan,
+            submit,
+            model.never_anchors,
+        )
 
     def event(self) -> dict[str, Any]:
         """Return what the event `plan` says."""
@@ -148,18 +158,20 @@ def plan_for_run(
     storage: Storage | None,
     *,
     nodes: int | None = None,
+    never_anchors: Iterable[str] = (),
     clock: Callable[[], float] = time.perf_counter,
 ) -> RunPlan | None:
     """Return the plan for a run: `auto`, targets, or a plan's file; None where none is asked for.
 
     `auto` and targets plan with the profile that an earlier driver of the run has left in its storage, where it is of
-    this topology; else with what the application declares. Contradicting targets end with status 3, before a start.
+    this topology; else with what the application declares. Contradicting targets end with status 3, before a start. No
+    segment begins with one of `never_anchors`. A file's plan that misses its targets is executed, and a line says so.
     """
     if given is None:
         return None
     if isinstance(given, Targets) or given == AUTO:
         wanted = given if isinstance(given, Targets) else Targets()
-        return _made(wanted, topology, storage, nodes, clock)
+        return _made(wanted, topology, storage, nodes, frozenset(never_anchors), clock)
     if not isinstance(given, str | Path):
         raise BadInput(f"{given!r} is not a plan", field="plan", remedy='give "auto", a plan\'s file, or hf.targets(…)')
     where = str(given)
@@ -175,12 +187,21 @@ def plan_for_run(
         if "backups" in document:
             return _backups_only(document, topology, where)
     model, plan, measured = read_plan(document, where, topology)
+    model = JointModel(model.topology, model.targets, model.assumed, never_anchors=never_anchors)
+    if problems := unsound(model, plan):
+        remedy = "plan again with `holdfast plan auto --json`"
+        raise BadInput(f"has a plan that no run may execute: {'; '.join(problems[:3])}", where=where, remedy=remedy)
     asked = {key: document[key] for key in ("topology", "targets", "segments", "backups", "fragments")}
-    return replace(_run_plan(model, plan, measured), origin=_origin(asked), joint=(model, plan, False))
+    return replace(_run_plan(model, plan, measured), origin=_origin(asked), joint=(model, plan))
 
 
 def _made(
-    wanted: Targets, topology: Topology, storage: Storage | None, nodes: int | None, clock: Callable[[], float]
+    wanted: Targets,
+    topology: Topology,
+    storage: Storage | None,
+    nodes: int | None,
+    never_anchors: frozenset[str],
+    clock: Callable[[], float],
 ) -> RunPlan:
     measured: dict[str, Any] | None = None
     assumed = assumptions_of(None)
@@ -194,12 +215,14 @@ def _made(
     if nodes is not None and "nodes" not in assumed.sources:
         assumed = assumed.given(nodes=nodes)
     require_room(topology, wanted, assumed)
-    model = JointModel(topology, wanted, assumed)
-    found = plan_jointly(model, clock=clock, seconds=PLAN_SECONDS, one_segment=True)
+    model = JointModel(topology, wanted, assumed, never_anchors=never_anchors)
+    found = plan_jointly(model, clock=clock, seconds=PLAN_SECONDS)
     if not found.keeps_targets:
-        raise refuse(topology, wanted, assumed, clock, finished=found.finished, one_segment=True)
+        raise refuse(model, clock, finished=found.finished)
+    if problems := problems_of(model, found.plan):
+        raise Undecided(f"the plan that was found is not valid: {'; '.join(problems)}", remedy="give a plan's file")
     asked = {"topology": fingerprint(topology), "targets": wanted.document()}
-    made = replace(_run_plan(model, found.plan, measured), origin=_origin(asked), joint=(model, found.plan, True))
+    made = replace(_run_plan(model, found.plan, measured), origin=_origin(asked), joint=(model, found.plan))
     budget = wanted.replica_budget(len(topology))
     if budget and made.replicas is not None and not made.replicas.partitions:
         least = smallest_mc_tree_size(topology)
@@ -260,32 +283,30 @@ def _partial(document: Mapping[str, Any], not_executed: Sequence[str]) -> dict[s
 
 
 def _run_plan(model: JointModel, plan: JointPlan, measured: Mapping[str, Any] | None) -> RunPlan:
-    executed = as_executed(plan, model)
-    evaluated = model.evaluate(executed)
-    promises = tuple(promises_of(model, executed, evaluated))
+    evaluated = model.evaluate(plan)
+    promises = tuple(promises_of(model, plan, evaluated))
     code = plan.coding
     backups = frozenset(model.topology.partitions([int(v) for v in plan.backups.nonzero()[0]]))
     slowest = max((one["predicted"] for one in promises if one["what"] == "recovery"), default=0.0)
     operators = [str(operator.id) for operator in model.topology.operators]
     segments = planned_segments(
         model.topology,
-        [name for name, anchor in zip(operators, executed.anchors.tolist(), strict=True) if anchor],
-        dict(zip(operators, executed.interval.tolist(), strict=True)),
+        [name for name, anchor in zip(operators, plan.anchors.tolist(), strict=True) if anchor],
+        dict(zip(operators, plan.interval.tolist(), strict=True)),
     )
     replicas = _replicas(model, plan)
     many = len(segments.segments.names)
-    how_often = f"a checkpoint every {executed.interval.min():.3g} s"
+    how_often = f"a checkpoint every {plan.interval.min():.3g} s"
     if many > 1:
-        how_often = (
-            f"{many} segments, a checkpoint every {executed.interval.min():.3g} to {executed.interval.max():.3g} s"
-        )
+        how_often = f"{many} segments, a checkpoint every {plan.interval.min():.3g} to {plan.interval.max():.3g} s"
     lines = [
         f"plan: {how_often}, {len(backups)} backups, {len(replicas.partitions)} replicas, fragments {code}; "
         f"predicted: all queries back within {slowest:.3g} s, overhead {evaluated.overhead:.2%}",
+        *(f"the plan misses a target: {one}" for one in missed_targets(model, evaluated)),
     ]
     return RunPlan(
         document=plan_document(model, plan, measured),
-        interval=float(executed.interval.min()),
+        interval=float(plan.interval.min()),
         backups=backups,
         # A little more: of as many nodes as were planned for, the share must come to k whatever is rounded.
         tolerate=(code.parity + 1e-6) / code.total if code.parity else None,

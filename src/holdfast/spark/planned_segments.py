@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from holdfast.application import Application
+from holdfast.application.steps import Custom
 from holdfast.errors import BadInput
 from holdfast.ids import OperatorId, SegmentId
 from holdfast.recovery.executed_plan import SegmentInterval
@@ -57,6 +59,19 @@ class PlannedSegments:
     def _multiples(self, operators: Iterable[str]) -> dict[str, Any]:
         found = {one: self.segments.multiples[OperatorId(one)] for one in operators if one in self.segments.multiples}
         return {"multiples": found} if found else {}
+
+
+def never_anchors(app: Application) -> frozenset[str]:
+    """Return the operators after what is not deterministic: a segment that began with one would not recover alone."""
+    topology, sure = app.topology(), dict[str, bool]()
+    found = set[str]()
+    for number in topology.operator_order:
+        operator = topology.operators[number]
+        step, before = app.steps[operator.id], [sure[str(one.source)] for one in operator.inputs]
+        sure[str(operator.id)] = all(before) and not (isinstance(step, Custom) and not step.deterministic)
+        if not all(before):
+            found.add(str(operator.id))
+    return frozenset(found)
 
 
 def planned_segments(topology: Topology, anchors: Iterable[str], seconds: Mapping[str, float]) -> PlannedSegments:

@@ -36,6 +36,7 @@ from holdfast.spark.ingest import Ingestion
 from holdfast.spark.listeners import Listeners
 from holdfast.spark.page import open_page, wants_page
 from holdfast.spark.planned import RunPlan, plan_for_run
+from holdfast.spark.planned_segments import never_anchors
 from holdfast.spark.readers import open_sources, resolved
 from holdfast.spark.requirements import check_requirements
 from holdfast.spark.run import SparkRun
@@ -46,7 +47,6 @@ from holdfast.spark.settings import PREFIX, Settings, conf_of
 from holdfast.spark.start_progress import StartProgress
 from holdfast.spark.tracing import RecoveryTracer
 from holdfast.storage.storage import is_url, open_storage
-from holdfast.topology import Topology
 from holdfast.wording import counted
 
 if TYPE_CHECKING:
@@ -172,8 +172,8 @@ def launch(
     """
     progress = StartProgress(_LOG.info) if starting is None else starting
     special = drill or DrillOptions()
-    topology = app.topology()  # what cannot run is refused before a cluster starts
-    planned = _planned(plan, topology, directory or conf.get(f"{PREFIX}directory"), special.nodes if spark else nodes)
+    app.topology()  # what cannot run is refused before a cluster starts
+    planned = _planned(plan, app, directory or conf.get(f"{PREFIX}directory"), special.nodes if spark else nodes)
     if spark is None:
         _refuse_active_session()
         check_before_start(app, conf, master=None, directory=directory, reads=batches is None)
@@ -300,11 +300,11 @@ def launch(
 
 
 def _planned(
-    plan: str | Path | Targets | None, topology: Topology, directory: str | Path | None, nodes: int | None
+    plan: str | Path | Targets | None, app: Application, directory: str | Path | None, nodes: int | None
 ) -> RunPlan | None:
     """Return the plan of a start; it needs no cluster, and what is wrong with it is refused before one starts."""
     storage = None if plan is None or directory is None else open_storage(f"{str(directory).rstrip('/')}/run")
-    return plan_for_run(plan, topology, storage, nodes=nodes)
+    return plan_for_run(plan, app.topology(), storage, nodes=nodes, never_anchors=never_anchors(app))
 
 
 def _promise_watch(running: SparkRun, planned: RunPlan) -> PromiseWatch:

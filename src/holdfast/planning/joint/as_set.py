@@ -32,7 +32,6 @@ def as_set(model: JointModel, measured: Mapping[str, Any], first_code: Callable[
         as_mask(topology, topology.indices(settings.get("backups") or [])),
         np.zeros(len(topology), bool),
         _code(peers, settings, measured, first_code),
-        stored_with_checkpoints=True,
     )
 
 

@@ -85,13 +85,7 @@ def require_room(topology: Topology, targets: Targets, assumed: Assumptions) -> 
 
 
 def refuse(
-    topology: Topology,
-    targets: Targets,
-    assumed: Assumptions,
-    clock: Callable[[], float],
-    *,
-    finished: bool = True,
-    **kind: bool,
+    model: JointModel, clock: Callable[[], float], *, finished: bool = True, one_segment: bool = False
 ) -> NoPlan | Undecided:
     """Return the error that names a smallest set of targets that contradict each other, and what would do.
 
@@ -99,54 +93,42 @@ def refuse(
     """
     if not finished:
         return Undecided(
-            f"no plan that keeps all targets was found in time for {len(topology):,} partitions",
+            f"no plan that keeps all targets was found in time for {len(model.topology):,} partitions",
             remedy="give more time with --time-limit, or allow more",
         )
 
-    def tried(some: list[Target]) -> Planned:
-        model = JointModel(topology, only(targets, some), assumed)
-        return plan_jointly(model, clock=clock, seconds=EACH_SECONDS, **kind)
+    def planned(wanted: Targets) -> Planned:
+        return plan_jointly(model.asking(wanted), clock=clock, seconds=EACH_SECONDS, one_segment=one_segment)
 
-    kept = targets_in(targets)
+    kept = targets_in(model.targets)
     for one in list(kept):
         rest = [other for other in kept if other is not one]
-        if not tried(rest).keeps_targets:
+        if not planned(only(model.targets, rest)).keeps_targets:
             kept = rest
     words = " and ".join(one.words for one in kept)
     verb = "contradict each other" if len(kept) > 1 else "cannot be met"
-    return NoPlan(f"{words} {verb}: {_why(topology, targets, assumed, clock, kept, kind)}", remedy=_remedy(kept))
+    return NoPlan(f"{words} {verb}: {_why(model, kept, planned)}", remedy=_remedy(kept))
 
 
-def _why(
-    topology: Topology,
-    targets: Targets,
-    assumed: Assumptions,
-    clock: Callable[[], float],
-    kept: list[Target],
-    kind: dict[str, bool],
-) -> str:
-    kinds = {one.kind for one in kept}
-    asked = only(targets, kept)
-    if "overhead" in kinds and (least := _least_overhead(topology, asked, assumed, clock, kind)) is not None:
+def _why(model: JointModel, kept: list[Target], planned: Callable[[Targets], Planned]) -> str:
+    asked, assumed = only(model.targets, kept), model.assumed
+    if any(one.kind == "overhead" for one in kept) and (least := _least_overhead(asked, planned)) is not None:
         return f"the least overhead found that keeps the rest is {least:.3g}"
-    model = JointModel(topology, replace(asked, overhead=_ANY_OVERHEAD), assumed)
-    found = plan_jointly(model, clock=clock, seconds=EACH_SECONDS, **kind)
-    over = found.evaluation.promised / model.limit
+    wanted = replace(asked, overhead=_ANY_OVERHEAD)
+    found = planned(wanted)
+    over = found.evaluation.promised / model.asking(wanted).limit
     worst = int(over.argmax())
     return (
-        f"{topology.partition(worst)} is back after {found.evaluation.promised[worst]:.4g} s at the soonest: "
+        f"{model.topology.partition(worst)} is back after {found.evaluation.promised[worst]:.4g} s at the soonest: "
         f"detection and plan take {assumed.fixed_seconds:g} s, then its state and {assumed.least_interval:g} s of input"
     )
 
 
-def _least_overhead(
-    topology: Topology, asked: Targets, assumed: Assumptions, clock: Callable[[], float], kind: dict[str, bool]
-) -> float | None:
+def _least_overhead(asked: Targets, planned: Callable[[Targets], Planned]) -> float | None:
     """Return the least overhead found with which the other targets are kept; None: with none."""
     low, high = asked.overhead_limit, _ANY_OVERHEAD
     for _ in range(_HALVINGS):
-        model = JointModel(topology, replace(asked, overhead=high), assumed)
-        found = plan_jointly(model, clock=clock, seconds=EACH_SECONDS, **kind)
+        found = planned(replace(asked, overhead=high))
         if found.keeps_targets:
             least = found.evaluation.overhead
             high = math.sqrt(low * least)

@@ -29,7 +29,7 @@ def plan_exhaustively(model: JointModel, *, one_segment: bool = False) -> tuple[
             field="operators",
             remedy=f"use at most {MOST_OPERATORS}",
         )
-    free = [] if one_segment else np.flatnonzero(~model.sources).tolist()
+    free = [] if one_segment else np.flatnonzero(model.anchorable).tolist()
     keepable = [n for n in range(size) if not model.sinks[model.own(n)].all()]
     replicas = replica_mask(topology, model.targets.replica_budget(len(topology)))
     best: tuple[JointPlan, Evaluation] | None = None

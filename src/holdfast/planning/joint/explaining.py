@@ -1,14 +1,12 @@
 """A joint plan in words and numbers: what it costs, what it promises, what it cannot promise. Pure; runs anywhere.
 
 `plan_document` is what `holdfast plan auto --json` prints and what a run reads; `read_plan` makes a plan of it again.
-`as_executed` is the plan as a run executes it: inputs of anchors are stored with their senders' checkpoints.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,11 +22,6 @@ from holdfast.wording import counted
 
 FORMAT = 1
 _AT_ONCE = 512
-
-
-def as_executed(plan: JointPlan, model: JointModel) -> JointPlan:
-    """Return what a run executes of a plan: all of it, inputs of anchors stored with their senders' checkpoints."""
-    return replace(plan, stored_with_checkpoints=True)
 
 
 def query_seconds(model: JointModel, seconds: Floats) -> Floats:
@@ -89,7 +82,7 @@ def plan_document(
         )
     kept = model.output_bytes[plan.backups] * plan.interval[topology.operator_of[plan.backups]]
     spread = plan.coding.total / plan.coding.data
-    executed = as_executed(plan, model)
+    promises = promises_of(model, plan, evaluated)
     return {
         "plan": FORMAT,
         "topology": made_for(topology),
@@ -103,7 +96,7 @@ def plan_document(
             "success": model.success(plan.coding),
             "storage_overhead": plan.coding.parity / plan.coding.data,
         },
-        "promises": promises_of(model, plan, evaluated),
+        "promises": promises,
         "cost": {
             "overhead": _short(evaluated.overhead),
             "checkpoints": _short(evaluated.checkpoint_overhead),
@@ -116,9 +109,9 @@ def plan_document(
         },
         "downtime": _short(evaluated.downtime),
         "executed": {
-            "interval_seconds": _short(executed.interval.min()),
+            "interval_seconds": _short(plan.interval.min()),
             "not_executed": [],
-            "promises": promises_of(model, executed, model.evaluate(executed)),
+            "promises": promises,
         },
         "cannot_promise": cannot_promise(model, plan),
         "explanation": explanation(model, plan, evaluated),
@@ -197,7 +190,7 @@ def cannot_promise(model: JointModel, plan: JointPlan) -> list[str]:
     if targets.survive and (plan.anchors & ~model.sources).any():
         found.append(
             "that anchors wait for nobody after such a loss: a sender that is lost as well makes again what it sent "
-            "since its checkpoint; `executed.promises` counts that"
+            "since its checkpoint, and the promises count that"
         )
     if not assumed.nodes:
         found.append("room for what is lost on the nodes that are left: how many there are is not known (--nodes)")
@@ -231,7 +224,10 @@ def _losses(model: JointModel) -> str:
 def read_plan(
     document: object, where: str, topology: Topology | None = None
 ) -> tuple[JointModel, JointPlan, dict[str, Any] | None]:
-    """Make a plan of its document again, for its own profile or for a topology that it must have been made for."""
+    """Make a plan of its document again, with the values of its own profile.
+
+    `topology`: what it must have been made for. Its declared values are not those that the plan was made with.
+    """
     remedy = "give what `holdfast plan auto --json` printed"
     if not isinstance(document, Mapping) or document.get("plan") != FORMAT:
         raise BadInput("is not a joint plan", where=where, remedy=remedy)
@@ -239,7 +235,7 @@ def read_plan(
         mine = from_document(document["profile"])
         if topology is not None:
             require_made_for(document, topology, where=where)
-            mine = topology
+            require_made_for({"topology": made_for(mine)}, topology, where=where)
         asked = document["targets"]
         targets = Targets(
             tuple(sorted((int(priority), float(within)) for priority, within in asked["recovery"].items())),
@@ -287,7 +283,6 @@ def _some(names: list[str], most: int = 6) -> str:
 
 
 __all__ = [
-    "as_executed",
     "cannot_promise",
     "explanation",
     "plan_document",

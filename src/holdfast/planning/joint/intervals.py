@@ -1,13 +1,19 @@
 """The best checkpoint intervals for given anchors, backups, replicas and code. Pure; runs anywhere.
 
-No path to a partition leaves its segment, so L is a maximum of linear functions of the segment's interval D. The
+Where no path to a partition leaves its segment, L is a maximum of linear functions of the segment's interval D. The
 longest interval that keeps the promises follows from cutting planes: take the critical path at D, shorten D to where
-that path is in time, look again; each path is met once. Below it, downtime is alpha D + beta and checkpoints take
-P / D: within the overhead that anchors and backups leave, D = t sqrt(P / alpha), cut at both limits, with one t for all
-segments. Alpha is of the paths that are longest at D, so it is taken again a few times; the best found is kept.
+that path is in time, look again; each path is met once. After a loss of nodes paths lead through anchors: all segments
+on a path that is late are shortened by one factor. They start level, and again in the shape that costs least along
+these paths, D = t sqrt(P / a) for a seconds of path per second of D; the better of both is kept.
+
+Below these intervals, downtime is alpha D + beta and checkpoints take P / D: within the overhead that anchors and
+backups leave, D = t sqrt(P / alpha), cut at both limits, with one t for all segments. Alpha is of the paths that are
+longest at D, so it is taken again a few times; the best found is kept.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -44,17 +50,33 @@ def best_intervals(
 ) -> tuple[JointPlan, Evaluation]:
     """Return the plan with the least downtime for this structure; where none keeps the targets, the nearest."""
     segment = segments_of(model, anchors)
-    longest = _longest(model, anchors, backups, replicas, coding, segment)
-    count = len(longest)
+    count = int(segment.max()) + 1
+    level = JointPlan(anchors, np.full(len(anchors), model.assumed.greatest_interval), backups, replicas, coding)
     price: Floats = np.bincount(segment, model.storing(coding), minlength=count).astype(np.float64, copy=False)
-    fixed = float(model.inputs_stored()[anchors].sum())
-    fixed += float(model.output_bytes[backups].sum() / model.assumed.disk_bandwidth)
+    if model.targets.survive and (anchors & ~model.sources).any() and np.isfinite(model.limit).any():
+        limits = _through_anchors(model, level, segment, price)
+    else:
+        limits = [_longest(model, level, segment)]
+    found = [_within(model, level, segment, price, longest) for longest in limits]
+    best = found[0]
+    for other in found[1:]:
+        best = other if _better(other[1], best[1]) else best
+    return best
+
+
+def _within(
+    model: JointModel, structure: JointPlan, segment: Ints, price: Floats, longest: Floats
+) -> tuple[JointPlan, Evaluation]:
+    """Return the plan with the least downtime whose intervals are these or shorter."""
+    count = len(longest)
+    fixed = float(model.inputs_stored(structure.coding)[structure.anchors].sum())
+    fixed += float(model.output_bytes[structure.backups].sum() / model.assumed.disk_bandwidth)
     left = model.targets.overhead_limit * (1 - _MARGIN) - fixed
     at, best = longest, None
     weight = model.failure_rate * model.weight
     of = segment[model.topology.operator_of]
     for _ in range(_ROUNDS):
-        plan = JointPlan(anchors, at[segment], backups, replicas, coding)
+        plan = replace(structure, interval=at[segment])
         found = model.evaluate(plan)
         if best is None or _better(found, best[1]):
             best = plan, found
@@ -72,17 +94,17 @@ def _better(one: Evaluation, other: Evaluation) -> bool:
     return (one.violation, one.downtime, one.overhead) < (other.violation, other.downtime, other.overhead)
 
 
-def _longest(model: JointModel, anchors: Mask, backups: Mask, replicas: Mask, coding: Coding, segment: Ints) -> Floats:
+def _longest(model: JointModel, structure: JointPlan, segment: Ints) -> Floats:
     """Return, per segment, the longest interval that keeps every promise; the least, where none does."""
-    least, greatest = model.assumed.least_interval, model.assumed.greatest_interval
-    interval = np.full(int(segment.max()) + 1, greatest)
+    least = model.assumed.least_interval
+    interval = np.full(int(segment.max()) + 1, model.assumed.greatest_interval)
     bounded = np.isfinite(model.limit)
     if not bounded.any():
         return interval
     of = segment[model.topology.operator_of]
     room = model.limit * (1 - _MARGIN) - model.assumed.fixed_seconds
     for _ in range(_CUTS):
-        length, slopes = model.promised(JointPlan(anchors, interval[segment], backups, replicas, coding))
+        length, slopes = model.promised(replace(structure, interval=interval[segment]))
         late = bounded & (length > room * (1 + TOLERANCE)) & (slopes > 0)
         if not late.any():
             break
@@ -93,6 +115,54 @@ def _longest(model: JointModel, anchors: Mask, backups: Mask, replicas: Mask, co
         if np.allclose(before, interval, rtol=1e-12, atol=0.0):
             break
     return interval
+
+
+def _through_anchors(model: JointModel, structure: JointPlan, segment: Ints, price: Floats) -> list[Floats]:
+    """Return intervals that keep every promise where paths lead through anchors: level ones, and cheaper ones."""
+    greatest = model.assumed.greatest_interval
+    level = np.full(len(price), greatest)
+    first, per_second = _shortened(model, structure, segment, level)
+    if not (per_second > 0).any():
+        return [first]
+    shape = np.sqrt(price / np.where(per_second > 0, per_second, 1.0))
+    top = float(shape[per_second > 0].max())
+    if top <= 0:
+        return [first]
+    shaped = np.where(per_second > 0, np.maximum(shape / top * greatest, model.assumed.least_interval), greatest)
+    return [first, _shortened(model, structure, segment, shaped)[0]]
+
+
+def _shortened(model: JointModel, structure: JointPlan, segment: Ints, start: Floats) -> tuple[Floats, Floats]:
+    """Shorten all segments on paths that are late by one factor, until none is late or all are at the least interval.
+
+    Return the intervals, and the seconds of late paths per second of each segment's interval.
+    """
+    least, topology = model.assumed.least_interval, model.topology
+    of, count = segment[topology.operator_of], len(start)
+    room = model.limit * (1 - _MARGIN) - model.assumed.fixed_seconds
+    interval, on_path = start.copy(), np.zeros(len(topology), bool)
+    for _ in range(_CUTS):
+        fixed, slope = model.parts(replace(structure, interval=interval[segment]), model.crowding)
+        moves = interval[of] > least
+        shortened = np.ones(count)
+        for paths in model.paths(structure, np.where(moves, fixed, fixed + slope), np.where(moves, slope, 0.0)):
+            late = paths.whose & (paths.length > room * (1 + TOLERANCE)) & (paths.slopes > 0)
+            if not late.any():
+                continue
+            factor = np.ones(len(topology))
+            factor[late] = np.maximum(room[late] - (paths.length[late] - paths.slopes[late]), 0.0) / paths.slopes[late]
+            for mine, _links in reversed(model.links):
+                waiting = np.arange(mine.start, mine.stop)[paths.after[mine] >= 0]
+                np.minimum.at(factor, paths.after[waiting], factor[waiting])
+            on_path |= factor < 1.0
+            np.minimum.at(shortened, of, factor)
+        if (shortened >= 1.0).all():
+            break
+        interval = np.maximum(interval * shortened, least)
+    each = slope * on_path / interval[of]
+    operators = np.zeros(len(topology.operators))
+    np.maximum.at(operators, topology.operator_of, each)
+    return interval, np.bincount(segment, operators, minlength=count).astype(np.float64, copy=False)
 
 
 def _shared_out(alpha: Floats, price: Floats, left: float, longest: Floats, least: float) -> Floats:

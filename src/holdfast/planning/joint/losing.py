@@ -67,7 +67,7 @@ def losing(model: JointModel, plan: JointPlan, placement: Mapping[str, str], nod
     cores = 1.0 if math.isinf(assumed.cores) else max(1.0, assumed.cores)
     crowding = max(1.0, math.ceil(int(failed.sum()) / (left * cores))) if left else 1.0
     fixed, slope = model.parts(plan, crowding)
-    length, _ = model.longest(fixed, slope, plan.backups & ~failed, plan.anchors)
+    length, _ = model.longest(fixed, slope, plan.backups & ~failed, plan.anchors, stored=~failed)
     back = query_seconds(model, np.where(failed, length, 0.0)) + assumed.fixed_seconds
     down = _down(model, failed)
     waiting = np.zeros(len(down), bool)

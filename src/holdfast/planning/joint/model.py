@@ -1,4 +1,4 @@
-"""What a joint plan costs and promises: one model over the papers', and the one checker of joint plans. Pure.
+"""What a joint plan costs and promises: one model over the papers'. Pure.
 
 A plan has, for every operator, whether it is an anchor (its inputs are stored durably) and its checkpoint interval;
 for every partition, whether it keeps a backup of its output and whether it has a replica; and one code (m, k). When
@@ -9,14 +9,17 @@ partition v fails,
 where r is the time to restore its state from fragments (A-FP4S, eq. 2), D its checkpoint interval and s the seconds it
 takes per second of interval to read and process what came (FastRecover, eq. 3.2: a whole interval, the longest there
 can be). A sender serves at once what it kept (FTC, eq. 3); an anchor reads its inputs from storage and waits for no
-sender (FastRecover). Within a segment all intervals are one, and no path leaves it: L is a maximum of linear functions
-of the segment's interval.
+sender (FastRecover). Within a segment all intervals are one: L is a maximum of linear functions of the intervals.
 
-**Two readings.** *Alone*: one partition fails, backups and replicas serve: what happens on most days, and what expected
-downtime is computed from. *Promised*: the losses that the targets name. With `survive` 1 a whole node is lost: a
-backup counts only where the topology's failure domains show that it is elsewhere. With 2 or more, backups and
-replicas may be lost with what they serve: they do not count at all. What is promised is the longest L with all that is
-lost restored on the nodes that are left, crowded accordingly.
+**As executed.** Runs store the inputs of anchors with their senders' checkpoints (decision 0182): what was sent since
+is on the sender's node alone. So an anchor waits for a sender that may be lost with it, and inputs are stored as often
+as the code stores states.
+
+**Two readings.** *Alone*: one partition fails, backups and replicas serve, and no path leaves a segment: what happens
+on most days, and what expected downtime is computed from. *Promised*: the losses that the targets name. With `survive`
+1 a whole node is lost: a backup, and a sender of an anchor, counts only where the topology's failure domains show that
+it is elsewhere. With 2 or more, all of these may be lost with what they serve: they do not count at all. What is
+promised is the longest L with all that is lost restored on the nodes that are left, crowded accordingly.
 
 **Downtime** is what plans minimise: expected seconds of downtime per second, weighed by priority: the sum over
 partitions of failure rate x priority of the queries that need it x (fixed time + L alone).
@@ -28,6 +31,7 @@ interval, inputs of anchors that are not sources, outputs of backups. The source
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -68,8 +72,6 @@ class JointPlan:
     replicas: Mask
     """Per partition."""
     coding: Coding
-    stored_with_checkpoints: bool = False
-    """Whether inputs of anchors are stored with their senders' checkpoints: what was sent since is on their nodes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,14 +108,37 @@ class _Link:
     """Of a split: the upstream partition of each; of a merge: where each one's begin."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Paths:
+    """The longest path to each partition, for one kind of loss."""
+
+    whose: Mask
+    """The partitions for which this loss is the one that counts."""
+    length: Floats
+    slopes: Floats
+    """The seconds among them that grow with the intervals."""
+    after: Ints
+    """The partition that each one waits for; -1: none."""
+
+
 class JointModel:
     """A topology, targets and assumptions as arrays over operators and partitions."""
 
     def __init__(
-        self, topology: Topology, targets: Targets, assumed: Assumptions, *, coding: Coding | None = None
+        self,
+        topology: Topology,
+        targets: Targets,
+        assumed: Assumptions,
+        *,
+        coding: Coding | None = None,
+        never_anchors: Iterable[str] = (),
     ) -> None:
-        """`coding`: the code that a run has, and that every plan for it keeps."""
+        """`coding`: the code that a run has, and that every plan for it keeps.
+
+        `never_anchors`: operators that no segment may begin with, as those after what is not deterministic.
+        """
         self.topology, self.targets, self.assumed, self._coding = topology, targets, assumed, coding
+        self.never_anchors = frozenset(never_anchors)
         operators, of = topology.operators, topology.operator_of
         rates = rates_of(topology)
 
@@ -139,6 +164,21 @@ class JointModel:
         self.failure_rate: Floats = rate[of] / topology.parallelism[of]
         self._queries()
         self.links = self._linked()
+
+    def asking(self, targets: Targets) -> JointModel:
+        """Return the same model for other targets."""
+        return JointModel(self.topology, targets, self.assumed, coding=self._coding, never_anchors=self.never_anchors)
+
+    @property
+    def keeps_code(self) -> bool:
+        """Whether the code is that of a run, and no plan's to choose: rings grow and shrink."""
+        return self._coding is not None
+
+    @property
+    def anchorable(self) -> Mask:
+        """The operators that a segment may begin with, besides sources."""
+        names = [str(operator.id) not in self.never_anchors for operator in self.topology.operators]
+        return np.asarray(~self.sources & np.array(names, bool), bool)
 
     def _reprocess(self, topology: Topology) -> None:
         """Take T(v) as it is given, by its interval where that is known; else what arrives times the time per tuple."""
@@ -239,31 +279,49 @@ class JointModel:
         moved = math.ceil(len(self.topology) * lost / nodes)
         return max(1.0, math.ceil(moved / ((nodes - lost) * cores)))
 
-    def longest(self, fixed: Floats, slope: Floats, serves: Mask, anchors: Mask) -> tuple[Floats, Floats]:
-        """Return fixed and slope of the longest path to each partition, by their sum; `serves`: needs no path."""
+    def longest(
+        self,
+        fixed: Floats,
+        slope: Floats,
+        serves: Mask,
+        anchors: Mask,
+        stored: Mask | None = None,
+        after: Ints | None = None,
+    ) -> tuple[Floats, Floats]:
+        """Return the longest path to each partition, and the slopes along it; `serves`: needs no path.
+
+        `stored`: the partitions that serve an anchor at once; None: all do. `after` takes the partition that each waits
+        for, where it is given.
+        """
         length, slopes = fixed + slope, slope.copy()
         order = self.topology.operator_order
         for number, (mine, links) in zip(order, self.links, strict=True):
-            if anchors[number] or not links:
+            if not links or (anchors[number] and stored is None):
                 continue
+            serving = serves | stored if anchors[number] and stored is not None else serves
             best, best_slope = np.zeros(mine.stop - mine.start), np.zeros(mine.stop - mine.start)
             for link in links:
-                waits = np.where(serves[link.source], 0.0, length[link.source])
-                steep = np.where(serves[link.source], 0.0, slopes[link.source])
+                waits = np.where(serving[link.source], 0.0, length[link.source])
+                steep = np.where(serving[link.source], 0.0, slopes[link.source])
+                senders = np.arange(link.source.start, link.source.stop)
                 kind = _KINDS[link.kind]
                 if kind is Partitioning.FULL:
                     at = int(np.argmax(waits))
                     waits, steep = np.full(len(best), waits[at]), np.full(len(best), steep[at])
+                    senders = np.full(len(best), senders[at])
                 elif kind is Partitioning.SPLIT:
-                    waits, steep = waits[link.index], steep[link.index]
+                    waits, steep, senders = waits[link.index], steep[link.index], senders[link.index]
                 elif kind is Partitioning.MERGE:
                     assert link.index is not None
                     top = np.maximum.reduceat(waits, link.index)
                     group = np.searchsorted(link.index, np.arange(len(waits)), side="right") - 1
                     steep = np.maximum.reduceat(np.where(waits >= top[group], steep, 0.0), link.index)
+                    senders = np.minimum.reduceat(np.where(waits >= top[group], senders, len(length)), link.index)
                     waits = top
                 longer = waits > best
                 best, best_slope = np.where(longer, waits, best), np.where(longer, steep, best_slope)
+                if after is not None:
+                    after[mine] = np.where(longer, senders, after[mine])
             length[mine] += best
             slopes[mine] += best_slope
         return length, slopes
@@ -278,45 +336,43 @@ class JointModel:
     def alone(self, plan: JointPlan) -> tuple[Floats, Floats]:
         """Return seconds and slope per partition that fails alone, without the fixed time."""
         fixed, slope = self.parts(plan)
-        length, slopes = self.longest(fixed, slope, plan.backups | plan.replicas, plan.anchors)
-        if plan.replicas.any():
-            sooner = plan.replicas & (length > self.assumed.takeover_seconds)
-            length = np.where(sooner, self.assumed.takeover_seconds, length)
-            slopes = np.where(sooner, 0.0, slopes)
-        return length, slopes
+        return self._taken_over(plan, *self.longest(fixed, slope, plan.backups | plan.replicas, plan.anchors))
 
     def promised(self, plan: JointPlan) -> tuple[Floats, Floats]:
         """Return seconds and slope per partition for the losses that the targets name, without the fixed time."""
-        survive, topology = self.targets.survive, self.topology
-        if survive == 0:
+        if self.targets.survive == 0:
             return self.alone(plan)
         fixed, slope = self.parts(plan, self.crowding)
-        nothing = np.zeros(len(topology), bool)
-        anchors, backups = plan.anchors, plan.backups
-        if plan.stored_with_checkpoints:
-            # A sender that is lost with its anchor makes the unstored tail again: it serves as a backup does.
-            anchors, backups = self.sources, backups | self.feeds_anchors(plan.anchors)
-        if survive >= 2:
-            return self.longest(fixed, slope, nothing, anchors)
-        length, slopes = self.longest(fixed, slope, plan.replicas, anchors)
-        if len(topology.domains) <= MOST_DOMAINS:
-            for lost in range(len(topology.domains)):
-                there = topology.domain_of == lost
-                keeps = (backups & (topology.domain_of >= 0) & ~there) | plan.replicas
-                one, steep = self.longest(fixed, slope, keeps, anchors)
-                length[there], slopes[there] = one[there], steep[there]
-        if plan.replicas.any():
-            sooner = plan.replicas & (length > self.assumed.takeover_seconds)
-            length = np.where(sooner, self.assumed.takeover_seconds, length)
-            slopes = np.where(sooner, 0.0, slopes)
+        length, slopes = np.zeros(len(fixed)), np.zeros(len(fixed))
+        for paths in self.paths(plan, fixed, slope):
+            length[paths.whose], slopes[paths.whose] = paths.length[paths.whose], paths.slopes[paths.whose]
         return length, slopes
 
-    def feeds_anchors(self, anchors: Mask) -> Mask:
-        """Return the partitions all of whose consumers are anchors."""
-        topology = self.topology
-        every = np.ones(len(topology.operators), bool)
-        np.logical_and.at(every, topology.link_from, anchors[topology.link_to])
-        return np.asarray(every[topology.operator_of] & ~self.sinks, bool)
+    def paths(self, plan: JointPlan, fixed: Floats, slope: Floats) -> Iterator[Paths]:
+        """Return the longest paths for the losses of nodes that the targets name, with these times of partitions."""
+        size, survive, domain_of = len(self.topology), self.targets.survive, self.topology.domain_of
+        nothing = np.zeros(size, bool)
+        domains = range(len(self.topology.domains) if survive == 1 else 0)
+        if len(domains) > MOST_DOMAINS:
+            domains = range(0)
+        replicas = plan.replicas if survive == 1 else nothing
+        # Which partitions share a node is not known, but for those that are in different domains.
+        losses = [(domain_of < 0 if domains else ~nothing, replicas, nothing)]
+        for lost in domains:
+            elsewhere = (domain_of >= 0) & (domain_of != lost)
+            losses.append((domain_of == lost, (plan.backups & elsewhere) | replicas, elsewhere))
+        for whose, serves, stored in losses:
+            if whose.any():
+                after = np.full(size, -1, np.int64)
+                found = self.longest(fixed, slope, serves, plan.anchors, stored, after)
+                yield Paths(whose, *(self._taken_over(plan, *found) if survive == 1 else found), after)
+
+    def _taken_over(self, plan: JointPlan, length: Floats, slopes: Floats) -> tuple[Floats, Floats]:
+        """Return the times where replicas take over from what they copy."""
+        if not plan.replicas.any():
+            return length, slopes
+        sooner = plan.replicas & (length > self.assumed.takeover_seconds)
+        return np.where(sooner, self.assumed.takeover_seconds, length), np.where(sooner, 0.0, slopes)
 
     # -- what it comes to ----------------------------------------------------------------------------------------------
 
@@ -327,19 +383,18 @@ class JointModel:
         state = np.bincount(of, self.state, minlength=size) * spread / self.assumed.bandwidth
         return np.asarray(state + self.topology.parallelism * self.assumed.snapshot_seconds, float)
 
-    def inputs_stored(self) -> Floats:
+    def inputs_stored(self, coding: Coding) -> Floats:
         """Return seconds of writing per second that an anchor takes, per operator; nothing for sources."""
-        size = len(self.topology.operators)
+        size, spread = len(self.topology.operators), coding.total / coding.data
         total = np.bincount(self.topology.operator_of, self.input_bytes, minlength=size)
-        return np.where(self.sources, 0.0, total / self.assumed.bandwidth)
+        return np.where(self.sources, 0.0, total * spread / self.assumed.bandwidth)
 
     def evaluate(self, plan: JointPlan) -> Evaluation:
         """Return what a plan costs and promises."""
         fixed = self.assumed.fixed_seconds
         alone, promised = self.alone(plan)[0] + fixed, self.promised(plan)[0] + fixed
         checkpoints = float((self.storing(plan.coding) / plan.interval).sum())
-        spread = plan.coding.total / plan.coding.data if plan.stored_with_checkpoints else 1.0
-        anchors = float(self.inputs_stored()[plan.anchors].sum()) * spread
+        anchors = float(self.inputs_stored(plan.coding)[plan.anchors].sum())
         backups = float(self.output_bytes[plan.backups].sum() / self.assumed.disk_bandwidth)
         overhead = checkpoints + anchors + backups
         over = promised / self.limit - 1.0
@@ -355,37 +410,3 @@ class JointModel:
             late=max(0.0, float(over.max())) if over.max() > TOLERANCE else 0.0,
             excess=excess if excess > TOLERANCE else 0.0,
         )
-
-
-def problems_of(model: JointModel, plan: JointPlan) -> list[str]:
-    """Return what is wrong with a plan; nothing when it may be used. Every search, the tests and the run ask here."""
-    topology, assumed, found = model.topology, model.assumed, []
-    for number, operator in enumerate(topology.operators):
-        if model.sources[number] and not plan.anchors[number]:
-            found.append(f"source {operator.id} is not an anchor: its inputs would be lost")
-        if (
-            not assumed.least_interval * (1 - TOLERANCE)
-            <= plan.interval[number]
-            <= assumed.greatest_interval * (1 + TOLERANCE)
-        ):
-            found.append(f"{operator.id} checkpoints every {plan.interval[number]:g} s, outside of the limits")
-    for link in range(len(topology.link_from)):
-        up, down = int(topology.link_from[link]), int(topology.link_to[link])
-        if not plan.anchors[down] and not math.isclose(plan.interval[up], plan.interval[down], rel_tol=1e-6):
-            names = f"{topology.operators[up].id} and {topology.operators[down].id}"
-            found.append(f"{names} are in one segment and checkpoint at different intervals")
-    if plan.coding.total > model.peers:
-        found.append(f"{plan.coding} needs {plan.coding.total} peers, there are {model.peers}")
-    if model.peers > 1 and plan.coding.parity < max(1, model.targets.survive):
-        found.append(f"{plan.coding} does not survive the loss of {max(1, model.targets.survive)} nodes")
-    if int(plan.replicas.sum()) > model.targets.replica_budget(len(topology)):
-        found.append("there are more replicas than the budget allows")
-    evaluated = model.evaluate(plan)
-    if evaluated.excess:
-        limit = model.targets.overhead_limit
-        found.append(f"an overhead of {evaluated.overhead:.4g} is above the allowed {limit:.4g}")
-    if evaluated.late:
-        worst = int(np.argmax(evaluated.promised / model.limit))
-        seconds = evaluated.promised[worst]
-        found.append(f"{topology.partition(worst)} is back after {seconds:.4g} s, above {model.limit[worst]:g} s")
-    return found

@@ -81,7 +81,7 @@ class Search:
         self.looked_at, self.finished = 0, True
         self.notes: list[str] = []
         size = len(model.topology.operators)
-        self.anchorable = np.zeros(0, np.int64) if one_segment else np.flatnonzero(~model.sources)
+        self.anchorable = np.zeros(0, np.int64) if one_segment else np.flatnonzero(model.anchorable)
         self.keepable = np.array([n for n in range(size) if not model.sinks[model.own(n)].all()], np.int64)
         self.replicas = replica_mask(model.topology, model.targets.replica_budget(len(model.topology)))
         self._best: tuple[JointPlan, Evaluation] | None = None
@@ -130,7 +130,9 @@ class Search:
         return Planned(plan, found, self.looked_at, self.finished, tuple(self.notes))
 
     def _one_after_the_other(self) -> tuple[JointPlan, Evaluation] | None:
-        plan, notes = one_after_the_other(self.model, self._clock, self.replicas, one_segment=not len(self.anchorable))
+        # The planner of segments may take any operator for an anchor.
+        whole = not len(self.anchorable) or bool(self.model.never_anchors)
+        plan, notes = one_after_the_other(self.model, self._clock, self.replicas, one_segment=whole)
         self.notes += notes
         return None if plan is None else (plan, self.model.evaluate(plan))
 

@@ -169,19 +169,23 @@ class Assumptions:
 
 
 def assumptions_of(measured: Mapping[str, Any] | None) -> Assumptions:
-    """Take from a profile what it has; the rest is assumed."""
+    """Take from a profile what it has; the rest is assumed.
+
+    Restores are charged once. Where a bandwidth was measured, it holds for whole restores. Else only small states were
+    restored, and what that took comes to the fixed time, which stays an assumption: detection was not measured.
+    """
     values: dict[str, Any] = {}
+    restore = profile_field(measured, "restore_seconds")
     if (bandwidth := profile_field(measured, "restore_bandwidth")) is not None and bandwidth > 0:
-        values["restore_bandwidth"] = bandwidth
+        values["restore_bandwidth"], restore = bandwidth, None
     interval = profile_field(measured, "checkpoint_interval_seconds")
     if interval is not None and interval > 0:
         values["base_interval"] = interval
-    if (restore := profile_field(measured, "restore_seconds")) is not None:
-        values["fixed_seconds"] = Assumptions().fixed_seconds + restore
     nodes = (measured or {}).get("nodes")
     if isinstance(nodes, Mapping) and nodes:
         values["nodes"] = len(nodes)
         sizes = [size for size in nodes.values() if isinstance(size, int | float)]
         if len(sizes) == len(nodes):
             values["cores"] = float(min(sizes))
-    return replace(Assumptions(), **values, sources=dict.fromkeys(values, "measured"))
+    found = replace(Assumptions(), **values, sources=dict.fromkeys(values, "measured"))
+    return found if restore is None else replace(found, fixed_seconds=found.fixed_seconds + restore)

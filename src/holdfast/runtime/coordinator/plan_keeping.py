@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from holdfast.erasure.layout import Coding
-from holdfast.errors import HoldfastError, one_line
+from holdfast.errors import BadInput, HoldfastError, one_line
 from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.planning.joint.checking import unsound
 from holdfast.planning.joint.explaining import promises_of
 from holdfast.planning.joint.judging import Look, PlanJudge
 from holdfast.planning.joint.model import JointModel, JointPlan
@@ -54,6 +55,8 @@ class Replanning:
     convert: Callable[[JointModel, JointPlan], ExecutedPlan]
     submit: Callable[[Callable[[], Planned]], Future[Planned]]
     """Begins a search beside the stream."""
+    never_anchors: frozenset[str] = frozenset()
+    """Operators that no segment may begin with."""
 
 
 Finding = tuple[str, dict[str, Any], str | None]
@@ -67,8 +70,7 @@ class PlanKeeping:
         """`topology` has the declared values, which hold where nothing is measured."""
         self._topology, self._partitions, self._how = topology, tuple(partitions), how
         self._judge = PlanJudge(now)
-        self._window = min(MOST_WINDOW, max(LEAST_SECONDS, how.interval))
-        self._recent = Profiler(self._partitions, now, period=self._window)
+        self._recent = Profiler(self._partitions, now, period=_window(how.interval))
         self._looked_at = now
         self._saved = SavedSnapshots()
         """Since the last look. Sums: in a recovery, which may wait for nodes for days, nothing is looked at."""
@@ -102,6 +104,7 @@ class PlanKeeping:
         """Another plan has taken effect; what it costs is measured from now on."""
         model = self._model or self._modelled(now, 0.0, {}, {})
         self._judge.changed(now, self._joint(model, before, ()), self._joint(model, plan, ()))
+        self._recent.measure_over(_window(self._longest(plan)))
         self._saved = SavedSnapshots()
         self._looked_at = now
 
@@ -113,8 +116,9 @@ class PlanKeeping:
         Not in a recovery: what partitions do then says little about what follows it.
         """
         plan = state.plan.now
-        period = max(LEAST_SECONDS, self._longest(plan))
-        if now - self._looked_at < min(period, MOST_WINDOW) * 0.9 or state.recovering or state.plan.next is not None:
+        window = _window(self._longest(plan))
+        self._recent.measure_over(window)  # the plan in force is not always that of the start
+        if now - self._looked_at < window * 0.9 or state.recovering or state.plan.next is not None:
             return []
         model = self._modelled(now, at, state.placement, state.nodes)
         joint = self._joint(model, plan, state.copies.replicas)
@@ -144,8 +148,11 @@ class PlanKeeping:
         except Exception as error:  # whatever ends a search: it runs beside the stream, and must not end the run
             self._judge.declined(model, joint)
             return None, [_not_found(error)]
+        if problems := unsound(model, replace(found.plan, replicas=np.zeros(len(model.topology), bool))):
+            self._judge.declined(model, joint)
+            return None, [_not_found(BadInput(f"the plan that was found is not valid: {'; '.join(problems)}"))]
         # Replicas are those of the run: which partitions have one is decided elsewhere.
-        executed = replace(found.plan, replicas=joint.replicas, stored_with_checkpoints=True)
+        executed = replace(found.plan, replicas=joint.replicas)
         evaluated = model.evaluate(executed)
         if not self._judge.accepts(model, joint, evaluated):
             self._judge.declined(model, joint)
@@ -167,7 +174,8 @@ class PlanKeeping:
         given = {name: getattr(how.assumed, name) for name, source in how.assumed.sources.items() if source == "given"}
         if how.assumed.nodes and "nodes" not in found.sources:
             given["nodes"] = how.assumed.nodes
-        return JointModel(topology, how.targets, replace(found, **given), coding=how.coding)
+        assumed = replace(found, **given)
+        return JointModel(topology, how.targets, assumed, coding=how.coding, never_anchors=how.never_anchors)
 
     def _joint(self, model: JointModel, plan: ExecutedPlan, replicas: Iterable[PartitionId]) -> JointPlan:
         """Return the plan in force as the model has plans."""
@@ -184,7 +192,6 @@ class PlanKeeping:
             as_mask(topology, topology.indices(sorted(map(str, plan.backups)))),
             as_mask(topology, topology.indices(sorted(map(str, replicas)))),
             self._how.coding,
-            stored_with_checkpoints=True,
         )
 
     def _overhead(self, now: float, model: JointModel, plan: JointPlan, look: Look) -> tuple[float, dict[str, Any]]:
@@ -235,6 +242,11 @@ class PlanKeeping:
             findings.append(("promise-holds", {"what": what}, f"a promise of the plan holds again: {what}"))
         self._alarms = set(broken)
         return findings
+
+
+def _window(interval: float) -> float:
+    """Return over how many seconds a plan with such an interval is measured."""
+    return min(MOST_WINDOW, max(LEAST_SECONDS, interval))
 
 
 def _not_found(error: Exception) -> Finding:

@@ -122,6 +122,15 @@ class Profiler:
         one.state_bytes = measures.state_bytes
         self._written += measures.written_bytes
 
+    def measure_over(self, period: float) -> None:
+        """Measure over another period from now on: a longer one is full once it has passed."""
+        if period == self.period:
+            return
+        self.period = period
+        for one in self._partitions.values():
+            for sums in (one.work, one.steady, one.replay):
+                sums.period = period
+
     def marked(self, now: float, batch: BatchId) -> None:
         """A checkpoint is marked at a batch."""
         self._marked.setdefault(batch, now)
