@@ -351,6 +351,40 @@ class TestMoves:
         assert not driven.of(RequestNodes), "one was requested when it said that it would go"
         assert not state.lost
 
+    def test_a_leaving_node_is_evacuated_while_a_costly_partition_waits_for_room(self) -> None:
+        """As in a wave of spot notices: what is left on the node would be lost next."""
+        driven = self.hole()
+        driven.tell(NodesLeaving((NodeId("going"),)))
+        state = driven.machine.state
+        assert state.lost == parts("a")
+        assert state.copies.placement == {part("b"): NodeId("stays")}
+        for batch in range(3, 7):
+            follow(driven, batch)
+        assert driven.node("b") == "stays"
+
+    def test_a_leaving_node_takes_no_room_of_a_lost_partition_that_fits(self) -> None:
+        driven = self.hole()
+        state = driven.machine.state
+        state.nodes[NodeId("stays")] = 4.0  # the plan for the lost is not made yet
+        state.copies.leaving.add(NodeId("going"))
+        follow(driven, 3)
+        assert not state.copies.at
+        state.nodes[NodeId("stays")] = 5.0
+        follow(driven, 4)
+        assert state.copies.placement == {part("b"): NodeId("stays")}
+
+    def hole(self) -> Driven:
+        """`a`, of cost 4, is lost and finds no room; `b`, of cost 1, is on another node than one that stays."""
+        two = [Operator(OperatorId(name), 1, (), cost=cost, output=True) for name, cost in (("a", 4.0), ("b", 1.0))]
+        driven = Driven(Topology("two", two), RecoverySettings(bound=1.0), nodes={"big": 4.0, "going": 1.0})
+        for batch in range(3):
+            follow(driven, batch)
+        assert (driven.node("a"), driven.node("b")) == ("big", "going")
+        driven.arrive({"stays": 2.0})
+        driven.lose("big")
+        assert driven.state("a") == "lost"
+        return driven
+
     def test_nothing_is_placed_on_a_leaving_node(self) -> None:
         driven = Driven(chain("ab"), RecoverySettings(), nodes={"n0": 9.0, "n1": 9.0})
         follow(driven, 0)
