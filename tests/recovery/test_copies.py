@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId
 from holdfast.recovery.copies import RETIRE_BATCHES, copy_problems, keep_from, wanted
+from holdfast.recovery.copying import PARTING_BATCHES
 from holdfast.recovery.effects import (
     CopyDropped,
     CopyLeftOut,
@@ -350,6 +351,74 @@ class TestMoves:
         driven.lose(leaving)
         assert not driven.of(RequestNodes), "one was requested when it said that it would go"
         assert not state.lost
+
+    def test_a_leaving_node_is_evacuated_while_a_costly_partition_waits_for_room(self) -> None:
+        """As in a wave of spot notices: what is left on the node would be lost next."""
+        driven = self.hole()
+        driven.tell(NodesLeaving((NodeId("going"),)))
+        state = driven.machine.state
+        assert state.lost == parts("a")
+        assert state.copies.placement == {part("b"): NodeId("stays")}
+        for batch in range(3, 7):
+            follow(driven, batch)
+        assert driven.node("b") == "stays"
+
+    def test_a_leaving_node_takes_no_room_of_a_lost_partition_that_fits(self) -> None:
+        driven = self.hole()
+        state = driven.machine.state
+        state.nodes[NodeId("stays")] = 4.0  # the plan for the lost is not made yet
+        state.copies.leaving.add(NodeId("going"))
+        follow(driven, 3)
+        assert not state.copies.at
+        state.nodes[NodeId("stays")] = 5.0
+        follow(driven, 4)
+        assert state.copies.placement == {part("b"): NodeId("stays")}
+
+    def test_one_partition_without_a_copy_does_not_keep_the_others_on_a_leaving_node(self) -> None:
+        """One that is not deterministic has none; the others move at once."""
+        driven = Driven(chain("abc"), RecoverySettings(), unsure="c", nodes={"n0": 9.0})
+        for batch in range(3):
+            follow(driven, batch)
+        driven.arrive({"n1": 9.0})
+        driven.tell(NodesLeaving((NodeId("n0"),)))
+        driven.checkpoint(2)
+        for batch in range(3, 6):
+            follow(driven, batch)
+        assert [driven.node(p) for p in "abc"] == ["n1", "n1", "n0"]
+        assert not driven.machine.state.copies.evacuated
+
+    def test_partitions_of_a_leaving_node_wait_for_a_copy_that_comes_late_and_not_for_long(self) -> None:
+        driven = Driven(chain("abc"), RecoverySettings(), nodes={"n0": 9.0})
+        for batch in range(3):
+            follow(driven, batch)
+        driven.arrive({"n1": 9.0})
+        driven.tell(NodesLeaving((NodeId("n0"),)))
+        state = driven.machine.state
+        at = {}
+        for batch in range(3, 20):
+            told = {p: state.partitions[p].frontier for p in state.copies.at if p != part("b")}
+            driven.checkpoint(batch - 1)
+            driven.cycle(batch)
+            state.keep_from()
+            keep_from(state)
+            driven.tell(PartitionsReported(state.epoch, driven.logged, {}, copies=told))
+            for p in "abc":
+                if driven.node(p) == "n1":
+                    at.setdefault(p, batch)
+        assert at["a"] == at["c"] >= 3 + PARTING_BATCHES
+        assert driven.node("b") == "n0"
+
+    def hole(self) -> Driven:
+        """`a`, of cost 4, is lost and finds no room; `b`, of cost 1, is on another node than one that stays."""
+        two = [Operator(OperatorId(name), 1, (), cost=cost, output=True) for name, cost in (("a", 4.0), ("b", 1.0))]
+        driven = Driven(Topology("two", two), RecoverySettings(bound=1.0), nodes={"big": 4.0, "going": 1.0})
+        for batch in range(3):
+            follow(driven, batch)
+        assert (driven.node("a"), driven.node("b")) == ("big", "going")
+        driven.arrive({"stays": 2.0})
+        driven.lose("big")
+        assert driven.state("a") == "lost"
+        return driven
 
     def test_nothing_is_placed_on_a_leaving_node(self) -> None:
         driven = Driven(chain("ab"), RecoverySettings(), nodes={"n0": 9.0, "n1": 9.0})

@@ -305,6 +305,7 @@ def example_report(rows: pa.Table | None = None) -> NodeReport:
                 poison=(PoisonRow(OperatorId("cars"), 7, "x"), PoisonRow(OperatorId("cars"), 9, "x")),
                 all_rows=True,
                 out_of_memory=True,
+                stalled=True,
             ),
             SnapshotStored(jams, snapshot(20, b"as small", follows=(BatchId(15), E))),
             SnapshotNotStored(jams, BatchId(21), "no room", gone=True),

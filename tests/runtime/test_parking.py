@@ -212,6 +212,20 @@ def test_what_comes_through_begins_to_count_anew() -> None:
     assert parking.failed([(Step.OPERATOR, Failed(bad, BatchId(5), "x", 1))])[1] is None
 
 
+def test_a_batch_that_does_not_end_is_tried_twice() -> None:
+    """All partitions of its process wait for each attempt."""
+    state = ClusterState(PartitionGraph(Program(two_queries(Trouble())).topology))
+    parking = Parking(state, ErrorSettings(retries=3, backoff=0.0), clock=lambda: 0.0, now=lambda: 0.0)
+    bad = PartitionId.parse("bad[0]")
+    assert parking.failed([(Step.OPERATOR, Failed(bad, BatchId(4), "x", stalled=True))])[1] is None
+    assert parking.attempt(bad) == 1
+    attempts, event = parking.failed([(Step.OPERATOR, Failed(bad, BatchId(4), "x", 1, stalled=True))])
+    assert attempts[0].wait is None
+    assert event is not None
+    once = Parking(state, ErrorSettings(retries=0), clock=lambda: 0.0, now=lambda: 0.0)
+    assert once.failed([(Step.OPERATOR, Failed(bad, BatchId(4), "x", stalled=True))])[1] is not None
+
+
 def test_requests_have_numbers_that_go_on() -> None:
     requests = ResumeRequests(MemoryStorage())
     assert [requests.add("a[0]"), requests.add("b[0]")] == [0, 1]

@@ -88,6 +88,30 @@ def test_partitions_that_come_later_go_where_there_is_least_to_do() -> None:
     assert {later.assignments[p].node for p in (two, three, four)} == {first.assignments[two].node}
 
 
+def test_the_most_valuable_partitions_have_a_process_without_others_where_that_costs_little() -> None:
+    """A step that hangs stops all partitions of its process."""
+    valuable = frozenset(PARTITIONS[:2])
+    spread = ProcessSpread(2, {}, valuable)
+    found = spread.divide(desired(dict.fromkeys(PARTITIONS[:4], NODES[0])), NODES).assignments
+    assert {one.node for p, one in found.items() if p in valuable} == {"n1#0"}
+    assert {one.node for p, one in found.items() if p not in valuable} == {"n1#1"}
+    later = spread.divide(desired(dict.fromkeys(PARTITIONS[:6], NODES[0])), NODES).assignments
+    assert {p: later[p].node for p in found} == {p: one.node for p, one in found.items()}, "they stay"
+
+
+@given(st.integers(2, 4), st.sets(st.sampled_from(PARTITIONS)), st.sets(st.sampled_from(PARTITIONS)), costs)
+def test_to_keep_partitions_apart_no_process_gets_much_more_to_do(
+    count: int, here: set[PartitionId], valuable: set[PartitionId], weights: dict[PartitionId, float]
+) -> None:
+    spread = ProcessSpread(count, weights, valuable)
+    found = spread.divide(desired(dict.fromkeys(here, NODES[0])), NODES).assignments
+    loads = dict.fromkeys(spread.names(NODES[0]), 0.0)
+    for p, one in found.items():
+        loads[one.node] += weights[p]
+    share = sum(loads.values()) / count
+    assert max(loads.values()) <= 1.25 * share + max((weights[p] for p in here), default=0.0) + 1e-9
+
+
 def test_a_node_with_one_process_is_its_process() -> None:
     spread = ProcessSpread(1, {})
     whole = desired(dict.fromkeys(PARTITIONS, NODES[0]))

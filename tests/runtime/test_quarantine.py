@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,12 +18,14 @@ import holdfast as hf
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, OperatorId, PartitionId
 from holdfast.recovery.quarantine import PoisonRow, Quarantined, read_decisions, without_old, written_decisions
+from holdfast.runtime import in_process
 from holdfast.runtime.coordinator.parking import ErrorSettings
 from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.messages import OperatorFailed
 from holdfast.runtime.program import Program
 from holdfast.runtime.worker.row_search import TryFailed, find_poison, first_poison
-from holdfast.runtime.worker.step_guard import Death, SharedGuard
+from holdfast.runtime.worker.step_guard import Death, NoGuard, SharedGuard
+from holdfast.runtime.worker.worker import NodeWorker
 
 N = {"n": "int64"}
 
@@ -156,6 +159,41 @@ def test_a_death_counts_for_its_piece_alone_and_until_the_next_attempt() -> None
     assert guard.begin(p, BatchId(1), 0, "5 rows") == Death(0, "by its task", out_of_memory=True)
     assert guard.begin(p, BatchId(1), 0, "4 rows") is None
     assert guard.begin(p, BatchId(1), 1, "5 rows") is None
+
+
+def test_a_search_ends_with_the_first_try_that_does_not_end() -> None:
+    """Each costs what a hanging step costs, and the other partitions of the process wait for it."""
+    tries: list[int] = []
+
+    def attempt(many: int, left_out: Sequence[int]) -> TryFailed | None:
+        tries.append(many)
+        if many == 1000:
+            return TryFailed("ValueError")
+        return TryFailed("dead", died=True, stalled=True) if many > 300 else None
+
+    result = find_poison(1000, attempt, most=5)
+    assert result.stalled
+    assert not result.found
+    assert result.problem == "a try of some of its rows did not end: dead"
+    assert tries == [0, 1000, 500]
+
+
+def test_rows_of_a_step_that_stalled_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where rows may be left out: up to 24 tries took five minutes each."""
+    pieces: list[str] = []
+
+    class Guard(NoGuard):
+        def begin(self, partition: PartitionId, batch: BatchId, attempt: int, piece: str = "") -> Death | None:
+            if partition.operator != "bad":
+                return None
+            pieces.append(piece)
+            return Death(attempt, "by its task", stalled=True)
+
+    monkeypatch.setattr(in_process, "NodeWorker", partial(NodeWorker, guard=Guard()))
+    run = InProcess(mapped(), errors=ErrorSettings(backoff=0.0))
+    run.feed(numbers(1, 2))
+    assert pieces == ["", ""]
+    assert [str(one) for one in run.parked] == ["bad[0]"]
 
 
 # -- decisions ---------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from holdfast.planning.replicas import placement
 from holdfast.recovery import copies, copying
 from holdfast.recovery.copying import CopyLifecycle
 from holdfast.recovery.machine import RecoveryMachine
+from holdfast.recovery.states import PartitionState
 from holdfast.runtime.blocks import SINK
 from holdfast.runtime.worker import resident as residents
 from holdfast.runtime.worker.host import PartitionHost
@@ -111,6 +112,17 @@ def copy_goes_on_behind_its_senders(patch: Patch) -> None:
     patch.setattr(copying, "useless", lambda state: {})
 
 
+def evacuation_waits_for_the_lost(patch: Patch) -> None:
+    """No copies are built for a node that will go while a partition is lost: what is on it is lost next."""
+    right = copies.to_build
+
+    def to_build(state: Any, start_of: Any) -> Any:
+        missing = state.in_state((PartitionState.LOST, PartitionState.RESTORING))
+        return ({}, {}) if missing else right(state, start_of)
+
+    patch.setattr(copying, "to_build", to_build)
+
+
 def moved_without_an_epoch(patch: Patch) -> None:
     """Partitions that move for load take over without a new epoch: what the primary still does is not fenced off."""
     right = CopyLifecycle._move_for_load
@@ -183,5 +195,9 @@ COPY_BUGS = tuple(
         copy_goes_on_behind_its_senders,
     )
 )
+LEAVING_BUGS = tuple(
+    Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one) for one in (evacuation_waits_for_the_lost,)
+)
+"""Of nodes that leave."""
 MOVE_BUGS = (Bug("moved without an epoch", (moved_without_an_epoch.__doc__ or "").strip(), moved_without_an_epoch),)
 """Of moves for load."""

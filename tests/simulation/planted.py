@@ -29,7 +29,7 @@ from holdfast.simulation.recovery.segment_scene import has_segments, is_refined
 from holdfast.simulation.recovery.world import has_agents, loses_files, reads_in_place
 from simulation.branch_bugs import BRANCH_BUGS
 from simulation.bugs import AGENT_BUGS, BUGS, Bug
-from simulation.copy_bugs import COPY_BUGS, MOVE_BUGS, REPLAN_BUGS
+from simulation.copy_bugs import COPY_BUGS, LEAVING_BUGS, MOVE_BUGS, REPLAN_BUGS
 from simulation.detection_bugs import DETECTION_BUGS
 from simulation.fence_bugs import FENCE_BUGS
 from simulation.file_bugs import FILE_BUGS, RETENTION_BUGS
@@ -80,7 +80,7 @@ PLANTED = (
     *(Planted(bug, reads_in_place) for bug in FILE_BUGS),
     *(Planted(bug, loses_files) for bug in RETENTION_BUGS),
     *(Planted(bug, has_agents) for bug in (*AGENT_BUGS, *FRAGMENT_BUGS)),
-    *(Planted(bug, has_copies) for bug in COPY_BUGS),
+    *(Planted(bug, has_copies) for bug in (*COPY_BUGS, *LEAVING_BUGS)),
     *(Planted(bug, moves_for_load) for bug in MOVE_BUGS),
     *(Planted(bug, replans) for bug in REPLAN_BUGS),
     *(Planted(bug, has_late_sinks) for bug in PUBLISHING_BUGS),

@@ -127,9 +127,51 @@ def test_counts_that_stand_still_and_those_that_do_not(monkeypatch: pytest.Monke
     for _ in range(5):
         supervisor._look_at_count(child, 50.0, 0.0)
     assert not killed, "0: never"
-    supervisor._look_at_count(child, 50.0, 60.0)
+    child.guard.turn()
+    for _ in range(6):
+        supervisor._look_at_count(child, 50.0, 60.0)
+    assert not killed, "its loop may take five times as long as a step: it restores state, say"
+    supervisor._look_at_count(child, 51.0, 60.0)
     supervisor._look_at_count(child, 50.0, 60.0)
     assert killed == [123], "once"
+
+
+def test_how_long_a_step_may_take_follows_the_steps_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[str] = []
+    monkeypatch.setattr(supervisor.os, "kill", lambda pid, number: killed.append(str(child.killed_for)))
+    child = supervisor._Child(0, pid=123)
+
+    def stands_for(seconds: int, batch: int, attempt: int = 0) -> bool:
+        """Begin a step, and let it take so long; say whether it was ended for it."""
+        child.guard.turn()
+        child.guard.begin(PARTITION, BatchId(batch), attempt)
+        for _ in range(seconds + 1):
+            supervisor._look_at_count(child, 1.0, 60.0)
+        if not killed:
+            child.guard.end()
+            child.guard.turn()
+            supervisor._look_at_count(child, 1.0, 60.0)
+            return False
+        killed.clear()
+        assert supervisor._may_start_again(child, -9, 0.0)
+        return True
+
+    assert stands_for(62, 1)
+    assert not stands_for(100, 1, attempt=1), "a second attempt has twice as long"
+    assert not stands_for(290, 2), "where steps are slow, others may be slow"
+    assert stands_for(302, 3), "and that has an end"
+    died = child.guard.begin(PARTITION, BatchId(3), 0)
+    assert died is not None
+    assert died.stalled
+
+
+def test_the_limit_of_a_step() -> None:
+    def limit(*, in_step: bool = True, longest: float = 0.0, again: bool = False) -> float:
+        return supervisor._limit(60.0, in_step=in_step, longest=longest, again=again)
+
+    assert [limit(), limit(longest=3), limit(longest=9), limit(longest=40)] == [60, 60, 90, 300]
+    assert [limit(again=True), limit(longest=20, again=True)] == [120, 300]
+    assert limit(in_step=False) == 300
 
 
 def test_one_that_eats_memory_is_killed_and_its_step_counts_as_out_of_memory(

@@ -177,13 +177,13 @@ def to_build(
     And those for which there is no place, with the reason.
 
     `start_of` gives the batch that a partition would start from, and the first batch of its outbox then. Lost
-    partitions come first: while one waits for room, or is on its way, no copy is built.
+    partitions come first: while one waits for room, or is on its way, no copy is built but of what has to leave its
+    node, which would be lost next; and none in the room of a lost partition that fits.
     """
     copies, missing = state.copies, (PartitionState.LOST, PartitionState.RESTORING)
-    if state.in_state(missing):
-        return {}, {}
+    going = set(to_move(state)) if state.in_state(missing) else None
     chosen = []
-    for p in wanted(state):
+    for p in wanted(state) if going is None else [p for p in wanted(state) if p in going]:
         if p in copies.at or state.partitions[p].state not in AT_WORK_STATES or not copies.is_due(p, state.logged):
             continue
         start, outbox_from = start_of(p)
@@ -205,6 +205,7 @@ def _placed(
         if node in room:
             room[node] -= cost[p]
     nodes = [node for node in sorted(room) if node not in copies.leaving]
+    _reserve(room, nodes, [cost[p] for p in state.lost])
     found: dict[PartitionId, NodeId] = {}
     for domains in (True, False):
         left = [p for p in chosen if p not in found]
@@ -219,6 +220,14 @@ def _placed(
             found[p] = node
             room[node] -= cost[p]
     return found, {one.partition: one.reason for one in placed.left_out}
+
+
+def _reserve(room: dict[NodeId, float], nodes: Sequence[NodeId], lost: Iterable[float]) -> None:
+    """Take the room of lost partitions off the nodes that have it; those that fit nowhere wait for another node."""
+    for cost in sorted(lost):
+        node = max(nodes, key=lambda one: room[one], default=None)
+        if node is not None and room[node] + 1e-9 >= cost:
+            room[node] -= cost
 
 
 def costs(state: ClusterState) -> dict[PartitionId, float]:

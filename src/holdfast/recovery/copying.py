@@ -1,8 +1,9 @@
 """What becomes of copies as events come: built, followed, promoted, dropped; and moves, which are made of these. Pure.
 
 The recovery machine has one of these and calls it where something changes. A *move* is a copy on another node that
-takes its primary's place once it is level; nodes that will go are left that way, all their partitions at once, and so
-are nodes that have too much to do (`recovery.rebalancing` says by which partitions, at every new checkpoint).
+takes its primary's place once it is level; nodes that will go are left that way, all their partitions at once if the
+copies of all are level before long, and so are nodes that have too much to do (`recovery.rebalancing` says by which
+partitions, at every new checkpoint).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from holdfast.recovery.copies import (
     inputs_kept,
     level,
     needs,
+    promotable,
     retired,
     to_build,
     to_move,
@@ -37,10 +39,14 @@ from holdfast.recovery.effects import (
 from holdfast.recovery.rebalancing import moves_for_load
 from holdfast.recovery.starts import Starts
 from holdfast.recovery.state_changes import StateChanges
-from holdfast.recovery.states import Cause, PartitionState
+from holdfast.recovery.states import AT_WORK_STATES, Cause, PartitionState
 
 if TYPE_CHECKING:
     from holdfast.recovery.checkpoints import SavedSnapshot
+
+
+PARTING_BATCHES = BatchId(8)
+"""Batches for which partitions with level copies wait for the others of a leaving node: each move costs an epoch."""
 
 
 class CopyLifecycle:
@@ -53,6 +59,8 @@ class CopyLifecycle:
         """Partitions of which it was said that their copies find no place."""
         self._considered: BatchId | None = None
         """The checkpoint at which load was last looked at."""
+        self._ready_since: dict[NodeId, BatchId] = {}
+        """The batch that was logged when the first partitions of a leaving node could move, and others could not."""
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
@@ -213,19 +221,29 @@ class CopyLifecycle:
         """Nodes are gone."""
         self._state.copies.leaving.difference_update(nodes)
         self._state.copies.evacuated.difference_update(nodes)
+        for node in nodes:
+            self._ready_since.pop(node, None)
 
     def _finish_moves(self) -> None:
-        """Let the copies of all partitions of leaving nodes take over, in one epoch, once all are level."""
+        """Let copies take over from partitions of leaving nodes, in one epoch: from all of a node, or those that can.
+
+        What moves together is a closed set: the outboxes of its copies, and those of all who stay, reach back to what
+        its own copies and their consumers need.
+        """
         state, copies = self._state, self._state.copies
         ready = level(state)
-        moving: list[PartitionId] = []
+        able = promotable(state, [p for p in to_move(state) if p in ready])
+        chosen: list[PartitionId] = []
         for node in sorted(copies.leaving):
             here = [p for p in to_move(state) if state.partitions[p].node == node]
             if not here and node not in copies.evacuated:
                 copies.evacuated.add(node)
                 self._changes.emit(NodesEvacuated((node,)))
-            elif here and all(p in ready and self._can_move(p) for p in here):
-                moving += here
+            mine = [p for p in here if p in able]
+            if mine and not self._waits_for_others(node, [p for p in here if p not in able]):
+                chosen += mine
+        together = promotable(state, chosen)
+        moving = [p for p in chosen if p in together]
         if moving:
             self._changes.new_epoch(f"{len(moving)} partitions move")
             for p in moving:
@@ -234,6 +252,17 @@ class CopyLifecycle:
             self._finish_moves()
         elif copies.moving and all(p in ready and self._can_move(p) for p in copies.moving):
             self._move_for_load()
+
+    def _waits_for_others(self, node: NodeId, others: Sequence[PartitionId]) -> bool:
+        """Say whether the partitions of a leaving node that can move wait for those that cannot yet."""
+        state = self._state
+        since = self._ready_since.setdefault(node, state.logged)
+        if state.logged >= since + PARTING_BATCHES:
+            return False
+        return any(
+            state.graph.deterministic(p) and p not in self._without and state.partitions[p].state in AT_WORK_STATES
+            for p in others
+        )
 
     def _move_for_load(self) -> None:
         """Let the copies of all partitions that move for load take over, in one epoch."""

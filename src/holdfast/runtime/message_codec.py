@@ -64,7 +64,7 @@ from holdfast.runtime.messages import (
     StandInAssignment,
 )
 
-VERSION = 14
+VERSION = 15
 
 _MAGIC = b"HFM"
 _PREFIX = struct.Struct("<3sBc3sIIQ")

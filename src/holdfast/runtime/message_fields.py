@@ -271,9 +271,9 @@ def answer_row(answer: Answer, contents: Contents) -> Row:
             return ["missing", *partition, batch]
         case Refused(partition, epoch, current):
             return ["refused", *partition, epoch, current]
-        case Failed(partition, batch, problem, attempt, disk_full, poison, all_rows, out_of_memory, row):
+        case Failed(partition, batch, problem, attempt, disk_full, poison, all_rows, memory, row, stalled):
             rows = Quarantined(poison, 0.0).fields() if poison else []
-            return ["failed", *partition, batch, problem, attempt, disk_full, rows, all_rows, out_of_memory, row]
+            return ["failed", *partition, batch, problem, attempt, disk_full, rows, all_rows, memory, row, stalled]
         case SnapshotStored(partition, snapshot, size, cpu_seconds):
             return ["stored", *partition, *chain_fields((snapshot,), contents), size, cpu_seconds]
         case SnapshotNotStored(partition, batch, problem, gone):
@@ -292,7 +292,7 @@ _ANSWER_SHAPES: Mapping[str, Shapes] = {
     "ready": shapes(str, str, int, int),
     "missing": shapes(str, str, int, int),
     "refused": shapes(str, str, int, int, int),
-    "failed": shapes(str, str, int, int, str, int, bool, list, bool, bool, str),
+    "failed": shapes(str, str, int, int, str, int, bool, list, bool, bool, str, bool),
     "stored": shapes(str, str, int, str, list, int, NUMBER),
     "not stored": shapes(str, str, int, int, str, bool),
     "lost": shapes(str, str, int, list, str, bool),
@@ -314,9 +314,9 @@ def read_answer(row: Any, parts: Sequence[pa.Buffer]) -> Answer:
             return Missing(partition, batch)
         case ["refused", epoch, current]:
             return Refused(partition, Epoch(epoch), Epoch(current))
-        case ["failed", batch, problem, attempt, disk_full, rows, all_rows, out_of_memory, row]:
+        case ["failed", batch, problem, attempt, disk_full, rows, all_rows, memory, row, stalled]:
             poison = Quarantined.read(rows).rows if rows else ()
-            return Failed(partition, batch, problem, attempt, disk_full, poison, all_rows, out_of_memory, row)
+            return Failed(partition, batch, problem, attempt, disk_full, poison, all_rows, memory, row, stalled)
         case ["stored", text, contents, size, cpu_seconds]:
             (stored,) = read_chain(text, contents, parts)
             return SnapshotStored(partition, stored, size, cpu_seconds)

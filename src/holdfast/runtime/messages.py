@@ -255,6 +255,8 @@ class Failed:
     """Whether its process was ended because it took more memory than it may."""
     row: str = ""
     """The first row that it cannot take, as a short text; empty where none was found. It is in no line of a log."""
+    stalled: bool = False
+    """Whether its process was ended because the step, or a search of its rows, did not end."""
 
     @property
     def operator(self) -> OperatorId:

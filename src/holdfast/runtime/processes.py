@@ -5,10 +5,11 @@ has several operator processes, its backend divides a desired state among them: 
 that of a process, so that workers, subscriptions and connections take processes as they take nodes. Reports of a
 process become reports of its node.
 
-A partition is put into the process with the least to do when it first comes to a node, and stays there for as long as
-the node is held, also where it leaves and comes back: its journal is there, and no other process of the node ever has
-an older one. Within an epoch that is more than thrift: two processes that make one version of a partition would make
-it twice.
+A partition is put into the process with the least to do when it first comes to a node. The partitions of the most
+valuable query get processes without others, where that leaves the processes about evenly loaded: a step that hangs, or
+takes too much memory, stops all partitions of its process. A partition stays in its process for as long as the node is
+held, also where it leaves and comes back: its journal is there, and no other process of the node ever has an older one.
+Within an epoch that is more than thrift: two processes that make one version of a partition would make it twice.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from holdfast.ids import NodeId, OperatorId, PartitionId
+from holdfast.recovery.graph import PartitionGraph
 from holdfast.runtime.messages import DesiredState, NodeReport, PartitionAssignment
 from holdfast.runtime.program import Program
 
@@ -32,13 +34,29 @@ def declared_costs(program: Program) -> dict[PartitionId, float]:
     return {topology.partition(index): float(cost) for index, cost in enumerate(topology.cost)}
 
 
+def most_valuable(program: Program) -> frozenset[PartitionId]:
+    """Return the partitions of the queries with the highest priority; none where all queries have it."""
+    graph = PartitionGraph(program.topology)
+    priority = {query: int(program.topology.priority[program.topology.index(query)]) for query in graph.outputs}
+    highest = max(priority.values(), default=0)
+    if all(one == highest for one in priority.values()):
+        return frozenset()
+    return frozenset(p for query, one in priority.items() if one == highest for p in graph.members(query))
+
+
+MOST_UNEVEN = 1.25
+"""A process may get so many times its even share of a node's cost for the sake of keeping partitions apart."""
+
+
 class ProcessSpread:
     """Where the partitions of all nodes are, in nodes of so many processes each."""
 
-    def __init__(self, count: int, costs: Mapping[PartitionId, float]) -> None:
-        """`costs`: what partitions cost; one that is not named costs 1."""
+    def __init__(
+        self, count: int, costs: Mapping[PartitionId, float], apart: Collection[PartitionId] = frozenset()
+    ) -> None:
+        """`costs`: what partitions cost; one that is not named costs 1. `apart`: to be kept apart from the others."""
         self.count = count
-        self._costs = costs
+        self._costs, self._apart = costs, frozenset(apart)
         self._at: dict[NodeId, dict[PartitionId, int]] = {}
         """The process of every partition that has been on a node since the node is held."""
         self._outbox_bytes: dict[NodeId, list[int]] = {}
@@ -100,10 +118,12 @@ class ProcessSpread:
     def _place(self, known: dict[PartitionId, int], partitions: Iterable[PartitionId]) -> None:
         """Put partitions that are new to a node into its processes, the costliest first."""
         loads = [0.0] * self.count
+        kinds: list[set[bool]] = [set() for _ in loads]
         alike: dict[tuple[OperatorId, int], int] = {}
 
         def put(partition: PartitionId, index: int) -> None:
             loads[index] += self._cost(partition)
+            kinds[index].add(partition in self._apart)
             alike[partition.operator, index] = alike.get((partition.operator, index), 0) + 1
 
         fresh = []
@@ -112,9 +132,20 @@ class ProcessSpread:
                 fresh.append(partition)
             else:
                 put(partition, index)
-        for partition in sorted(fresh, key=lambda p: -self._cost(p)):
+        share = (sum(loads) + sum(map(self._cost, fresh))) / self.count
+        for partition in sorted(fresh, key=lambda p: (p not in self._apart, -self._cost(p))):
+            cost, kind = self._cost(partition), partition in self._apart
+            # Among its own, as long as no process gets much more to do than it would get with all mixed.
+            own = [
+                index
+                for index in range(self.count)
+                if kinds[index] <= {kind} and loads[index] + cost <= max(MOST_UNEVEN * share, cost)
+            ]
+            if kind:  # as few processes as do: the others need some
+                own = [index for index in own if kinds[index]] or own
             least = min(
-                range(self.count), key=lambda index: (loads[index], alike.get((partition.operator, index), 0), index)
+                own or range(self.count),
+                key=lambda index: (loads[index], alike.get((partition.operator, index), 0), index),
             )
             known[partition] = least
             put(partition, least)

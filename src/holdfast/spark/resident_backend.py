@@ -32,7 +32,7 @@ from holdfast.runtime.detection import RETURN_FACTOR, SelfCheck
 from holdfast.runtime.function_messages import decode_returned, encode_call
 from holdfast.runtime.message_codec import decode_report, encode_desired
 from holdfast.runtime.messages import DesiredState, DriverSuspected, NodesAnswered, Report
-from holdfast.runtime.processes import ProcessSpread, declared_costs
+from holdfast.runtime.processes import ProcessSpread, declared_costs, most_valuable
 from holdfast.runtime.program import Program
 from holdfast.runtime.resident_cycle import ResidentCycle
 from holdfast.spark.agents import AgentReport
@@ -106,7 +106,8 @@ class ResidentBackend:
         self._came: queue.SimpleQueue[Came | None] = queue.SimpleQueue()
         self._held: dict[NodeId, HeldNode] = {}
         self._task_cpus = task_cpus(context)
-        self._spread = ProcessSpread(run_context.settings.node_processes or self._task_cpus, declared_costs(program))
+        processes = run_context.settings.node_processes or self._task_cpus
+        self._spread = ProcessSpread(processes, declared_costs(program), most_valuable(program))
         self._cycle: ResidentCycle | None = None
         self._sent: DesiredState | None = None
         """The desired state that processes have; its number is that of the last full one."""

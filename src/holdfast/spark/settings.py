@@ -257,9 +257,10 @@ class Settings:
     stall_seconds: float = _setting(
         "node.stall.seconds",
         _seconds,
-        300.0,
-        "An operator process that neither ends a step nor turns its loop for so long hangs: it is killed, and started "
-        "again. 0: never.",
+        60.0,
+        "An operator process in which a step takes so long hangs: it is killed, and started again. Where steps are "
+        "slow, one has ten times as long as the longest that has ended there, a second attempt twice as long, at most "
+        "five times this setting. 0: never.",
     )
     node_memory_mb: int | None = _setting(
         "node.memoryMb",

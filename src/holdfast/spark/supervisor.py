@@ -1,9 +1,10 @@
 """Processes that a task forks, watches and starts again. Runs in a Python worker; knows nothing of what they do.
 
 Each is on its own: one that crashes is started again after a moment, and the others notice nothing. One whose count
-(step_guard.py) stands still for too long hangs, and is killed: that is a crash. So is one that takes more memory than
-it may, before the cluster manager ends the whole executor for it. Where one crashes again and again, all are ended and
-the task gives up. Where one ends in order, the others have a few seconds to end as well.
+(step_guard.py) stands still for too long hangs, and is killed: that is a crash. How long that is follows the steps that
+have ended (`_limit`): the other partitions of the process wait for a step that hangs, and a batch may be slow. One that
+takes more memory than it may is killed before the cluster manager ends the whole executor for it. Where one crashes
+again and again, all are ended and the task gives up. Where one ends in order, the others have a few seconds to end.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ MEMORY_SECONDS = 0.1
 """How often memory is looked at, where it has a bound: a process may take a gigabyte in a second."""
 MEMORY_PAUSE = 0.5
 """How long to wait before a process is started again that took too much memory outside a step."""
+LOOP_FACTOR = 5.0
+"""A process may do without a turn of its loop, and take for a step at most, so many times as long as a step may."""
+SLOW_FACTOR = 10.0
+"""A step may take so many times as long as the longest that has ended in its process, where that is more."""
+AGAIN_FACTOR = 2.0
+"""And so many times as long where an earlier attempt at it was ended: the first of a run may have much to load."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -52,9 +59,15 @@ class _Child:
     count: int = 0
     stands: float = 0.0
     """For how many seconds its count has not moved."""
+    longest: float = 0.0
+    """For how many seconds a step has taken at most and ended, also in the processes before it."""
+    in_step: bool = False
+    """Whether its count stands still in a step."""
     killed_for: str | None = None
     out_of_memory: bool = False
     """Whether it was killed because of the memory that it took."""
+    stalled: bool = False
+    """Whether it was killed because it hung."""
     ended: bool = False
 
 
@@ -69,9 +82,9 @@ def supervise(
     """Run something in so many processes, again where one crashes; return when all have ended, or it is given up.
 
     That is a result: an exception would let Spark repeat the task, and its second attempt hides the first one's end.
-    A process that does not go on for `stall_seconds` (0: for ever) is killed, and so is one that takes more than
-    `memory_bytes` (0: whatever there is). `beside` runs in one process more for as long; it runs no user code, and
-    however it ends it is started again.
+    A process in a step that does not end for `stall_seconds` (0: for ever) is killed, later where steps are slow; so is
+    one whose loop does not turn for five times as long, and one that takes more than `memory_bytes` (0: whatever there
+    is). `beside` runs in one process more for as long; it runs no user code, and however it ends it is started again.
     """
     children = [_Child(index) for index in range(processes)]
     other = _Child(-1)
@@ -120,12 +133,12 @@ def _may_start_again(child: _Child, status: int, now: float) -> bool:
 
     Crashes while an operator processes a batch do not count: the step guard remembers them.
     """
-    step = child.guard.died(status, child.killed_for, out_of_memory=child.out_of_memory)
+    step = child.guard.died(status, child.killed_for, out_of_memory=child.out_of_memory, stalled=child.stalled)
     during = "" if step is None else f" while {step[0]} processed batch {step[1]}"
     how = child.killed_for or ended_by(status)
     sys.stderr.write(f"holdfast: the operator process ended {how}{during}\n")
     memory, child.out_of_memory = child.out_of_memory, False
-    child.killed_for, child.count, child.stands = None, 0, 0.0
+    child.killed_for, child.count, child.stands, child.stalled = None, 0, 0.0, False
     if step is not None:
         return True  # it is answered as failed, and its queries are parked in time: the node is as good as before
     if memory:
@@ -143,11 +156,30 @@ def _look_at_count(child: _Child, seconds: float, stall_seconds: float) -> None:
     """Kill a process that hangs; one that is still starting has no count, and may take its time."""
     count = child.guard.count
     if count != child.count or not count:
+        if child.in_step:
+            child.longest = max(child.longest, child.stands)
         child.count, child.stands = count, 0.0
         return
     child.stands += seconds
-    if stall_seconds and child.stands > stall_seconds:
-        _kill(child, f"by its task, after {stall_seconds:g} s without a turn ({PREFIX}node.stall.seconds)")
+    child.in_step = child.guard.in_step
+    if not stall_seconds or child.killed_for is not None or child.stands <= stall_seconds:
+        return
+    limit = _limit(stall_seconds, in_step=child.in_step, longest=child.longest, again=child.guard.stalled_before)
+    if child.stands > limit:
+        child.stalled = True
+        _kill(child, f"by its task, after {limit:g} s without a turn ({PREFIX}node.stall.seconds)")
+
+
+def _limit(stall_seconds: float, *, in_step: bool, longest: float, again: bool) -> float:
+    """Return for how long a process may stand still.
+
+    A step that is slow and no hang is not ended: where steps take long, the limit is longer, and so it is for a second
+    attempt. It has an end: the other partitions of the process wait.
+    """
+    most = LOOP_FACTOR * stall_seconds
+    if not in_step:
+        return most
+    return min(most, max(stall_seconds, SLOW_FACTOR * longest) * (AGAIN_FACTOR if again else 1.0))
 
 
 def _look_at_memory(child: _Child, memory_bytes: int) -> None:

@@ -32,6 +32,8 @@ MOST_DECIDED = 10_000
 """Quarantined rows of batches that may be processed again: they are in every record of the progress."""
 OUT_OF_MEMORY_ATTEMPTS = 2
 """Attempts at a batch in which the operator process takes too much memory, however many others may have."""
+STALLED_ATTEMPTS = 2
+"""Attempts at a batch that does not end, at most: the other partitions of its process wait meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,8 @@ class Parking:
             most = 0
         elif failed.out_of_memory:
             most = OUT_OF_MEMORY_ATTEMPTS - 1
+        elif failed.stalled:
+            most = min(most, STALLED_ATTEMPTS - 1)
         left_out = self._left_out(failed, last=attempts > most) if step is Step.OPERATOR else None
         if left_out is not None:
             self._open[place] = _Failing(failed.batch, attempts - 1, number, self._clock())

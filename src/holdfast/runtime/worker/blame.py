@@ -2,6 +2,8 @@
 
 Rows are tried in the operator process, with the state and the watermark of the step; what a try gives is dropped, so
 neither state nor output shows that there was one. A try that raises, and one in which the process dies, have failed.
+A step that does not end is not searched, and a try that does not end ends the search: the other partitions of the
+process would wait for each try as long as for the step.
 Nothing is left out here: the rows go to the coordinator, which logs what it decides. Where the operator lets no rows
 be left out, the first row that it cannot take is looked for all the same, for a short time: people want to see it.
 """
@@ -56,7 +58,7 @@ def blame(operator: OperatorProgram, given: Batch, attempt: int, failed: Failed,
     def attempt_at(many: int, left_out: Sequence[int]) -> TryFailed | None:
         piece = f"{many} rows without {len(left_out)} to {left_out[-1]}" if left_out else f"{many} rows"
         if (died := guard.begin(given.partition, given.batch, attempt, piece)) is not None:
-            return TryFailed(str(died), died=True)
+            return TryFailed(str(died), died=True, stalled=died.stalled)
         try:
             process(operator, plain, set(), rows.first(many, left_out))
         except Exception as error:  # a user's function may raise anything
@@ -67,7 +69,8 @@ def blame(operator: OperatorProgram, given: Batch, attempt: int, failed: Failed,
 
     result = find_poison(rows.count, attempt_at, most=most - len(decided))
     if result.problem is not None:
-        return replace(failed, problem=f"{failed.problem} (no row is quarantined: {result.problem})")
+        problem = f"{failed.problem} (no row is quarantined: {result.problem})"
+        return replace(failed, problem=problem, stalled=result.stalled)
     poison = tuple(rows.poison(number, error) for number, error in result.found)
     problem = f"{len(poison)} of {rows.count} rows cannot be taken, at first: {poison[0].error}"
     return replace(failed, problem=problem, poison=poison, all_rows=len(poison) == rows.count)

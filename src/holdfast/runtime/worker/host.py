@@ -364,7 +364,11 @@ class PartitionHost:
         operator = self._program.operators[given.partition.operator]
         died = self._guard.begin(given.partition, given.batch, attempt)
         if died is not None:
-            failed = Failed(given.partition, given.batch, str(died), out_of_memory=died.out_of_memory)
+            failed = Failed(
+                given.partition, given.batch, str(died), out_of_memory=died.out_of_memory, stalled=died.stalled
+            )
+            if died.stalled:
+                return failed  # each try of some of its rows might take as long, and the process's partitions wait
         else:
             try:
                 return process(operator, given, rewritten)

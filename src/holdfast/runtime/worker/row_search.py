@@ -23,6 +23,8 @@ class TryFailed:
     error: str
     died: bool = False
     """Whether its process has died of it."""
+    stalled: bool = False
+    """Whether it did not end, and its process was ended for that: no other is tried, each might take as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,12 @@ class SearchResult:
     """The numbers of the rows that are to blame, each with its error; all others pass together."""
     problem: str | None = None
     """Why no rows can be blamed."""
+    stalled: bool = False
+    """Whether that is because a try did not end."""
+
+
+class _Stalled(Exception):
+    """A try did not end."""
 
 
 def first_poison(rows: int, fails: Callable[[int], bool | None]) -> int | None:
@@ -59,12 +67,23 @@ def find_poison(
 
     `attempt(n, left_out)` tries the first n rows without some of them, and returns how that failed.
     """
+    try:
+        return _search(rows, attempt, most, most_deaths)
+    except _Stalled as stalled:
+        return SearchResult(problem=f"a try of some of its rows did not end: {stalled}", stalled=True)
+
+
+def _search(
+    rows: int, attempt: Callable[[int, Sequence[int]], TryFailed | None], most: int, most_deaths: int
+) -> SearchResult:
     found: list[tuple[int, str]] = []
     deaths = 0
 
     def fails(many: int) -> TryFailed | None:
         nonlocal deaths
         failed = attempt(many, [number for number, _ in found])
+        if failed is not None and failed.stalled:
+            raise _Stalled(failed.error)
         deaths += failed is not None and failed.died
         return failed
 

@@ -35,6 +35,8 @@ class Death:
     how: str
     out_of_memory: bool = False
     """Whether its supervisor ended it because of the memory it took."""
+    stalled: bool = False
+    """Whether its supervisor ended it because the step did not end."""
 
     def __str__(self) -> str:
         return f"the operator process died in it {self.how}"
@@ -133,18 +135,45 @@ class SharedGuard:
         (count,) = _COUNT.unpack(self._memory[: _COUNT.size])
         return int(count)
 
-    def died(self, status: int, why: str | None = None, *, out_of_memory: bool = False) -> Step | None:
-        """The operator process is gone, with this exit status, or ended for a reason; return the step it was in."""
+    @property
+    def in_step(self) -> bool:
+        """Whether the operator process is in a step, and not in its loop."""
         (length,) = _LENGTH.unpack(self._memory[_COUNT.size : _STEP_AT])
-        self._memory[: _COUNT.size] = _COUNT.pack(0)
+        return bool(length)
+
+    @property
+    def stalled_before(self) -> bool:
+        """Whether an earlier attempt at the step that the process is in has stalled."""
+        step = self._noted()
+        return step is not None and any(
+            died.stalled and (partition, batch) == step[:2] for (partition, batch, _), died in self._deaths.items()
+        )
+
+    def _noted(self) -> tuple[PartitionId, BatchId, int, str] | None:
+        """Return the step that the process is in, the attempt and its piece; None where that cannot be read."""
+        (length,) = _LENGTH.unpack(self._memory[_COUNT.size : _STEP_AT])
         if not length:
             return None
-        operator, index, batch, attempt, piece = json.loads(self._memory[_STEP_AT : _STEP_AT + length])
+        try:
+            operator, index, batch, attempt, piece = json.loads(self._memory[_STEP_AT : _STEP_AT + length])
+        except ValueError:
+            return None  # the process is writing it just now
+        return PartitionId(OperatorId(operator), int(index)), BatchId(batch), attempt, piece
+
+    def died(
+        self, status: int, why: str | None = None, *, out_of_memory: bool = False, stalled: bool = False
+    ) -> Step | None:
+        """The operator process is gone, with this exit status, or ended for a reason; return the step it was in."""
+        noted = self._noted()
+        self._memory[: _COUNT.size] = _COUNT.pack(0)
+        if noted is None:
+            return None
         self.end()
-        step = PartitionId(OperatorId(operator), int(index)), BatchId(batch)
+        partition, batch, attempt, piece = noted
+        step = partition, batch
         # Of a partition the last step alone: it goes on from there, or not at all.
         self._deaths = {one: died for one, died in self._deaths.items() if one[0] != step[0] or one[1] == step[1]}
-        self._deaths[(*step, piece)] = Death(attempt, why or ended_by(status), out_of_memory)
+        self._deaths[(*step, piece)] = Death(attempt, why or ended_by(status), out_of_memory, stalled)
         return step
 
 

@@ -27,6 +27,7 @@ from holdfast.simulation.recovery.drivers import Drivers
 from holdfast.simulation.recovery.ending import final_problems
 from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.feed import Feed, starving
+from holdfast.simulation.recovery.leaving import LeavingWatch
 from holdfast.simulation.recovery.observed import Observed
 from holdfast.simulation.recovery.segment_scene import served
 from holdfast.simulation.recovery.world import Driver, Found
@@ -112,6 +113,7 @@ class _Run:
         self.snapshot_store, self.note = world.snapshot_store, world.note
         self._complain, self._found = world.complain, world.found
         self.observed = Observed(self.drivers)
+        self._leaving = LeavingWatch()
 
     @property
     def driver(self) -> Driver:
@@ -322,6 +324,8 @@ class _Run:
         self.driver.checks.after_step(state, ran and self.cluster.clean, logged, self.coordinator.parking.failing)
         for violation in self.observed.tentative_problems():
             self._found(violation)
+        if ran and (stays := self._leaving.look(self.coordinator.machine)) is not None:
+            self._found(stays)
         self.world.watch.look()
 
     # -- the end -------------------------------------------------------------------------------------------------------
