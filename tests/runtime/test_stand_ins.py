@@ -167,7 +167,7 @@ def test_a_process_that_restarts_begins_its_stand_in_anew_and_doubles_nothing() 
 
 @pytest.mark.parametrize(
     ("cause", "why"),
-    [("gone", "it is not here"), ("large", "stand-ins on this node would have more than 0 MB of state")],
+    [("gone", "it is not here"), ("large", "members on this node would have more than 0 MB of state of their own")],
 )
 def test_a_state_that_cannot_be_had_ends_the_stand_in_and_nothing_else(cause: str, why: str) -> None:
     sink = Watched()
@@ -209,7 +209,7 @@ def test_a_stand_in_whose_state_grows_beyond_the_bound_ends_and_nothing_else() -
             running.backend.add_nodes({NodeId("m"): 1.25})
         running.feed(batch)
     (ended,) = [one for one in running.kinds("tentative-ended") if one.fields["problem"]]
-    assert ended.fields["problem"] == "stand-ins on this node have more than 0 MB of state"
+    assert ended.fields["problem"] == "members on this node have more than 0 MB of state of their own"
     running.end()
     assert sink.whole() == expected(application(), given, "pages")
 

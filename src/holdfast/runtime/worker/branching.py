@@ -39,7 +39,8 @@ from holdfast.runtime.worker.step_guard import StepGuard
 from holdfast.runtime.worker.subscriptions import Request, Subscriptions
 
 BRANCH_BYTES = 256 << 20
-"""With more than this in its outboxes and inboxes, a branch is given up; so is a stand-in with more state."""
+"""With more than this in its outboxes and inboxes on a node, a branch is given up; and with more than this of state
+that is its own: all state of stand-ins, and what other members have gained since they left the clean line."""
 ATTEMPT = -1
 """Steps of a branch are noted as this attempt: a process that dies in one is no failed attempt of the clean line."""
 YIELDS = 4
@@ -80,8 +81,10 @@ class Branching:
         """Where each member left the clean line."""
         self._stand_ins: Mapping[PartitionId, StandInAssignment] = {}
         """Those of `_wanted` that stand in for partitions that are lost."""
+        self._shared_bytes: dict[PartitionId, int] = {}
+        """How many bytes of state each member has from its clean line, and shares with it."""
         self._state_bytes: dict[PartitionId, int] = {}
-        """How many bytes of state each stand-in has."""
+        """How many bytes of state each member has beside that."""
         self._sources: dict[PartitionId, tuple[OperatorId, ...]] = {}
         """The sources that holes read, or are."""
         self._handed: dict[tuple[PartitionId, PartitionId], BatchId] = {}
@@ -154,11 +157,13 @@ class Branching:
         for memory in (self._forks, self._handed, self._reported, self._problems, self._problems_reported):
             memory.clear()
         self._state_bytes.clear()
+        self._shared_bytes.clear()
         self._not_served.clear()
 
     def _forget(self, partition: PartitionId) -> None:
         self._forks.pop(partition, None)
         self._state_bytes.pop(partition, None)
+        self._shared_bytes.pop(partition, None)
         self._reported.pop(partition, None)
         self._subscriptions.again(partition)
         for pair in [pair for pair in self._handed if partition in pair]:
@@ -174,6 +179,7 @@ class Branching:
         if isinstance(taken, Missing):
             return None  # its files are gone: the clean line says so
         self.host.restore([taken])
+        self._shared_bytes[partition] = taken.commit.state_bytes
         return at
 
     def _from_nothing(self, partition: PartitionId) -> BatchId:
@@ -199,7 +205,7 @@ class Branching:
         """Give a stand-in its state; return why that cannot be. It is in memory, beside all else on the node."""
         size = snapshots[-1].commit.state_bytes
         if sum(self._state_bytes.values()) + size > self._most_bytes:
-            return f"stand-ins on this node would have more than {self._most_bytes >> 20} MB of state"
+            return f"members on this node would have more than {self._most_bytes >> 20} MB of state of their own"
         try:
             self.host.restore(snapshots)
         except CheckFailed as error:  # they do not fit each other
@@ -277,11 +283,12 @@ class Branching:
         for answer in answers:
             if not isinstance(answer, Done):
                 self._problems.setdefault(answer.partition, str(answer))
-            elif answer.partition in self._stand_ins:
-                self._state_bytes[answer.partition] = answer.measures.state_bytes
+            else:
+                shared = self._shared_bytes.get(answer.partition, 0)
+                self._state_bytes[answer.partition] = max(0, answer.measures.state_bytes - shared)
         if sum(self._state_bytes.values()) > self._most_bytes:
-            much = f"stand-ins on this node have more than {self._most_bytes >> 20} MB of state"
-            for p in self._state_bytes:
+            much = f"members on this node have more than {self._most_bytes >> 20} MB of state of their own"
+            for p in [p for p, size in self._state_bytes.items() if size]:
                 self._problems.setdefault(p, much)
         if self._rounds % _LOOK_BYTES == 0 and self._store.kept_bytes() + self.host.inbox_bytes > self._most_bytes:
             for p in self.host.partitions:
