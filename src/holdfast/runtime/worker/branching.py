@@ -12,12 +12,11 @@ and then: a branch yields. Whatever fails ends the branch, and nothing else.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.errors import CheckFailed
-from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
+from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.recovery.cluster_state import Start
 from holdfast.runtime.blocks import SINK, Block, Header
 from holdfast.runtime.messages import (
@@ -33,10 +32,10 @@ from holdfast.runtime.program import Program
 from holdfast.runtime.state.snapshots import Snapshot
 from holdfast.runtime.state.store import MemoryStore
 from holdfast.runtime.state.versions import NO_BATCH, Pointer
-from holdfast.runtime.times import Watermark, lowest
+from holdfast.runtime.worker.forged import ForgedWatermarks
 from holdfast.runtime.worker.host import PartitionHost
 from holdfast.runtime.worker.step_guard import StepGuard
-from holdfast.runtime.worker.subscriptions import Request, Subscriptions
+from holdfast.runtime.worker.subscriptions import Publications, Request, Subscriptions
 
 BRANCH_BYTES = 256 << 20
 """With more than this in its outboxes and inboxes on a node, a branch is given up; and with more than this of state
@@ -63,15 +62,17 @@ class Branching:
         *,
         clock: Callable[[], float],
         subscriptions: Subscriptions,
+        publications: Publications,
         window: int,
         bring: Bring,
         most_bytes: int = BRANCH_BYTES,
     ) -> None:
         """`clean` is the host of the clean line; `subscriptions` are for the branch's own requests.
 
+        `publications` say how far members elsewhere are.
         `bring` has the snapshots that a stand-in begins with.
         """
-        self._bring = bring
+        self._bring, self._publications = bring, publications
         self._program, self._clean, self._guard, self._clock = program, clean, guard, clock
         self._subscriptions, self._window, self._most_bytes = subscriptions, window, most_bytes
         self._store, self.host = self._empty(Epoch(0))
@@ -85,8 +86,7 @@ class Branching:
         """How many bytes of state each member has from its clean line, and shares with it."""
         self._state_bytes: dict[PartitionId, int] = {}
         """How many bytes of state each member has beside that."""
-        self._sources: dict[PartitionId, tuple[OperatorId, ...]] = {}
-        """The sources that holes read, or are."""
+        self._forged = ForgedWatermarks(program)
         self._handed: dict[tuple[PartitionId, PartitionId], BatchId] = {}
         self._reported: dict[PartitionId, tuple[BatchId, float, int]] = {}
         self._problems: dict[PartitionId, str] = {}
@@ -290,17 +290,51 @@ class Branching:
             much = f"members on this node have more than {self._most_bytes >> 20} MB of state of their own"
             for p in [p for p, size in self._state_bytes.items() if size]:
                 self._problems.setdefault(p, much)
-        if self._rounds % _LOOK_BYTES == 0 and self._store.kept_bytes() + self.host.inbox_bytes > self._most_bytes:
-            for p in self.host.partitions:
-                self._problems.setdefault(p, f"its blocks take more than {self._most_bytes >> 20} MB on this node")
-        for p in self.host.partitions:
-            sink_only = all(one.operator.startswith("@") for one in self._program.consumers(p))
-            out = self._wanted[p].out
-            self.host.keep(p, BatchId(self.host.frontier(p) if out is None else out + 1) if sink_only else BatchId(0))
+        self._trim(desired)
         return any(isinstance(one, Done) for one in answers)
 
+    def _trim(self, desired: DesiredState) -> None:
+        """Drop the blocks that nobody needs; what is too much even so ends the branch.
+
+        Other members get what these have completed again only if their process begins anew. So it is kept while there
+        is room, and then dropped: a member that begins anew after that ends its branch (`not_served`).
+        """
+        for p in self.host.partitions:
+            if all(one.operator.startswith("@") for one in self._program.consumers(p)):
+                self.host.keep(p, self._unpublished(p))
+        if self._rounds % _LOOK_BYTES or self._bytes() <= self._most_bytes // 2:
+            return
+        for p in self.host.partitions:
+            self.host.keep(p, self._needed_from(p, desired))
+        self.host.trim()
+        if self._bytes() > self._most_bytes:
+            for p in self.host.partitions:
+                self._problems.setdefault(p, f"its blocks take more than {self._most_bytes >> 20} MB on this node")
+
+    def _bytes(self) -> int:
+        return self._store.kept_bytes() + self.host.inbox_bytes
+
+    def _unpublished(self, partition: PartitionId) -> BatchId:
+        """Return the first batch whose output the driver may still need."""
+        out = self._wanted[partition].out
+        return BatchId(self.host.frontier(partition) + 1 if out is None else out + 1)
+
+    def _needed_from(self, partition: PartitionId, desired: DesiredState) -> BatchId:
+        """Return the first batch that a sink or another member still has to get of a member here."""
+        first = self._unpublished(partition)
+        for consumer in self._program.consumers(partition):
+            if consumer not in desired.branches:
+                continue
+            if consumer in self._forks:
+                completed: BatchId | None = self.host.frontier(consumer)
+            else:  # one that is on its way, here or elsewhere, has said nothing yet
+                node = self._placed(desired, consumer).node
+                completed = self._publications.completed((consumer, partition, node))
+            first = min(first, BatchId(NO_BATCH + 1 if completed is None else completed + 1))
+        return first
+
     def _placed(self, desired: DesiredState, partition: PartitionId) -> PartitionAssignment | StandInAssignment:
-        return self._stand_ins.get(partition) or desired.assignments[partition]
+        return desired.stand_ins.get(partition) or desired.assignments[partition]
 
     def _feed(self, partition: PartitionId, watermarks: SourceWatermarks) -> None:
         """Give a member what senders in this process have for it, and the barriers that are forged."""
@@ -309,7 +343,7 @@ class Branching:
         for edge, sender in self._program.streams(partition):
             if sender in one.holes:
                 if coming <= one.through:
-                    mark = self._forged_watermark(sender, coming, watermarks)
+                    mark = self._forged.at(sender, coming, watermarks)
                     header = Header(edge, sender, partition, coming, self._epoch, mark, tentative=True)
                     self.host.deliver([Block(header)])
                 continue
@@ -323,22 +357,6 @@ class Branching:
                     continue
                 self.host.deliver(block.stamped(self._epoch) for block in blocks)
                 self._handed[partition, sender] = through
-
-    def _forged_watermark(self, hole: PartitionId, batch: BatchId, watermarks: SourceWatermarks) -> Watermark:
-        """Return the watermark that a hole's barrier would carry: the lowest of its sources, as far as that is known.
-
-        Of a batch in between, that of the one before: a watermark never goes back, and what comes later moves it on.
-        """
-        sources = self._sources.get(hole)
-        if sources is None:
-            above = dict.fromkeys(p.operator for p in (*self._program.graph.upstream(hole), hole))
-            sources = self._sources[hole] = tuple(name for name in above if name in self._program.sources)
-        found = []
-        for source in sources:
-            marks = watermarks.get(source, ())
-            place = bisect_right(marks, batch, key=lambda one: one[0])
-            found.append(marks[place - 1][1] if place else None)
-        return lowest(found)
 
     # -- what goes out -------------------------------------------------------------------------------------------------
 
