@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.errors import CheckFailed
-from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.errors import CheckFailed, HoldfastError
+from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.cluster_state import Start
 from holdfast.runtime.blocks import SINK, Block, Header
 from holdfast.runtime.messages import (
@@ -32,6 +32,7 @@ from holdfast.runtime.program import Program
 from holdfast.runtime.state.snapshots import Snapshot
 from holdfast.runtime.state.store import MemoryStore
 from holdfast.runtime.state.versions import NO_BATCH, Pointer
+from holdfast.runtime.times import Watermark
 from holdfast.runtime.worker.forged import ForgedWatermarks
 from holdfast.runtime.worker.host import PartitionHost
 from holdfast.runtime.worker.step_guard import StepGuard
@@ -65,11 +66,12 @@ class Branching:
         publications: Publications,
         window: int,
         bring: Bring,
+        logged_watermark: Callable[[OperatorId, BatchId], Watermark],
         most_bytes: int = BRANCH_BYTES,
     ) -> None:
         """`clean` is the host of the clean line; `subscriptions` are for the branch's own requests.
 
-        `publications` say how far members elsewhere are.
+        `publications` say how far members elsewhere are; `logged_watermark` reads what a source's was after a batch.
         `bring` has the snapshots that a stand-in begins with.
         """
         self._bring, self._publications = bring, publications
@@ -86,7 +88,7 @@ class Branching:
         """How many bytes of state each member has from its clean line, and shares with it."""
         self._state_bytes: dict[PartitionId, int] = {}
         """How many bytes of state each member has beside that."""
-        self._forged = ForgedWatermarks(program)
+        self._forged = ForgedWatermarks(program, logged_watermark)
         self._handed: dict[tuple[PartitionId, PartitionId], BatchId] = {}
         self._reported: dict[PartitionId, tuple[BatchId, float, int]] = {}
         self._problems: dict[PartitionId, str] = {}
@@ -343,7 +345,13 @@ class Branching:
         for edge, sender in self._program.streams(partition):
             if sender in one.holes:
                 if coming <= one.through:
-                    mark = self._forged.at(sender, coming, watermarks)
+                    try:
+                        mark = self._forged.at(sender, coming, watermarks)
+                    except OSError:
+                        continue  # storage that is away: with the next round
+                    except HoldfastError as error:
+                        self._problems.setdefault(partition, str(error))
+                        continue
                     header = Header(edge, sender, partition, coming, self._epoch, mark, tentative=True)
                     self.host.deliver([Block(header)])
                 continue

@@ -1,12 +1,14 @@
 """Watermarks of the barriers that a branch forges for partitions that are lost. Runs on a node; pure.
 
 A forged barrier carries what the hole's own barrier would have had: the lowest watermark of the sources that it reads,
-as the batch log has them.
+as the batch log has them. The driver hands out those of recent batches. A branch that begins anew repeats the outage,
+and reads those of earlier batches from the log: so windows close in the batches in which they closed before.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 
 from holdfast.ids import BatchId, OperatorId, PartitionId
 from holdfast.runtime.messages import SourceWatermarks
@@ -17,8 +19,9 @@ from holdfast.runtime.times import Watermark, lowest
 class ForgedWatermarks:
     """The sources that holes read, or are, and where their watermarks stand after each batch."""
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
+    def __init__(self, program: Program, logged: Callable[[OperatorId, BatchId], Watermark]) -> None:
+        """`logged` reads from the log where a source's watermark stood after a batch; OSError: it cannot now."""
+        self._program, self._logged = program, logged
         self._sources: dict[PartitionId, tuple[OperatorId, ...]] = {}
 
     def at(self, hole: PartitionId, batch: BatchId, watermarks: SourceWatermarks) -> Watermark:
@@ -30,9 +33,12 @@ class ForgedWatermarks:
         if sources is None:
             above = dict.fromkeys(p.operator for p in (*self._program.graph.upstream(hole), hole))
             sources = self._sources[hole] = tuple(name for name in above if name in self._program.sources)
-        found = []
+        found: list[Watermark] = []
         for source in sources:
             marks = watermarks.get(source, ())
             place = bisect_right(marks, batch, key=lambda one: one[0])
-            found.append(marks[place - 1][1] if place else None)
+            if place:
+                found.append(marks[place - 1][1])
+            elif marks:  # of a source that is left out nothing is to be known
+                found.append(self._logged(source, batch))
         return lowest(found)

@@ -108,6 +108,7 @@ class ResidentWorker:
             publications=self.publications,
             window=window,
             bring=worker.bring,
+            logged_watermark=worker.logged_watermark,
         )
         """Members of the branch that are here."""
         self._was_busy = False
