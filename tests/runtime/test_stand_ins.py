@@ -15,6 +15,7 @@ from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.runtime import InProcess
 from holdfast.runtime.coordinator.publishing import Call
 from holdfast.runtime.coordinator.tentative import source_watermarks
+from holdfast.runtime.io.batch_log import WATERMARKS_KEPT
 from holdfast.runtime.io.sinks import VERSION_COLUMNS, FunctionSink, MemorySink, Output, OutputKey
 from holdfast.spark.resident_backend import ResidentBackend
 from runtime.test_tentative import Running, rows_of
@@ -167,7 +168,7 @@ def test_a_process_that_restarts_begins_its_stand_in_anew_and_doubles_nothing() 
 
 @pytest.mark.parametrize(
     ("cause", "why"),
-    [("gone", "it is not here"), ("large", "stand-ins on this node would have more than 0 MB of state")],
+    [("gone", "it is not here"), ("large", "members on this node would have more than 0 MB of state of their own")],
 )
 def test_a_state_that_cannot_be_had_ends_the_stand_in_and_nothing_else(cause: str, why: str) -> None:
     sink = Watched()
@@ -209,7 +210,7 @@ def test_a_stand_in_whose_state_grows_beyond_the_bound_ends_and_nothing_else() -
             running.backend.add_nodes({NodeId("m"): 1.25})
         running.feed(batch)
     (ended,) = [one for one in running.kinds("tentative-ended") if one.fields["problem"]]
-    assert ended.fields["problem"] == "stand-ins on this node have more than 0 MB of state"
+    assert ended.fields["problem"] == "members on this node have more than 0 MB of state of their own"
     running.end()
     assert sink.whole() == expected(application(), given, "pages")
 
@@ -220,16 +221,16 @@ def test_a_stand_in_whose_state_grows_beyond_the_bound_ends_and_nothing_else() -
 Inputs = tuple[pa.Table, ...]
 
 
-def both() -> hf.Application:
+def both(visits: int = 1) -> hf.Application:
     """Visits, and clicks that may be three seconds late, counted together in windows."""
 
     def together(state: pa.Table, inputs: Inputs, watermark: float) -> tuple[pa.Table, pa.Table]:
         return state, pa.concat_tables(inputs)
 
     app = hf.Application("web")
-    visits = app.source("visits", schema="t double, page string", event_time="t", parallelism=1)
+    seen = app.source("visits", schema="t double, page string", event_time="t", parallelism=visits)
     clicks = app.source("clicks", schema="t double, page string", event_time="t", lateness=3, parallelism=1)
-    rows = visits.apply(
+    rows = seen.apply(
         together, clicks, state="n long", schema="t double, page string", event_time="t", id="both", parallelism=1
     )
     rows.key_by("page").window(hf.tumbling(2)).count(id="pages", parallelism=1).output("pages", tentative=True)
@@ -279,6 +280,33 @@ def test_time_goes_on_where_what_is_left_has_no_watermark() -> None:
     assert [rows for _, (rows, _) in sorted(sink.seen.items())] == [
         [str({"at": number + 0.79, "n": 9})] for number in range(5, 10)
     ]
+
+
+def test_a_branch_that_begins_anew_far_behind_gives_each_window_once_and_in_its_batch() -> None:
+    """It repeats batches of which nobody has handed out watermarks: they are in the log."""
+    sink = Watched()
+    running = Running(sink, app=both(visits=2), nodes=5)
+    first, anew = 30, 30 + 2 * WATERMARKS_KEPT
+    for number in range(anew + 10):
+        if number == 5:
+            running.lose("clicks[0]")
+        if number == anew:
+            running.lose("visits[1]")  # an epoch begins, and with it the branch
+        visits = pa.table({"t": [number + i / 100 for i in range(80)], "page": [f"p{i % 5}" for i in range(80)]})
+        waits = first <= number < anew
+        running.feed({"visits": visits, "clicks": visits.slice(0, 9)}, rounds=0 if waits else 8)
+    for _ in range(300):
+        running.clock += 0.1
+        running.coordinator.step()
+    shown = sink.versions()
+    assert shown is not None
+    windows = [(row["page"], row["window_end"]) for row in shown.to_pylist()]
+    assert len(windows) == len(set(windows))
+    seen = {batch for (_, batch), (rows, _) in sink.seen.items() if rows}
+    assert max(seen) >= anew, "it has caught up"
+    running.backend.add_nodes({NodeId("m"): 1.25, NodeId("k"): 1.25})
+    running.end()
+    assert seen == {batch for (_, batch), rows in sink.final().items() if rows and 5 <= batch < anew + 10}
 
 
 def test_a_source_that_is_read_in_place_by_a_lost_partition_holds_nothing_back(tmp_path: Path) -> None:

@@ -512,6 +512,64 @@ def test_a_member_whose_sender_elsewhere_has_dropped_its_blocks_ends_the_branch_
     assert rows_of(running.sink.rows()) == expected()  # type: ignore[attr-defined]
 
 
+def counting() -> hf.Application:
+    """Visits on two partitions, counted by page in one long window on one: its state grows with the pages."""
+    app = hf.Application("web")
+    visits = app.source("visits", schema="t double, page string", event_time="t", parallelism=2)
+    by_page = visits.key_by("page").window(hf.tumbling(1000))
+    by_page.count(id="counts", parallelism=1).output("counts", tentative=True)
+    return app
+
+
+def new_pages(batch: int, many: int = 400) -> dict[str, pa.Table]:
+    """Rows of pages that no batch before had."""
+    times = [float(batch) + i / many for i in range(many)]
+    return {"visits": pa.table({"t": times, "page": [f"page {batch * many + i}" for i in range(many)]})}
+
+
+def test_a_member_whose_state_grows_beyond_the_bound_ends_its_branch_and_nothing_else() -> None:
+    """Its state is in memory alone: it would grow until the operator process is killed, with the clean line in it."""
+    running = Running(app=counting(), nodes=3)
+    for number in range(12):
+        if number == 4:
+            running.lose("visits[1]")
+            node = running.coordinator.state.placement[PartitionId.parse("counts[0]")]
+            before = running.backend.residents[node]._host  # the state that it shares does not count
+            shared = before.snapshot(PartitionId.parse("counts[0]"), BatchId(3))
+            bound = shared.commit.state_bytes  # type: ignore[union-attr]
+            running.backend.residents[node].branching._most_bytes = bound
+        running.feed(new_pages(number))
+    (ended,) = [one for one in running.kinds("tentative-ended") if one.fields["problem"]]
+    assert ended.fields["problem"] == "members on this node have more than 0 MB of state of their own"
+    assert len(running.tentative_batches()) > 2, "as long as what it has gained is within the bound, it goes on"
+    running.backend.add_nodes({NodeId("m"): 1.25})
+    running.end()
+    assert running.sink.rows().num_rows == 12 * 400  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_blocks_that_all_consumers_have_are_dropped_where_they_take_much_room(together: bool) -> None:
+    """With many times the bound of blocks since the loss, of which consumers need the last few, the branch goes on."""
+    app = hf.Application("web")
+    visits = app.source("visits", schema="t double, page string", event_time="t", parallelism=4)
+    pages = visits.key_by("page").flat_map(lambda rows: rows, id="pages", parallelism=2)
+    pages.flat_map(lambda rows: rows, id="all", parallelism=1).output("all", tentative=True)
+    running, most, held = Running(nodes=4 if together else 7, app=app), 10_000, 0
+    if together:
+        running.backend.add_nodes({NodeId("large"): 3.75})
+    for number in range(100):
+        if number == 4:
+            running.lose("visits[1]")
+            for one in running.backend.residents.values():
+                one.branching._most_bytes = most
+        running.feed(batches()[number % COUNT], rounds=20)
+        if number > 4:
+            held = max(held, *(one.branching._store.kept_bytes() for one in running.backend.residents.values()))
+    assert not running.kinds("tentative-ended")
+    assert running.tentative_batches() == list(range(4, 100))
+    assert most // 4 < held <= most, "as long as there is room, blocks stay for members that begin anew"
+
+
 def test_a_sink_that_cannot_correct_is_refused_in_one_line() -> None:
     with pytest.raises(BadInput) as refused:
         Running(TransactionalSink(lambda key: False, lambda rows, key: None))

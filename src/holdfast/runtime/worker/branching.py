@@ -12,11 +12,10 @@ and then: a branch yields. Whatever fails ends the branch, and nothing else.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from holdfast.errors import CheckFailed
+from holdfast.errors import CheckFailed, HoldfastError
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.recovery.cluster_state import Start
 from holdfast.runtime.blocks import SINK, Block, Header
@@ -33,13 +32,15 @@ from holdfast.runtime.program import Program
 from holdfast.runtime.state.snapshots import Snapshot
 from holdfast.runtime.state.store import MemoryStore
 from holdfast.runtime.state.versions import NO_BATCH, Pointer
-from holdfast.runtime.times import Watermark, lowest
+from holdfast.runtime.times import Watermark
+from holdfast.runtime.worker.forged import ForgedWatermarks
 from holdfast.runtime.worker.host import PartitionHost
 from holdfast.runtime.worker.step_guard import StepGuard
-from holdfast.runtime.worker.subscriptions import Request, Subscriptions
+from holdfast.runtime.worker.subscriptions import Publications, Request, Subscriptions
 
 BRANCH_BYTES = 256 << 20
-"""With more than this in its outboxes and inboxes, a branch is given up; so is a stand-in with more state."""
+"""With more than this in its outboxes and inboxes on a node, a branch is given up; and with more than this of state
+that is its own: all state of stand-ins, and what other members have gained since they left the clean line."""
 ATTEMPT = -1
 """Steps of a branch are noted as this attempt: a process that dies in one is no failed attempt of the clean line."""
 YIELDS = 4
@@ -62,15 +63,18 @@ class Branching:
         *,
         clock: Callable[[], float],
         subscriptions: Subscriptions,
+        publications: Publications,
         window: int,
         bring: Bring,
+        logged_watermark: Callable[[OperatorId, BatchId], Watermark],
         most_bytes: int = BRANCH_BYTES,
     ) -> None:
         """`clean` is the host of the clean line; `subscriptions` are for the branch's own requests.
 
+        `publications` say how far members elsewhere are; `logged_watermark` reads what a source's was after a batch.
         `bring` has the snapshots that a stand-in begins with.
         """
-        self._bring = bring
+        self._bring, self._publications = bring, publications
         self._program, self._clean, self._guard, self._clock = program, clean, guard, clock
         self._subscriptions, self._window, self._most_bytes = subscriptions, window, most_bytes
         self._store, self.host = self._empty(Epoch(0))
@@ -80,10 +84,11 @@ class Branching:
         """Where each member left the clean line."""
         self._stand_ins: Mapping[PartitionId, StandInAssignment] = {}
         """Those of `_wanted` that stand in for partitions that are lost."""
+        self._shared_bytes: dict[PartitionId, int] = {}
+        """How many bytes of state each member has from its clean line, and shares with it."""
         self._state_bytes: dict[PartitionId, int] = {}
-        """How many bytes of state each stand-in has."""
-        self._sources: dict[PartitionId, tuple[OperatorId, ...]] = {}
-        """The sources that holes read, or are."""
+        """How many bytes of state each member has beside that."""
+        self._forged = ForgedWatermarks(program, logged_watermark)
         self._handed: dict[tuple[PartitionId, PartitionId], BatchId] = {}
         self._reported: dict[PartitionId, tuple[BatchId, float, int]] = {}
         self._problems: dict[PartitionId, str] = {}
@@ -154,11 +159,13 @@ class Branching:
         for memory in (self._forks, self._handed, self._reported, self._problems, self._problems_reported):
             memory.clear()
         self._state_bytes.clear()
+        self._shared_bytes.clear()
         self._not_served.clear()
 
     def _forget(self, partition: PartitionId) -> None:
         self._forks.pop(partition, None)
         self._state_bytes.pop(partition, None)
+        self._shared_bytes.pop(partition, None)
         self._reported.pop(partition, None)
         self._subscriptions.again(partition)
         for pair in [pair for pair in self._handed if partition in pair]:
@@ -174,6 +181,7 @@ class Branching:
         if isinstance(taken, Missing):
             return None  # its files are gone: the clean line says so
         self.host.restore([taken])
+        self._shared_bytes[partition] = taken.commit.state_bytes
         return at
 
     def _from_nothing(self, partition: PartitionId) -> BatchId:
@@ -199,7 +207,7 @@ class Branching:
         """Give a stand-in its state; return why that cannot be. It is in memory, beside all else on the node."""
         size = snapshots[-1].commit.state_bytes
         if sum(self._state_bytes.values()) + size > self._most_bytes:
-            return f"stand-ins on this node would have more than {self._most_bytes >> 20} MB of state"
+            return f"members on this node would have more than {self._most_bytes >> 20} MB of state of their own"
         try:
             self.host.restore(snapshots)
         except CheckFailed as error:  # they do not fit each other
@@ -277,23 +285,58 @@ class Branching:
         for answer in answers:
             if not isinstance(answer, Done):
                 self._problems.setdefault(answer.partition, str(answer))
-            elif answer.partition in self._stand_ins:
-                self._state_bytes[answer.partition] = answer.measures.state_bytes
+            else:
+                shared = self._shared_bytes.get(answer.partition, 0)
+                self._state_bytes[answer.partition] = max(0, answer.measures.state_bytes - shared)
         if sum(self._state_bytes.values()) > self._most_bytes:
-            much = f"stand-ins on this node have more than {self._most_bytes >> 20} MB of state"
-            for p in self._state_bytes:
+            much = f"members on this node have more than {self._most_bytes >> 20} MB of state of their own"
+            for p in [p for p, size in self._state_bytes.items() if size]:
                 self._problems.setdefault(p, much)
-        if self._rounds % _LOOK_BYTES == 0 and self._store.kept_bytes() + self.host.inbox_bytes > self._most_bytes:
-            for p in self.host.partitions:
-                self._problems.setdefault(p, f"its blocks take more than {self._most_bytes >> 20} MB on this node")
-        for p in self.host.partitions:
-            sink_only = all(one.operator.startswith("@") for one in self._program.consumers(p))
-            out = self._wanted[p].out
-            self.host.keep(p, BatchId(self.host.frontier(p) if out is None else out + 1) if sink_only else BatchId(0))
+        self._trim(desired)
         return any(isinstance(one, Done) for one in answers)
 
+    def _trim(self, desired: DesiredState) -> None:
+        """Drop the blocks that nobody needs; what is too much even so ends the branch.
+
+        Other members get what these have completed again only if their process begins anew. So it is kept while there
+        is room, and then dropped: a member that begins anew after that ends its branch (`not_served`).
+        """
+        for p in self.host.partitions:
+            if all(one.operator.startswith("@") for one in self._program.consumers(p)):
+                self.host.keep(p, self._unpublished(p))
+        if self._rounds % _LOOK_BYTES or self._bytes() <= self._most_bytes // 2:
+            return
+        for p in self.host.partitions:
+            self.host.keep(p, self._needed_from(p, desired))
+        self.host.trim()
+        if self._bytes() > self._most_bytes:
+            for p in self.host.partitions:
+                self._problems.setdefault(p, f"its blocks take more than {self._most_bytes >> 20} MB on this node")
+
+    def _bytes(self) -> int:
+        return self._store.kept_bytes() + self.host.inbox_bytes
+
+    def _unpublished(self, partition: PartitionId) -> BatchId:
+        """Return the first batch whose output the driver may still need."""
+        out = self._wanted[partition].out
+        return BatchId(self.host.frontier(partition) + 1 if out is None else out + 1)
+
+    def _needed_from(self, partition: PartitionId, desired: DesiredState) -> BatchId:
+        """Return the first batch that a sink or another member still has to get of a member here."""
+        first = self._unpublished(partition)
+        for consumer in self._program.consumers(partition):
+            if consumer not in desired.branches:
+                continue
+            if consumer in self._forks:
+                completed: BatchId | None = self.host.frontier(consumer)
+            else:  # one that is on its way, here or elsewhere, has said nothing yet
+                node = self._placed(desired, consumer).node
+                completed = self._publications.completed((consumer, partition, node))
+            first = min(first, BatchId(NO_BATCH + 1 if completed is None else completed + 1))
+        return first
+
     def _placed(self, desired: DesiredState, partition: PartitionId) -> PartitionAssignment | StandInAssignment:
-        return self._stand_ins.get(partition) or desired.assignments[partition]
+        return desired.stand_ins.get(partition) or desired.assignments[partition]
 
     def _feed(self, partition: PartitionId, watermarks: SourceWatermarks) -> None:
         """Give a member what senders in this process have for it, and the barriers that are forged."""
@@ -302,7 +345,13 @@ class Branching:
         for edge, sender in self._program.streams(partition):
             if sender in one.holes:
                 if coming <= one.through:
-                    mark = self._forged_watermark(sender, coming, watermarks)
+                    try:
+                        mark = self._forged.at(sender, coming, watermarks)
+                    except OSError:
+                        continue  # storage that is away: with the next round
+                    except HoldfastError as error:
+                        self._problems.setdefault(partition, str(error))
+                        continue
                     header = Header(edge, sender, partition, coming, self._epoch, mark, tentative=True)
                     self.host.deliver([Block(header)])
                 continue
@@ -316,22 +365,6 @@ class Branching:
                     continue
                 self.host.deliver(block.stamped(self._epoch) for block in blocks)
                 self._handed[partition, sender] = through
-
-    def _forged_watermark(self, hole: PartitionId, batch: BatchId, watermarks: SourceWatermarks) -> Watermark:
-        """Return the watermark that a hole's barrier would carry: the lowest of its sources, as far as that is known.
-
-        Of a batch in between, that of the one before: a watermark never goes back, and what comes later moves it on.
-        """
-        sources = self._sources.get(hole)
-        if sources is None:
-            above = dict.fromkeys(p.operator for p in (*self._program.graph.upstream(hole), hole))
-            sources = self._sources[hole] = tuple(name for name in above if name in self._program.sources)
-        found = []
-        for source in sources:
-            marks = watermarks.get(source, ())
-            place = bisect_right(marks, batch, key=lambda one: one[0])
-            found.append(marks[place - 1][1] if place else None)
-        return lowest(found)
 
     # -- what goes out -------------------------------------------------------------------------------------------------
 

@@ -98,15 +98,17 @@ class ResidentWorker:
         self._worker, self._program, self._host = worker, program, worker.host
         self._clock, self._cpu_clock = clock, cpu_clock
         self._inbox_bytes, self._report_bytes = inbox_bytes, report_bytes
-        self.publications, self.subscriptions = Publications(), Subscriptions(window)
+        self.publications, self.subscriptions = Publications(window), Subscriptions(window)
         self.branching = Branching(
             program,
             worker.host,
             worker.guard,
             clock=clock,
             subscriptions=self.subscriptions.beside(),
+            publications=self.publications,
             window=window,
             bring=worker.bring,
+            logged_watermark=worker.logged_watermark,
         )
         """Members of the branch that are here."""
         self._was_busy = False

@@ -59,13 +59,17 @@ class _Subscription:
     connection: int
     sent: BatchId
     through: BatchId
+    completed: BatchId
+    """The consumer has completed this batch at least."""
     tentative: bool = False
 
 
 class Publications:
     """The sender's side: who has subscribed to partitions here, and how far each has been served."""
 
-    def __init__(self) -> None:
+    def __init__(self, window: int = WINDOW) -> None:
+        """`window`: how many batches a request goes beyond its consumer's frontier at most."""
+        self._window = max(1, window)
         self._subscriptions: dict[Subscriber, _Subscription] = {}
         self.is_full: Callable[[int], bool] = lambda link: False
         """Whether a connection has so much to send that it gets nothing more now."""
@@ -80,10 +84,11 @@ class Publications:
         if request.after is not None:
             if held is None or number >= (held.epoch, held.connection):
                 self._subscriptions[subscriber] = _Subscription(
-                    link, *number, request.after, request.through, request.tentative
+                    link, *number, request.after, request.through, request.after, request.tentative
                 )
         elif held is not None and (held.epoch, held.connection) == number:
             held.through = max(held.through, request.through)
+            held.completed = max(held.completed, BatchId(request.through - self._window))
 
     def disconnected(self, link: int) -> None:
         """Forget the subscriptions of a connection that has ended: consumers subscribe again by the next."""
@@ -119,6 +124,11 @@ class Publications:
         for subscriber in over:
             del self._subscriptions[subscriber]
         return found
+
+    def completed(self, subscriber: Subscriber) -> BatchId | None:
+        """Return a batch that a subscriber has completed, as its requests say; None: it has no subscription."""
+        one = self._subscriptions.get(subscriber)
+        return None if one is None else one.completed
 
     def sent(self, subscriber: Subscriber, through: BatchId) -> int:
         """Note that blocks go out now; return the connection that takes them."""

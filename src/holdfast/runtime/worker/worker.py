@@ -49,6 +49,7 @@ from holdfast.runtime.state.snapshots import Snapshot, decode_snapshot, encode_s
 from holdfast.runtime.state.store import StaleEpoch, VersionStore
 from holdfast.runtime.state.versions import Pointer, VersionId
 from holdfast.runtime.tables import one_chunk
+from holdfast.runtime.times import Watermark
 from holdfast.runtime.worker.blame import QUARANTINE_ROWS
 from holdfast.runtime.worker.exchange import Exchange
 from holdfast.runtime.worker.host import PartitionHost, is_disk_full
@@ -471,6 +472,12 @@ class NodeWorker:
         except HoldfastError as error:
             answers.append(Failed(partition, BatchId(last + 1), str(error), assignment.attempt))
         return last
+
+    def logged_watermark(self, source: OperatorId, batch: BatchId) -> Watermark:
+        """Return where a source's watermark stood after a batch of the log; None: it had none, or the batch is gone."""
+        record = self._batch_log.record(batch)
+        mine = None if record is None else record.sources.get(source)
+        return None if mine is None else mine.watermark
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
