@@ -48,7 +48,7 @@ BAD_NAMES = [
     "a/.hidden",
     "a//b",
     "a b",
-    "ä",
+    "a\u0085b",
     "a\nb",
     "x\n",
     "a\\b",
@@ -194,6 +194,21 @@ def test_names_outside_the_rule_are_refused(storage: Storage, name: str) -> None
         storage.delete([name])
     with pytest.raises(BadInput):
         storage.within(name)
+
+
+@pytest.mark.parametrize("name", ["day=a%2Fb%20c/x", "Straße=Zürich/日本/x", "%25/x", "=/😀"])
+def test_names_with_escapes_and_letters_beyond_ascii_are_taken_as_they_are(storage: Storage, name: str) -> None:
+    assert storage.create(name, b"x")
+    assert not storage.create(name, b"y")
+    assert storage.list() == [name]
+    assert storage.list(name[:5]) == [name]
+    read = storage.read(name)
+    assert read is not None
+    assert read.to_pybytes() == b"x"
+    inner = storage.within(name.rpartition("/")[0])
+    assert inner.list() == [name.rpartition("/")[2]]
+    storage.delete([name])
+    assert storage.list() == []
 
 
 @pytest.mark.parametrize("prefix", ["../", "..", "/", "a//", ".", "a/.", "a/../", "a b"])

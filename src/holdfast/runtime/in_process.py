@@ -167,6 +167,7 @@ def run_in_process(
         running.feed(batch)
     if close:
         running.close()
+    running.publish_gathered()
     return running
 
 
@@ -321,6 +322,10 @@ class InProcess:
         """End all sources: windows that are still open come out."""
         self._batch_log.append({}, last=True)
         self.run()
+
+    def publish_gathered(self) -> None:
+        """Publish what sinks have gathered (`hf.parquet(…, every=…)`) now, as at the end of a run."""
+        self._coordinator.publish_gathered()
 
     def run(self) -> None:
         """Process everything there is; what fails is an error at the end, and tried again by the next call."""

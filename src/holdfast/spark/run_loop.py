@@ -169,6 +169,7 @@ class RunLoop:
                 if not self._stop.is_set():
                     raise
             else:
+                self._running.coordinator.publish_gathered(gives_up=self._abandon.is_set)
                 self._report()
                 return
         if not self._abandon.is_set():
@@ -214,6 +215,7 @@ class RunLoop:
                 self._running.checkpoint(gives_up=lambda: self._abandon.is_set() or time.monotonic() > until)
             else:
                 self._log("partitions are lost, so no checkpoint was taken: the next start recovers them")
+            self._running.coordinator.publish_gathered(gives_up=self._abandon.is_set)
         except Exception as error:
             if isinstance(error, HoldfastError) and not isinstance(error, CheckFailed):
                 raise

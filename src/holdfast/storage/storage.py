@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 OBJECT_SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
 
-_SEGMENT = r"[A-Za-z0-9_=-][A-Za-z0-9._=-]*"
+_SEGMENT = r"[A-Za-z0-9_=%\u00a1-\ud7ff\ue000-\U0010fffe-][A-Za-z0-9._=%\u00a1-\ud7ff\ue000-\U0010fffe-]*"
 _NAME = re.compile(rf"{_SEGMENT}(/{_SEGMENT})*")
 _PREFIX = re.compile(rf"({_SEGMENT}/)*({_SEGMENT})?")
 
@@ -35,8 +35,8 @@ _PREFIX = re.compile(rf"({_SEGMENT}/)*({_SEGMENT})?")
 class Storage(Protocol):
     """Objects by name in one place. Every call may be repeated; every failure is an `OSError`.
 
-    A name is one or more segments of letters, digits, `.`, `_`, `-` and `=`, joined by `/`; no segment begins with a
-    dot.
+    A name is one or more segments of letters and other characters beyond ASCII, digits, `.`, `_`, `-`, `=` and `%`,
+    joined by `/`; no segment begins with a dot.
     """
 
     url: str
@@ -117,7 +117,7 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
-_RULE = "use segments of letters, digits, `.`, `_`, `-` and `=`, joined by `/`, none beginning with a dot"
+_RULE = "use segments of letters, digits, `.`, `_`, `-`, `=` and `%`, joined by `/`, none beginning with a dot"
 
 
 def path_of_url(url: str) -> Path:

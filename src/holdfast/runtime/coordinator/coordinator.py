@@ -131,6 +131,7 @@ class Coordinator:
             self.outputs.deterministic,
         )
         self.pace = replace(self.pace, segment_intervals=self.state.plan.now.intervals)
+        self.outputs.publishing.published = lambda: self.state.published
         self.state.copies.domain_of = domain_of
         self.machine = RecoveryMachine(self.state)
         self.outputs.may_be_tentative = rows_that_may_be_out(self.state, batch_log)
@@ -453,6 +454,14 @@ class Coordinator:
         return state.checkpoints.global_batch
 
     # -- the end, and what is emitted --------------------------------------------------------------------------------
+
+    def publish_gathered(self, *, gives_up: Callable[[], bool] = lambda: False) -> None:
+        """Publish all that sinks have gathered: the run ends. What fails stays staged for the next start."""
+        publishing = self.outputs.publishing
+        publishing.ending = True
+        while publishing.is_gathering and not gives_up():
+            self._cycles.read(IDLE_SECONDS)
+        publishing.ending = False
 
     def close(self) -> None:
         """End what runs beside the loop: publishers, and plans that follow rates."""

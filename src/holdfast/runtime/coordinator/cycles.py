@@ -250,7 +250,7 @@ class Cycles:
         # Where late rows are not written, a partition counts as far as the batch before: they come again.
         self._not_aside = (self._not_aside | done.not_aside) - (done.aside - done.not_aside)
         reached = held_back(result.frontiers, self._not_aside, {p: one.frontier for p, one in state.partitions.items()})
-        self._parking.took(reached, done.reached, done.aside)
+        self._parking.took(reached, done.reached, done.aside, done.gathered)
         self._decisions.handle(
             PartitionsReported(
                 state.epoch,
@@ -286,7 +286,7 @@ class Cycles:
         state = self._state
         done = self._outputs.completed(state.epoch, state.parked, self._parking.held)
         self._emit_published(done)
-        self._parking.took({}, done.reached, ())
+        self._parking.took({}, done.reached, (), done.gathered)
         if done.reached or done.tentative_failed:
             self._decisions.handle(
                 PartitionsReported(

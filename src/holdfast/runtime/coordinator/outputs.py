@@ -19,6 +19,7 @@ from holdfast.recovery.checkpoints import NOTHING
 from holdfast.runtime.blocks import DEAD_LETTERS, LATE, SINK, Block
 from holdfast.runtime.coordinator.parking import Step
 from holdfast.runtime.coordinator.publishing import CallRunner, InlineRunner, Publishing, PublishSettings
+from holdfast.runtime.io.gathered_parquet import GatheredParquetSink
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import FunctionSink, MemorySink, Output, OutputKey, Sink, StagedRows, Stager, complete
 from holdfast.runtime.messages import Failed
@@ -46,6 +47,8 @@ class Published:
     """Why this driver must end: another one has the run."""
     tentative_out: list[tuple[PartitionId, BatchId, int, float]] = field(default_factory=list)
     """What went out as tentative: query, batch, rows, predicted fidelity."""
+    gathered: set[PartitionId] = field(default_factory=set)
+    """Queries whose gathered rows were published as far as they were due."""
     tentative_failed: dict[PartitionId, str] = field(default_factory=dict)
     """Queries whose tentative rows a sink did not take: their branches end, and nothing else."""
 
@@ -69,6 +72,7 @@ class Outputs:
         self.publishing = Publishing(sinks, runner or InlineRunner(), settings or PublishSettings(), clock)
         """What the sinks' publishers have."""
         self._generation, self._run = generation, ""
+        self.publishing.generation = generation
         self.late: dict[tuple[OperatorId, OperatorId], Sink] = {}
         """The sinks of rows that came too late, by operator and input."""
         self.held: dict[PartitionId, BatchId] = {}
@@ -113,7 +117,7 @@ class Outputs:
         """
         done = Published()
         self._collect(done)
-        self.publishing.drop(held)
+        self.publishing.hold(held)
         broken: set[PartitionId] = set(held)
         for block in sorted(blocks, key=lambda one: (one.header.batch, one.header.sender)):
             head = block.header
@@ -156,7 +160,8 @@ class Outputs:
         done = Published()
         self._collect(done)
         done.failed += [(Step.HANGING, one) for one in self.publishing.late(parked)]
-        self.publishing.drop({*held, *done.broken})
+        self.publishing.hold(held)
+        self.publishing.drop(done.broken)
         self.publishing.start(epoch)
         return done
 
@@ -219,6 +224,12 @@ class Outputs:
             elif one.error is not None:
                 problem = f"its sink failed: {_error_text(one.error)}"
                 done.failed.append((Step.SINK, Failed(query, output.key.batch, problem)))
+        for queries, error in self.publishing.take_flushed():
+            if error is None:
+                done.gathered |= {one.partition for one in queries}
+                continue
+            problem = f"its sink could not publish gathered rows, which stay staged: {_error_text(error)}"
+            done.failed += [(Step.GATHERED, Failed(one.partition, one.batch, problem)) for one in queries]
 
     def _is_out(self, output: Output, done: Published) -> None:
         query, batch = output.key.query, output.key.batch
@@ -308,6 +319,9 @@ def name_sinks(program: Program, given: Mapping[str, object]) -> dict[OperatorId
         raise BadInput(f"{min(strange)!r} is not an output", field="sinks", remedy=f"there are {', '.join(outputs)}")
     found = {name: as_sink(given.get(name, program.sinks.get(name))) for name in outputs}
     for name, sink in found.items():
+        schema = program.operators[name].schema
+        if isinstance(sink, GatheredParquetSink) and schema is not None:
+            sink.check(schema, f"application {program.name}", f"output {program.output_names[name]}")
         if sink.most_partitions is not None and outputs[name] > sink.most_partitions:
             raise BadInput(
                 f"has {outputs[name]} partitions, and {type(sink).__name__} takes {sink.most_partitions}",

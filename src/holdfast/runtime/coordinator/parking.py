@@ -9,7 +9,7 @@ else goes on. Clocks are arguments. People let parked queries go on by requests 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -57,11 +57,13 @@ class Step(Enum):
     SINK = "sink"
     HANGING = "hanging"
     """Its sink does not return. It is not tried again meanwhile, so its query is parked at once."""
+    GATHERED = "gathered"
+    """Its rows are staged, and their sink does not publish them: the query goes on meanwhile where others make it."""
     LATE = "late"
     """The rows that it keeps aside cannot be written."""
 
 
-SINK_STEPS = (Step.SINK, Step.HANGING)
+SINK_STEPS = (Step.SINK, Step.HANGING, Step.GATHERED)
 """Those that others know nothing of."""
 
 
@@ -168,10 +170,18 @@ class Parking:
         frontiers: Mapping[PartitionId, BatchId],
         published: Mapping[PartitionId, BatchId],
         aside: Iterable[tuple[PartitionId, BatchId]],
+        gathered: Collection[PartitionId] = (),
     ) -> None:
-        """Take note of what partitions have completed: what had failed before it fails no more."""
+        """Take note of what partitions have completed: what had failed before it fails no more.
+
+        `gathered`: queries whose gathered rows are published.
+        """
         written = set(aside)
         for (p, step), one in list(self._open.items()):
+            if step is Step.GATHERED:
+                if p in gathered:
+                    del self._open[p, step]
+                continue
             reached = published if step in SINK_STEPS else frontiers
             if (p, one.batch) in written if step is Step.LATE else reached.get(p, -1) >= one.batch:
                 del self._open[p, step]
@@ -212,7 +222,7 @@ class Parking:
         place = failed.partition, step
         number = self._attempts.get(failed.partition, 0)
         before = self._open.get(place)
-        if before is not None and before.batch != failed.batch:
+        if before is not None and before.batch != failed.batch and step is not Step.GATHERED:
             before = None
         if step is Step.OPERATOR and (failed.attempt != number or (before is not None and before.counted == number)):
             return None

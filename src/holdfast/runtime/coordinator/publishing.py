@@ -9,6 +9,9 @@ stays in outboxes. A call that is out for too long is reported: the queries that
 called off, and its sink gets nothing else before it has returned; what it has written by then counts. Tentative rows
 go the same way and hold nothing back: where a sink does not take them, the branch of their query ends.
 
+A sink that gathers outputs (`Sink.gathers`) is asked whether some are due, and publishes them at the end of a call, or
+in one of their own.
+
 Decisions only: a `CallRunner` makes the calls, in threads on a driver (`sink_threads`), by nodes (`node_sinks`), at
 once in one process, and whenever a seed says under the simulator.
 """
@@ -22,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
-from holdfast.runtime.io.sinks import Output, OutputKey, Sink
+from holdfast.runtime.io.sinks import Gathered, Output, OutputKey, Sink
 from holdfast.runtime.messages import Failed
 
 
@@ -46,6 +49,8 @@ class Call:
     sink: Sink
     outputs: tuple[Output, ...]
     epoch: Epoch
+    flush: Gathered | None = None
+    """What the sink may publish of what it has gathered, after the outputs; None: nothing is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,8 @@ class Returned:
     error: BaseException | None = None
     tentative: bool = False
     """Which of the two it is, where a call has tentative and final rows of one batch."""
+    flushed: bool = False
+    """Whether it is what became of gathered outputs: without an error they are published."""
 
 
 class CallRunner(Protocol):
@@ -133,22 +140,38 @@ def run_call(
         if call.sink.grouped:
             _give_together(call, returned, caught)
             return
-        held: set[tuple[PartitionId, bool]] = set()
-        for one in call.outputs:
-            if (one.key.query, one.tentative) in held:
-                continue
-            if stopped():
-                return
-            out, error = False, None
+        _give_each(call, returned, stopped, caught)
+        if call.flush is not None and not stopped():
+            error = None
             try:
-                out = give(call.sink, one, call.epoch)
+                call.sink.flush(call.flush, call.epoch)
             except caught as raised:
                 error = raised
-            if not out:
-                held.add((one.key.query, one.tentative))
-            returned(Returned(call.number, one.key, out, error, one.tentative))
+            returned(Returned(call.number, error=error, flushed=True))
     finally:
         returned(Returned(call.number))
+
+
+def _give_each(
+    call: Call,
+    returned: Callable[[Returned], object],
+    stopped: Callable[[], bool],
+    caught: type[BaseException],
+) -> None:
+    held: set[tuple[PartitionId, bool]] = set()
+    for one in call.outputs:
+        if (one.key.query, one.tentative) in held:
+            continue
+        if stopped():
+            return
+        out, error = False, None
+        try:
+            out = give(call.sink, one, call.epoch)
+        except caught as raised:
+            error = raised
+        if not out:
+            held.add((one.key.query, one.tentative))
+        returned(Returned(call.number, one.key, out, error, one.tentative))
 
 
 def give(sink: Sink, output: Output, epoch: Epoch) -> bool:
@@ -226,6 +249,8 @@ class _Publisher:
     """When the call began, or something of it was known last."""
     blamed: set[PartitionId] = field(default_factory=set)
     """Queries that were reported because the call does not return."""
+    gave_up: bool = False
+    """Whether gathered outputs could not be published at the end of the run: the next start publishes them."""
 
     def held(self) -> Iterable[Output]:
         """What is in its hands."""
@@ -250,6 +275,17 @@ class Publishing:
         self._calls: dict[int, _Publisher] = {}
         self._count = 0
         self._last: dict[PartitionId, BatchId] = {}
+        self.published: Callable[[], Mapping[PartitionId, BatchId]] = dict
+        """Returns the last batch that is out of each query."""
+        self.generation = 0
+        """The number of the run's layout."""
+        self.ending = False
+        """Whether the run ends: then all that was gathered is due."""
+        self._held: frozenset[PartitionId] = frozenset()
+        self._flushed: list[tuple[list[Failed], BaseException | None]] = []
+        for sink in sinks.values():
+            if sink.gathers and not sink.on_nodes:
+                self._of.setdefault(id(sink), _Publisher(sink))
 
     @property
     def _publishers(self) -> Collection[_Publisher]:
@@ -300,6 +336,11 @@ class Publishing:
         if not output.tentative:
             self._last[output.key.query] = output.key.batch
 
+    def hold(self, queries: Collection[PartitionId]) -> None:
+        """Give sinks nothing of these queries now, and drop what waits of them."""
+        self._held = frozenset(queries)
+        self.drop(queries)
+
     def drop(self, queries: Collection[PartitionId]) -> None:
         """Drop what waits of these queries: they are held back, and it comes again."""
         for one in self._publishers:
@@ -321,15 +362,38 @@ class Publishing:
         """Begin a call of every publisher, or that of an output, that has none and holds something."""
         wanted = None if operator is None else self._sinks[operator]
         for one in self._publishers:
-            if one.call is not None or not one.waiting or (wanted is not None and one.sink is not wanted):
+            if one.call is not None or (wanted is not None and one.sink is not wanted):
+                continue
+            flush = self._due(one) if wanted is None else None
+            if not one.waiting and flush is None:
                 continue
             self._count += 1
-            call = one.call = Call(self._count, one.sink, tuple(one.waiting), epoch)
+            call = one.call = Call(self._count, one.sink, tuple(one.waiting), epoch, flush)
             one.left = {(output.key, output.tentative): output for output in one.waiting}
             one.waiting.clear()
             one.waiting_bytes, one.since = 0, self._clock()
             self._calls[call.number] = one
             self._runner.start(call)
+
+    def _due(self, one: _Publisher) -> Gathered | None:
+        """Return what a sink may publish of what it has gathered; None: nothing is due, or all its queries are held."""
+        if not one.sink.gathers or (self.ending and one.gave_up):
+            return None
+        now = math.inf if self.ending else self._clock()
+        if not one.sink.due(now):
+            return None
+        published = {p: batch for p, batch in self.published().items() if self._sinks.get(p.operator) is one.sink}
+        if not published or (not self.ending and self._held.issuperset(published)):
+            return None
+        return Gathered(published, self.generation, now)
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether gathered outputs are being published, or are to be, and that does not take too long."""
+        return any(
+            self._due(one) is not None if one.call is None else one.call.flush is not None and not self._is_late(one)
+            for one in self._publishers
+        )
 
     # -- what became of it ---------------------------------------------------------------------------------------------
 
@@ -337,7 +401,7 @@ class Publishing:
     def has_news(self) -> bool:
         """Whether something has returned, a call is out for too long, or one can begin."""
         return self._runner.has_returned or any(
-            self._is_late(one) or (one.call is None and one.waiting) for one in self._publishers
+            self._is_late(one) or (one.call is None and (one.waiting or self._due(one))) for one in self._publishers
         )
 
     def _is_late(self, one: _Publisher) -> bool:
@@ -355,6 +419,9 @@ class Publishing:
             if publisher is None:
                 continue
             publisher.since = self._clock()
+            if one.flushed:
+                self._take_flushed(publisher, one.error)
+                continue
             if one.key is None:
                 del self._calls[one.call]
                 unknown = {key.query for key, tentative in publisher.left if not tentative}
@@ -378,6 +445,18 @@ class Publishing:
             found.append((output, one))
         return found
 
+    def _take_flushed(self, one: _Publisher, error: BaseException | None) -> None:
+        assert one.call is not None
+        assert one.call.flush is not None
+        one.gave_up = error is not None
+        queries = [(p, batch) for p, batch in one.call.flush.published.items() if error is None or p not in self._held]
+        self._flushed.append(([Failed(p, batch, "") for p, batch in queries], error))
+
+    def take_flushed(self) -> list[tuple[list[Failed], BaseException | None]]:
+        """Return what became of gathered outputs since this was called last: queries, how far they are, and why not."""
+        found, self._flushed = self._flushed, []
+        return found
+
     def late(self, parked: Collection[PartitionId]) -> list[Failed]:
         """Return, of every query that waits for a call that is out for too long, its first batch, as failed.
 
@@ -390,9 +469,9 @@ class Publishing:
             if one.blamed - set(parked):
                 one.blamed &= set(parked)
                 one.since = self._clock()
-            if not self._is_late(one) or not one.left:
+            if not self._is_late(one) or not (one.left or one.waiting):
                 continue
-            present = next(iter(one.left))[0]
+            present = next(iter(one.left))[0] if one.left else None
             first: dict[PartitionId, BatchId] = {}
             for output in one.held():
                 first.setdefault(output.key.query, output.key.batch)
@@ -407,8 +486,11 @@ class Publishing:
         self._runner.close()
 
 
-def _late_text(present: OutputKey, query: PartitionId, seconds: float) -> str:
-    which = "" if present.query == query else f" from {present.query}, batch {present.batch}"
+def _late_text(present: OutputKey | None, query: PartitionId, seconds: float) -> str:
+    if present is None:
+        which = " from publishing gathered rows"
+    else:
+        which = "" if present.query == query else f" from {present.query}, batch {present.batch}"
     return f"its sink has not returned{which} for {seconds:g} s, and is not called again before it has"
 
 

@@ -33,7 +33,10 @@ class SinkThreads:
         mine = self._queues.get(id(call.sink))
         if mine is None:
             mine = self._queues[id(call.sink)] = queue.SimpleQueue()
-            name = f"holdfast sink {call.outputs[0].key.query.operator}"
+            named = [one.key.query for one in call.outputs] or (
+                [] if call.flush is None else list(call.flush.published)
+            )
+            name = f"holdfast sink {named[0].operator}"
             threading.Thread(target=self._work, args=(mine,), name=name, daemon=True).start()
         mine.put(call)
 

@@ -16,6 +16,7 @@ from holdfast.application.durations import Duration, seconds
 from holdfast.application.kafka_topics import client_settings
 from holdfast.errors import BadInput
 from holdfast.runtime.io.delta_sink import DeltaSink
+from holdfast.runtime.io.gathered_parquet import EVERY_SECONDS, GatheredParquetSink
 from holdfast.runtime.io.kafka_sink import VALUES, KafkaSink
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import ConsoleSink, FunctionSink, MemorySink, OutputKey, TransactionalSink
@@ -27,19 +28,44 @@ FORMATS = ("arrow", "pandas")
 """What rows it may get."""
 
 
-def parquet(path: str | Path) -> ParquetSink:
+def parquet(
+    path: str | Path,
+    *,
+    every: Duration | None = None,
+    file_mb: float = 128,
+    partition_by: str | Sequence[str] = (),
+) -> ParquetSink:
     """Write an output as Parquet into a folder or under the URL of an object store, each batch once.
 
     Any Parquet reader reads it as one table. Executors that reach it write it themselves. Read it with
     `hf.read(spark, path)`.
 
+    Without `every` each query writes one file for each batch, which readers see at once. With it, a query's rows of
+    many batches are one file, which is published when its first row has waited so long, or when the file has about
+    `file_mb` megabytes; `hf.read` also returns what waits. `partition_by` names columns: files are in folders such as
+    `day=2026-01-01` then, and `every` is one minute if it is not given.
+
     >>> import holdfast as hf
     >>> app = hf.Application("web")
-    >>> visits = app.source("visits", schema="page string").output("pages", sink=hf.parquet("out/pages"))
+    >>> visits = app.source("visits", schema="page string, day string")
+    >>> pages = visits.output("pages", sink=hf.parquet("out/pages", every="5 minutes", partition_by="day"))
     """
     if not str(path).strip():
         raise BadInput("is empty", field="parquet.path", remedy='name a folder: hf.parquet("out/pages")')
-    return ParquetSink(path)
+    columns = [partition_by] if isinstance(partition_by, str) else list(partition_by)
+    for name in columns:
+        if not isinstance(name, str) or not name or name[0] in "._" or columns.count(name) > 1:
+            raise BadInput(
+                f"{name!r} cannot name folders, because it is empty, named twice or begins with `_` or `.`",
+                field="parquet.partition_by",
+                remedy='name columns: hf.parquet("out/pages", partition_by="day")',
+            )
+    if not file_mb > 0:
+        raise BadInput(f"{file_mb!r} is not a size", field="parquet.file_mb", remedy="give megabytes, 128 for example")
+    if every is None and not columns:
+        return ParquetSink(path)
+    interval = EVERY_SECONDS if every is None else seconds(every, field="parquet.every")
+    return GatheredParquetSink(path, interval, file_mb, columns)
 
 
 def delta(table: str | Path, partition_by: str | Sequence[str] = (), *, tentative: bool = False) -> DeltaSink:

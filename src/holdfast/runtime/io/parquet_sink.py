@@ -23,8 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -34,12 +33,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import BadInput, one_line
-from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
+from holdfast.ids import BatchId, Epoch
+from holdfast.runtime.io.gathered_reading import count_rows, gathers, read_outputs
+from holdfast.runtime.io.parquet_names import RUN, file_group, key_of, name_of, stem_of
 from holdfast.runtime.io.sinks import FINAL, OutputKey, Sink, StagedRows, with_version
 from holdfast.storage.storage import Storage, open_storage
 
-_RUN = "_holdfast/run.json"
-"""Whose the directory is."""
 _STARTS = "_holdfast/starts/"
 """One object for each driver that runs: a node that reads it reaches the same directory."""
 _REVISED = "_holdfast/revised/"
@@ -49,8 +48,6 @@ TENTATIVE = "_tentative/"
 _NO_ROWS = ".none"
 _EARLIER = "_holdfast/claim"
 """What only directories of earlier versions have."""
-
-_NAME = re.compile(r"=?([^/]+)-([0-9]{5,})-([0-9]{10,})-g([0-9]+)-r([0-9]+)\.parquet", re.ASCII)
 
 _T = TypeVar("_T")
 
@@ -65,11 +62,11 @@ class ParquetStager:
     def stage(self, key: OutputKey, rows: pa.Table) -> StagedRows | str:
         """See Stager."""
         try:
-            _create(_reached(self.url, self.start), key, rows)
+            _create(reached(self.url, self.start), key, rows)
         except Exception as error:
             # The driver can still take the rows; where it cannot write them either, it names the output.
             return one_line(f"{type(error).__name__}: {error}")
-        return StagedRows(f"{self.url}/{_name(key)}", rows.num_rows)
+        return StagedRows(f"{self.url}/{name_of(key)}", rows.num_rows)
 
 
 class ParquetSink(Sink):
@@ -89,21 +86,35 @@ class ParquetSink(Sink):
 
     def begin(self, run: str, epoch: Epoch) -> None:
         """See Sink: the directory is one run's; another one's rows would pass for written already."""
-        held = self._storage.read(_RUN)
+        held = self._storage.read(RUN)
         if held is None:
             self._check_unused()
-            if not self._storage.create(_RUN, json.dumps({"run": run}).encode()):
-                held = self._storage.read(_RUN)  # of two that begin at once, one is the first
-        if held is not None and (other := json.loads(held.to_pybytes())["run"]) != run:
+            if not self._storage.create(RUN, json.dumps({"run": run, **self._form}).encode()):
+                held = self._storage.read(RUN)  # of two that begin at once, one is the first
+        about = {"run": run, **self._form} if held is None else json.loads(held.to_pybytes())
+        if (other := about.pop("run")) != run:
             raise BadInput(
                 f"has rows of another run ({other})",
                 where=self._storage.url,
                 remedy="give this run an output directory of its own, or continue the other run in its directory",
             )
+        self._check_form(about)
         if self._start is not None:
             self._storage.create(_STARTS + self._start, run.encode())
         if self._storage.list(_REVISED):
             self._storage.delete(_superseded(self._storage.list()))
+
+    _form: Mapping[str, object] = {}
+    """How outputs are written; a folder has one form."""
+
+    def _check_form(self, there: Mapping[str, object]) -> None:
+        """Refuse a folder whose outputs are in another form: a batch could come to be there in both."""
+        if "gathered" in there:
+            raise BadInput(
+                "has outputs that were gathered (hf.parquet(…, every=…)), and would get one file for each batch",
+                where=self._storage.url,
+                remedy="name `every` as before, or give the output a folder of its own",
+            )
 
     def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
         """See Sink."""
@@ -117,18 +128,26 @@ class ParquetSink(Sink):
         """See Sink: the first version of a batch counts."""
         file = pa.BufferOutputStream()
         pq.write_table(with_version(rows, fidelity=fidelity, revision=0), file)
-        return self._storage.create(f"{TENTATIVE}{_stem(key)}-r0.parquet", file.getvalue())
+        return self._storage.create(f"{TENTATIVE}{stem_of(key)}-r0.parquet", file.getvalue())
 
     def retract(self, key: OutputKey, none: pa.Table, epoch: Epoch) -> None:
         """See Sink."""
-        self._storage.create(f"{TENTATIVE}{_stem(key)}{_NO_ROWS}", b"")
+        self._storage.create(f"{TENTATIVE}{stem_of(key)}{_NO_ROWS}", b"")
 
     def versions(self) -> pa.Table | None:
         """Return all rows, of each batch the final ones, else the tentative ones, with the columns that say which."""
-        found = versions_in(self._storage.list())
+        names = self._storage.list()
+        found = versions_in(names)
         shown: list[tuple[OutputKey, pa.Table]] = []
+        if gathers(self._storage):
+            final = read_outputs(self._storage)
+            shown += [
+                (key, with_version(rows, fidelity=None, revision=found.revision(key))) for key, rows in final.items()
+            ]
+            over = {f"{TENTATIVE}{name_of(key)}" for key in final}
+            found = Versions({}, [name for name in found.tentative if name not in over])
         for name, revision in {**found.final, **dict.fromkeys(found.tentative, 0)}.items():
-            key, data = _key(name.removeprefix(TENTATIVE)), self._storage.read(name)
+            key, data = key_of(name.removeprefix(TENTATIVE)), self._storage.read(name)
             if key is not None and data is not None:
                 rows = pq.read_table(pa.BufferReader(data), use_threads=False)
                 known = name.startswith(TENTATIVE)
@@ -140,10 +159,14 @@ class ParquetSink(Sink):
 
     def stager(self, start: str) -> ParquetStager | None:
         """See Sink. Where a subclass has a `publish` of its own, rows pass through the driver to it."""
-        if type(self).publish is not ParquetSink.publish or self._storage.url.startswith(("memory:", "simulated:")):
+        if type(self).publish is not ParquetSink.publish or not self._nodes_reach:
             return None
         self._start = start
         return ParquetStager(self._storage.url, start)
+
+    @property
+    def _nodes_reach(self) -> bool:
+        return not self._storage.url.startswith(("memory:", "simulated:"))
 
     def adopt(self, key: OutputKey, staged: StagedRows, epoch: Epoch) -> bool:
         """See Sink: it is published already."""
@@ -168,15 +191,22 @@ class ParquetSink(Sink):
 
     def count(self) -> int:
         """Return how many rows are there, as the footers say."""
+        if gathers(self._storage):
+            return count_rows(self._storage)
         return sum(self._read(lambda file: pq.read_metadata(file).num_rows))
 
     def rows(self) -> pa.Table | None:
         """Return all rows, by batch and then by partition, of the highest revisions; None where there are none."""
-        tables = self._read(lambda file: pq.read_table(file, use_threads=False))
+        if gathers(self._storage):
+            tables = list(read_outputs(self._storage).values())
+        else:
+            tables = self._read(lambda file: pq.read_table(file, use_threads=False))
         return pa.concat_tables(tables).combine_chunks() if tables else None
 
     def outputs(self) -> dict[OutputKey, pa.Table]:
         """Return the newest revision of every output, in the order of batch and query."""
+        if gathers(self._storage):
+            return read_outputs(self._storage)
         return dict(self._read_by_key(lambda file: pq.ParquetFile(file).read(use_threads=False)))
 
     def _read(self, read: Callable[[pa.BufferReader], _T]) -> list[_T]:
@@ -187,7 +217,7 @@ class ParquetSink(Sink):
         while True:
             names = self._storage.list()
             over = set(_superseded(names))
-            keys = {name: key for name in names if name not in over and (key := _key(name)) is not None}
+            keys = {name: key for name in names if name not in over and (key := key_of(name)) is not None}
             found: list[tuple[OutputKey, _T]] = []
             for name in sorted(keys, key=lambda one: (keys[one].batch, keys[one].query, keys[one].generation)):
                 if (data := self._storage.read(name)) is None:
@@ -205,9 +235,9 @@ class ParquetSink(Sink):
                 where=self._storage.url,
                 remedy="give this run an output directory of its own, or continue the earlier run with its version",
             )
-        if any(_key(name) is not None for name in names):
+        if any(key_of(name) is not None or file_group(name) is not None for name in names):
             raise BadInput(
-                f"has outputs, and nothing says of which run ({_RUN} is missing)",
+                f"has outputs, and nothing says of which run ({RUN} is missing)",
                 where=self._storage.url,
                 remedy="give this run an output directory of its own",
             )
@@ -229,19 +259,23 @@ class Versions:
     tentative: list[str]
     """Tentative outputs whose final version is not there yet."""
 
+    def revision(self, key: OutputKey) -> int:
+        """Return the revision of a final output that is not among these: it is in a file with others, or staged."""
+        return FINAL if f"{TENTATIVE}{name_of(key)}" in self.tentative else key.revision
+
 
 def versions_in(names: Iterable[str]) -> Versions:
     """Choose, of the objects in a directory of outputs, one version of each query and batch: the final one if any."""
     every = set(names)
     tentative = {
-        _stem(key): name for name in every if name.startswith(TENTATIVE) and (key := _key(name[len(TENTATIVE) :]))
+        stem_of(key): name for name in every if name.startswith(TENTATIVE) and (key := key_of(name[len(TENTATIVE) :]))
     }
     over = set(_superseded(every))
-    final = {name: key for name in every if name not in over and (key := _key(name)) is not None}
-    done = {_stem(key) for key in final.values()}
+    final = {name: key for name in every if name not in over and (key := key_of(name)) is not None}
+    done = {stem_of(key) for key in final.values()}
     empty = {name[len(TENTATIVE) : -len(_NO_ROWS)] for name in every if name.endswith(_NO_ROWS)}
     return Versions(
-        {name: FINAL if _stem(key) in tentative else key.revision for name, key in sorted(final.items())},
+        {name: FINAL if stem_of(key) in tentative else key.revision for name, key in sorted(final.items())},
         sorted(name for stem, name in tentative.items() if stem not in done and stem not in empty),
     )
 
@@ -254,12 +288,12 @@ def expire_outputs(storage: Storage, through: BatchId, most: int, *, folders: bo
 
     def is_over(name: str) -> bool:
         if name.startswith(_REVISED):
-            key = _key(f"{name.removeprefix(_REVISED)}-r0.parquet")
+            key = key_of(f"{name.removeprefix(_REVISED)}-r0.parquet")
         elif name.startswith(TENTATIVE):
             plain = name.removeprefix(TENTATIVE)
-            key = _key(f"{plain.removesuffix(_NO_ROWS)}-r0.parquet" if plain.endswith(_NO_ROWS) else plain)
+            key = key_of(f"{plain.removesuffix(_NO_ROWS)}-r0.parquet" if plain.endswith(_NO_ROWS) else plain)
         else:
-            key = _key(name.rpartition("/")[2] if folders else name)
+            key = key_of(name.rpartition("/")[2] if folders else name)
         return key is not None and key.batch <= through
 
     over = [name for name in storage.list() if is_over(name)][:most]
@@ -268,7 +302,7 @@ def expire_outputs(storage: Storage, through: BatchId, most: int, *, folders: bo
 
 
 @cache
-def _reached(url: str, start: str) -> Storage:
+def reached(url: str, start: str) -> Storage:
     """Return the storage, where its driver is seen from this process; what fails is tried again."""
     storage = open_storage(url)
     if storage.read(_STARTS + start) is None:
@@ -278,7 +312,7 @@ def _reached(url: str, start: str) -> Storage:
 
 def _create(storage: Storage, key: OutputKey, rows: pa.Table) -> bool:
     """Create an output; False: it was there already, or a higher revision is there."""
-    name, stem = _name(key), _stem(key)
+    name, stem = name_of(key), stem_of(key)
     if key.revision:
         storage.create(_REVISED + stem, name.encode())
     file = pa.BufferOutputStream()
@@ -293,29 +327,8 @@ def _create(storage: Storage, key: OutputKey, rows: pa.Table) -> bool:
 
 def _superseded(names: Iterable[str]) -> list[str]:
     """Return the names of outputs of which a higher revision is among them."""
-    keys = {name: key for name in names if (key := _key(name)) is not None}
+    keys = {name: key for name in names if (key := key_of(name)) is not None}
     highest: dict[str, int] = {}
     for key in keys.values():
-        highest[_stem(key)] = max(key.revision, highest.get(_stem(key), 0))
-    return [name for name, key in keys.items() if key.revision < highest[_stem(key)]]
-
-
-def _name(key: OutputKey) -> str:
-    return f"{_stem(key)}-r{key.revision}.parquet"
-
-
-def _stem(key: OutputKey) -> str:
-    """Return what the names of all revisions of an output begin with."""
-    operator, index = key.query
-    # Readers pass over names that begin with `_`.
-    hidden = "=" if operator.startswith("_") else ""
-    return f"{hidden}{operator}-{index:05d}-{key.batch:010d}-g{key.generation}"
-
-
-def _key(name: str) -> OutputKey | None:
-    """Read a name; None where it is none of an output. An operator's id may look like all that follows it."""
-    if (found := _NAME.fullmatch(name)) is None:
-        return None
-    operator, index, batch, generation, revision = found.groups()
-    query = PartitionId(OperatorId(operator), int(index))
-    return OutputKey(query, BatchId(int(batch)), int(revision), int(generation))
+        highest[stem_of(key)] = max(key.revision, highest.get(stem_of(key), 0))
+    return [name for name, key in keys.items() if key.revision < highest[stem_of(key)]]

@@ -4,6 +4,7 @@
 |---|---|
 | MemorySink, ConsoleSink | once (a console, within one process) |
 | ParquetSink (`parquet_sink`) | once: each output is one object, created only if it is not there |
+| GatheredParquetSink (`gathered_parquet`) | once: each output is staged so, and then in one file with others |
 | DeltaSink (`delta_sink`) | once: the table's log holds how far each query is, in the commit with its rows |
 | KafkaSink (`kafka_sink`) | once for readers of committed records: a transaction holds how far each query is |
 | TransactionalSink | once, where `write` stores the key together with the rows |
@@ -15,7 +16,7 @@ claim is over. ParquetSink need not: such a driver can only create what the one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -69,6 +70,18 @@ class Output:
     def tentative(self) -> bool:
         """Whether final rows will replace it."""
         return self.fidelity is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What a sink that gathers outputs may publish."""
+
+    published: Mapping[PartitionId, BatchId]
+    """The last batch of each query that is out: all before it are out, too."""
+    generation: int
+    """The number of the run's layout; outputs of earlier ones are all out."""
+    now: float
+    """The time by the clock of `Sink.due`; infinite where the run ends."""
 
 
 class Stager(Protocol):
@@ -143,6 +156,22 @@ class Sink(Protocol):
                 self.publish(one.key, one.rows, epoch)
         return [one.key for one in outputs]
 
+    # -- outputs that are gathered -------------------------------------------------------------------------------------
+
+    gathers: bool = False
+    """Whether it keeps outputs that are out aside, durably, and publishes many of them together (`flush`)."""
+
+    def due(self, now: float) -> bool:
+        """Whether it has outputs to publish now, by any clock that goes on; infinite: whatever waits.
+
+        Called by the coordinator, also beside a call.
+        """
+        return False
+
+    def flush(self, known: Gathered, epoch: Epoch) -> None:
+        """Publish what is due. Where it raises, some of it may be published all the same; it is called again."""
+        return
+
     on_nodes: bool = False
     """Whether it is called on nodes, where the rows are, each query on its own; else on the driver."""
 
@@ -170,6 +199,7 @@ class Sink(Protocol):
 
 _MAY_LACK = (
     *("most_partitions", "begin", "corrects", "publish_tentative", "retract"),
+    *("gathers", "due", "flush"),
     *("grouped", "publish_all", "on_nodes", "stager", "adopt", "sweep_staged", "end_staging"),
 )
 

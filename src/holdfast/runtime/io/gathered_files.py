@@ -1,0 +1,334 @@
+"""Files of gathered outputs: written from staged ones in bounded memory, one for each value of columns. Runs anywhere.
+
+Staged outputs are read one after the other, and a file is written row group by row group to the local disk before it is
+created under its name. A file's metadata says how many rows it has of which batch, so that outputs can be told apart
+again; and, where it is in a folder `COLUMN=VALUE`, the values, with their types. Folders are named as Spark and Hive
+name them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from holdfast.errors import BadInput, CheckFailed
+from holdfast.ids import BatchId
+from holdfast.runtime.io.parquet_names import Group
+from holdfast.storage.storage import Storage
+
+METADATA = b"holdfast.gathered"
+"""The key of a file's metadata under which it says what it is of."""
+VERSION = 1
+ROW_GROUP_BYTES = 32 << 20
+"""Bytes of rows that are held before they are written, of all files that are written at the same time."""
+OPEN_FILES = 32
+"""Files that are written at the same time; for more values of columns the staged outputs are read again."""
+NULL = "__HIVE_DEFAULT_PARTITION__"
+_ESCAPED = re.compile(r"[\x00-\x20\"#%&'()*+,/:;<=>?@\[\\\]^`{|}~!$\x7f-\xa0\ufffe\uffff]")
+
+
+class PieceGone(Exception):
+    """A staged output is not there: its group is done, or it is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a file says of itself."""
+
+    rows: dict[BatchId, int]
+    """How many rows it has of each batch, in the order in which it has them."""
+    columns: tuple[str, ...]
+    """All columns in their order, those among them that its folder names."""
+    values: pa.Table | None = None
+    """One row: the values of the columns that its folder names."""
+
+    def encode(self) -> bytes:
+        """Return it as the metadata has it."""
+        about: dict[str, object] = {
+            "version": VERSION,
+            "batches": ranges_of(self.rows),
+            "rows": list(self.rows.values()),
+            "columns": list(self.columns),
+        }
+        if self.values is not None:
+            about["values"] = _encoded(self.values)
+        return json.dumps(about).encode()
+
+    @classmethod
+    def decode(cls, metadata: Mapping[bytes, bytes] | None, where: str) -> Content:
+        """Read it; what no version of ours wrote is refused."""
+        about = json.loads((metadata or {}).get(METADATA, b"{}"))
+        if about.get("version") != VERSION:
+            raise CheckFailed(
+                "is a file of gathered outputs, and this version of Holdfast cannot read what it says of its batches",
+                where=where,
+                remedy="read it with the version that wrote it, or with any reader of Parquet",
+            )
+        values = None
+        if "values" in about:
+            values = pa.ipc.open_stream(base64.b64decode(about["values"])).read_all()
+        rows = dict(zip(batches_of(about["batches"]), about["rows"], strict=True))
+        return cls(rows, tuple(about["columns"]), values)
+
+
+def _encoded(rows: pa.Table) -> str:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return base64.b64encode(sink.getvalue().to_pybytes()).decode()
+
+
+def encoded_schema(schema: pa.Schema) -> str:
+    """Return a schema as text."""
+    return _encoded(schema.remove_metadata().empty_table())
+
+
+def decoded_schema(text: str) -> pa.Schema:
+    """Return the schema that a text says."""
+    return pa.ipc.open_stream(base64.b64decode(text)).schema
+
+
+def ranges_of(batches: Iterable[BatchId]) -> list[list[int]]:
+    """Return batches, which rise, as ranges of first and last.
+
+    >>> ranges_of([1, 2, 3, 7, 9, 10])
+    [[1, 3], [7, 7], [9, 10]]
+    """
+    found: list[list[int]] = []
+    for batch in batches:
+        if found and batch == found[-1][1] + 1:
+            found[-1][1] = int(batch)
+        else:
+            found.append([int(batch), int(batch)])
+    return found
+
+
+def batches_of(ranges: Iterable[Sequence[int]]) -> list[BatchId]:
+    """Return the batches of ranges."""
+    return [BatchId(batch) for first, last in ranges for batch in range(first, last + 1)]
+
+
+# -- columns that folders name --------------------------------------------------------------------------------------
+
+
+def check_columns(schema: pa.Schema, partition_by: Sequence[str], where: str, field_name: str = "") -> None:
+    """Refuse columns that rows do not have, or whose values no folder can name."""
+    for name in partition_by:
+        if name not in schema.names:
+            raise BadInput(
+                f"has no column {name!r}, by which its files are to be partitioned",
+                where=where,
+                field=field_name or None,
+                remedy=f"name one of {', '.join(schema.names)} in hf.parquet(…, partition_by=…)",
+            )
+        kind = schema.field(name).type
+        if not _is_plain(kind):
+            raise BadInput(
+                f"column {name!r} is {kind}, and folders can be named by text, whole numbers, dates and booleans",
+                where=where,
+                field=field_name or None,
+                remedy="add a column of such a type, a date for example, and partition by it",
+            )
+    if schema.names and set(schema.names) <= set(partition_by):
+        raise BadInput(
+            "would be partitioned by all its columns, and files need one",
+            where=where,
+            field=field_name or None,
+            remedy="leave one out of hf.parquet(…, partition_by=…)",
+        )
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_integer(kind)
+        or types.is_boolean(kind)
+        or types.is_date32(kind)
+    )
+
+
+def escaped(text: str) -> str:
+    """Return a name or value as it is in the name of a folder: as Spark writes it, and Spark and Arrow read it.
+
+    >>> escaped("a/b=c d"), escaped("Zürich"), escaped("")
+    ('a%2Fb%3Dc%20d', 'Zürich', '')
+    """
+    return _ESCAPED.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), text)
+
+
+def _text(value: object) -> str:
+    if value is None or value == "":
+        return NULL  # Spark writes both so, and reads null
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return escaped(value.isoformat() if hasattr(value, "isoformat") else str(value))
+
+
+def _folders(rows: pa.Table, partition_by: Sequence[str]) -> pa.Array:
+    """Return the folder of each row."""
+    parts = []
+    for name in partition_by:
+        encoded = rows[name].combine_chunks().dictionary_encode(null_encoding="encode")
+        encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+        texts = pa.array([f"{escaped(name)}={_text(value)}" for value in encoded.dictionary.to_pylist()], pa.string())
+        parts.append(texts.take(encoded.indices))
+    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, "/")
+
+
+# -- writing --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _File:
+    """A file that is being written."""
+
+    path: Path
+    writer: pq.ParquetWriter
+    values: pa.Table | None
+    waiting: list[pa.Table] = field(default_factory=list)
+    rows: dict[BatchId, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What came of writing the files of a group."""
+
+    names: tuple[str, ...]
+    schema: pa.Schema
+    """Of the rows, those columns among it that folders name."""
+
+
+def read_piece(storage: Storage, name: str) -> pa.Table:
+    """Return the rows of a staged output."""
+    if (data := storage.read(name)) is None:
+        raise PieceGone(name)
+    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+
+
+def write_group(storage: Storage, group: Group, pieces: Mapping[BatchId, str], partition_by: Sequence[str]) -> Written:
+    """Create the files of a group out of its staged outputs, where they are not there; PieceGone: one of these is not.
+
+    A file is created only when all its rows have been read: so where an output has been deleted meanwhile, which is
+    done once all files are there, this finds their names taken.
+    """
+    schema = None
+    places: dict[str, None] = {}
+    for name in pieces.values():
+        rows = read_piece(storage, name)
+        schema = schema or rows.schema
+        if not partition_by:
+            break
+        check_columns(rows.schema, partition_by, storage.url)
+        places.update(dict.fromkeys(_folders(rows, partition_by).to_pylist()))
+    assert schema is not None
+    names: list[str] = []
+    ordered = list(places) if partition_by else [""]
+    for start in range(0, len(ordered), OPEN_FILES):
+        names += _write(storage, group, pieces, partition_by, ordered[start : start + OPEN_FILES], schema)
+    return Written(tuple(names), schema)
+
+
+def _write(
+    storage: Storage,
+    group: Group,
+    pieces: Mapping[BatchId, str],
+    partition_by: Sequence[str],
+    places: Sequence[str],
+    schema: pa.Schema,
+) -> Iterator[str]:
+    """Create the files of some folders; yield their names."""
+    columns = [name for name in schema.names if name not in partition_by]
+    files: dict[str, _File] = {}
+    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder, ExitStack() as opened:
+        held = 0
+        for batch, name in pieces.items():
+            rows = read_piece(storage, name).cast(schema)
+            for place, some in _by_folder(rows, partition_by, places):
+                if place not in files:
+                    path = Path(folder, f"{len(files)}.parquet")
+                    writer = opened.enter_context(pq.ParquetWriter(path, some.select(columns).schema))
+                    files[place] = _File(path, writer, _values(some, place, partition_by))
+                file = files[place]
+                file.waiting.append(some.select(columns))
+                file.rows[batch] = some.num_rows
+                held += some.nbytes
+            if held >= ROW_GROUP_BYTES:
+                _flush(files.values())
+                held = 0
+        _flush(files.values())
+        for file in files.values():
+            file.writer.add_key_value_metadata(
+                {METADATA: Content(file.rows, tuple(schema.names), file.values).encode()}
+            )
+        opened.close()
+        for place, file in files.items():
+            name = f"{place}/{group.file}" if place else group.file
+            with pa.memory_map(str(file.path)) as data:
+                storage.create(name, data.read_buffer())
+            yield name
+
+
+def _flush(files: Iterable[_File]) -> None:
+    for file in files:
+        if file.waiting:
+            whole = pa.concat_tables(file.waiting)
+            file.writer.write_table(whole, row_group_size=max(1, whole.num_rows))
+            file.waiting.clear()
+
+
+def _by_folder(rows: pa.Table, partition_by: Sequence[str], places: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
+    if not partition_by:
+        yield "", rows
+        return
+    found = _folders(rows, partition_by)
+    for place in places:
+        some = rows.filter(pc.equal(found, place))
+        if some.num_rows:
+            yield place, some
+
+
+def _values(rows: pa.Table, place: str, partition_by: Sequence[str]) -> pa.Table | None:
+    """Return the values that a folder names; an empty text is null there."""
+    if not partition_by:
+        return None
+    found = rows.select(list(partition_by)).slice(0, 1)
+    for name, part in zip(partition_by, place.split("/"), strict=True):
+        if part.endswith(f"={NULL}"):
+            at = found.schema.get_field_index(name)
+            found = found.set_column(at, name, pa.nulls(1, found.schema.field(name).type))
+    return found.combine_chunks().replace_schema_metadata(None)
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+
+def content_of(data: pa.Buffer, name: str) -> Content:
+    """Return what a file says of itself."""
+    return Content.decode(pq.read_metadata(pa.BufferReader(data)).metadata, name)
+
+
+def rows_by_batch(data: pa.Buffer, name: str) -> Iterator[tuple[BatchId, pa.Table]]:
+    """Yield the rows of a file, batch by batch, with the columns that its folder names."""
+    content = content_of(data, name)
+    rows = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    if content.values is not None:
+        for column in content.values.column_names:
+            value = content.values[column].combine_chunks()
+            rows = rows.append_column(content.values.schema.field(column), value.take(pa.repeat(0, rows.num_rows)))
+        rows = rows.select(list(content.columns))
+    at = 0
+    for batch, many in content.rows.items():
+        yield batch, rows.slice(at, many).replace_schema_metadata(None)
+        at += many

@@ -1,0 +1,367 @@
+"""Outputs that are gathered: many batches of a query in one Parquet file, published once. Runs on the driver.
+
+An output is staged first: created under `_staged/`, where readers of Parquet do not look, by the node that has its rows
+or by the driver. It is out then, as an output is that is one file (`parquet_sink`): the rows of a key never differ.
+From time to time what is staged is published: a *group*, of outputs of a query that follow each other, becomes a file,
+or one file for each value of the columns by which the table is partitioned. Nothing is locked, replaced or renamed:
+
+1. A numbered record, created only if its number is free, says which outputs a group has. Whoever finds the number
+   taken goes on with the group of the record, so all drivers write the same groups.
+2. The group's files are created under names that follow from the record, each only when all its rows have been read.
+3. An object says that all files are there.
+4. The staged copies are deleted.
+
+Group N + 1 begins when group N has come to 3, so a driver that starts has one group to complete at most. A driver that
+was frozen at any point, and is over, finds numbers and names taken: staged copies of a group are deleted after all its
+names are taken, so what is missing to it cannot get into a file. A staged copy that it, or its nodes, create again is
+one of a group that is done: readers pass over it, and the next look deletes it.
+
+A group ends with the last output that is known to be out. Up to there all staged copies are there, because outputs of a
+query are out in order, and listings that begin later show them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.errors import BadInput, CheckFailed, one_line
+from holdfast.ids import BatchId, Epoch, PartitionId
+from holdfast.runtime.io.gathered_files import (
+    PieceGone,
+    Written,
+    batches_of,
+    check_columns,
+    encoded_schema,
+    ranges_of,
+    write_group,
+)
+from holdfast.runtime.io.parquet_names import (
+    GROUPS,
+    STAGED,
+    Group,
+    Stream,
+    done_in,
+    file_group,
+    folder_of,
+    last_numbers,
+    name_of,
+    staged_in,
+)
+from holdfast.runtime.io.parquet_sink import ParquetSink, reached
+from holdfast.runtime.io.sinks import Gathered, OutputKey, StagedRows
+from holdfast.storage.storage import Storage
+
+VERSION = 1
+EVERY_SECONDS = 60.0
+"""The interval of files that are partitioned by columns, where none is given."""
+MOST_OUTPUTS = 10_000
+"""Outputs in a group at most."""
+_OVER = "over"
+"""The record of a query's first group was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatheredStager:
+    """See Stager: stages outputs where this node reaches the directory of its driver."""
+
+    url: str
+    start: str
+    partition_by: tuple[str, ...] = ()
+
+    def stage(self, key: OutputKey, rows: pa.Table) -> StagedRows | str:
+        """See Stager."""
+        try:
+            check_columns(rows.schema, self.partition_by, self.url)
+            size = _stage(reached(self.url, self.start), key, rows)[1]
+        except Exception as error:
+            # The driver can still take the rows; where it cannot write them either, it names the output.
+            return one_line(f"{type(error).__name__}: {error}")
+        return StagedRows(f"{self.url}/{STAGED}{name_of(key)}#{size}", rows.num_rows)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """What is staged of a query, as far as this driver has seen it, and in no file."""
+
+    outputs: int = 0
+    bytes: int = 0
+    since: float | None = None
+    """When somebody first looked after the first of them was staged."""
+
+
+@dataclass(slots=True)
+class _Last:
+    """How far the groups of a query are."""
+
+    number: int = -1
+    through: BatchId = field(default_factory=lambda: BatchId(-1))
+
+
+class GatheredParquetSink(ParquetSink):
+    """Writes outputs as Parquet, those of many batches into one file; see the module."""
+
+    gathers = True
+
+    def __init__(
+        self,
+        directory: str | Path | Storage,
+        every: float = EVERY_SECONDS,
+        file_mb: float = 128,
+        partition_by: Sequence[str] = (),
+    ) -> None:
+        """A file is published once its first rows have waited for `every` seconds, or it has so many megabytes."""
+        super().__init__(directory)
+        self._every, self._most_bytes, self.partition_by = every, file_mb * (1 << 20), tuple(partition_by)
+        self._form = {"gathered": VERSION, "partition_by": list(self.partition_by)}
+        self._lock = threading.Lock()
+        """Of what waits: the coordinator asks what is due while the publisher stages."""
+        self._waiting: dict[PartitionId, _Waiting] = {}
+        self._found = False
+        """Whether an earlier driver has left something staged, or a group that is not done."""
+        self._sizes: dict[str, int] = {}
+        """The bytes of staged outputs, as far as they are known."""
+        self._out: dict[PartitionId, BatchId] = {}
+        """The last batch of each query that this driver has given."""
+        self._last: dict[Stream, _Last] = {}
+
+    def check(self, schema: pa.Schema, where: str, output: str) -> None:
+        """Refuse rows that cannot be partitioned by the columns."""
+        check_columns(schema, self.partition_by, where, output)
+
+    def begin(self, run: str, epoch: Epoch) -> None:
+        """See Sink: what an earlier driver has left staged is published with the next look."""
+        super().begin(run, epoch)
+        with self._lock:
+            self._found = bool(self._storage.list(STAGED) or self._storage.list(GROUPS))
+
+    def _check_form(self, there: Mapping[str, object]) -> None:
+        if "gathered" not in there:
+            raise BadInput(
+                "has one file for each batch, and would get files of many batches (hf.parquet(…, every=…))",
+                where=self._storage.url,
+                remedy="leave out `every` and `partition_by` as before, or give the output a folder of its own",
+            )
+        if there != self._form:
+            mine, other = (_columns(one["partition_by"]) for one in (self._form, there))  # type: ignore[arg-type]
+            raise BadInput(
+                f"is partitioned by {other}, not by {mine}",
+                where=self._storage.url,
+                remedy=f"name its columns, hf.parquet(…, partition_by={there['partition_by']!r}), or another folder",
+            )
+
+    # -- staging -----------------------------------------------------------------------------------------------------
+
+    def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
+        """See Sink: an output that is staged is out."""
+        if key.revision:
+            raise BadInput("gathered outputs have no revisions", where=str(key), remedy="use hf.parquet(…, every=None)")
+        check_columns(rows.schema, self.partition_by, self._storage.url)
+        new, size = _stage(self._storage, key, rows)
+        self._staged(key, size)
+        return new
+
+    def stager(self, start: str) -> GatheredStager | None:  # type: ignore[override]
+        """See Sink."""
+        if type(self).publish is not GatheredParquetSink.publish or not self._nodes_reach:
+            return None
+        self._start = start
+        return GatheredStager(self._storage.url, start, self.partition_by)
+
+    def adopt(self, key: OutputKey, staged: StagedRows, epoch: Epoch) -> bool:
+        """See Sink."""
+        size = staged.place.rpartition("#")[2]
+        self._staged(key, int(size) if size.isdecimal() else 0)
+        return True
+
+    def _staged(self, key: OutputKey, size: int) -> None:
+        with self._lock:
+            waiting = self._waiting.setdefault(key.query, _Waiting())
+            waiting.outputs += 1
+            waiting.bytes += size
+            self._sizes[f"{STAGED}{name_of(key)}"] = size
+            self._out[key.query] = max(key.batch, self._out.get(key.query, key.batch))
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    def due(self, now: float) -> bool:
+        """See Sink."""
+        with self._lock:
+            for one in self._waiting.values():
+                if one.since is None and math.isfinite(now):
+                    one.since = now
+            return self._found or any(self._is_due(one, now) for one in self._waiting.values())
+
+    def _is_due(self, one: _Waiting, now: float) -> bool:
+        if one.bytes >= self._most_bytes or one.outputs >= MOST_OUTPUTS or now == math.inf:
+            return True
+        return one.since is not None and now - one.since >= self._every
+
+    def flush(self, known: Gathered, epoch: Epoch) -> None:
+        """See Sink."""
+        with self._lock:
+            due = {query for query, one in self._waiting.items() if self._is_due(one, known.now)}
+            found, out = self._found, dict(self._out)
+        staged = staged_in(self._storage.list(STAGED))
+        if found:  # also groups that were begun, and whose staged outputs are deleted in part
+            names = self._storage.list(GROUPS)
+            for stream, number in last_numbers(names).items():
+                if stream[1] <= known.generation:
+                    self._last[stream] = self._complete(stream, number)
+        for stream, outputs_there in staged.items():
+            query, generation = stream
+            if generation > known.generation or not (found or generation < known.generation or query in due):
+                continue  # a driver of a later layout has the run, or the query's rows can wait
+            through = max(known.published.get(query, BatchId(-1)), out.get(query, BatchId(-1)))
+            # An earlier layout came to its end before the present one began: nothing is added to its outputs.
+            self._publish(stream, outputs_there, None if generation < known.generation else through)
+        with self._lock:
+            self._found = False
+            for query in self._waiting.copy():
+                if found or query in due:
+                    del self._waiting[query]
+
+    def _publish(self, stream: Stream, staged: Mapping[BatchId, str], through: BatchId | None) -> None:
+        """Publish what is staged of a query, up to a batch; None: all of it."""
+        while True:
+            last = self._last_group(stream)
+            self._delete([name for batch, name in staged.items() if batch <= last.through])
+            left = {
+                batch: name
+                for batch, name in staged.items()
+                if batch > last.through and (through is None or batch <= through)
+            }
+            if not left:
+                return
+            self._take(stream, last, self._as_many_as_fit(left))
+
+    def _as_many_as_fit(self, staged: Mapping[BatchId, str]) -> dict[BatchId, str]:
+        found: dict[BatchId, str] = {}
+        size = 0
+        for batch, name in staged.items():
+            if found and (size >= self._most_bytes or len(found) >= MOST_OUTPUTS):
+                break
+            if name not in self._sizes:
+                data = self._storage.read(name)
+                self._sizes[name] = 0 if data is None else data.size
+            found[batch] = name
+            size += self._sizes[name]
+        return found
+
+    def _last_group(self, stream: Stream) -> _Last:
+        """Return how far the groups of a query are, the last one of which is done."""
+        if stream not in self._last:
+            folder = folder_of(stream)
+            number = last_numbers(self._storage.list(folder)).get(stream)
+            self._last[stream] = _Last() if number is None else self._complete(stream, number)
+        return self._last[stream]
+
+    def _take(self, stream: Stream, last: _Last, outputs: Mapping[BatchId, str]) -> None:
+        """Make outputs the next group, or go on with the one that another driver has made."""
+        batches = list(outputs)
+        group = Group(*stream, last.number + 1, batches[0], batches[-1])
+        record = json.dumps({"version": VERSION, "batches": ranges_of(batches)}).encode()
+        if self._storage.create(group.record, record) and self._is_stale(group):
+            self._storage.delete([group.record])
+            del self._last[stream]
+            return
+        self._last[stream] = self._complete(stream, group.number)
+
+    def _is_stale(self, group: Group) -> bool:
+        """Whether the number was free only because the record of that number has expired; see `expire`."""
+        if group.number == 0:
+            return self._storage.read(folder_of((group.query, group.generation)) + _OVER) is not None
+        before = f"{folder_of((group.query, group.generation))}{group.number - 1:010d}"
+        return self._storage.read(before) is None
+
+    def _complete(self, stream: Stream, number: int) -> _Last:
+        """See that a group, as its record says, is done."""
+        record = f"{folder_of(stream)}{number:010d}"
+        data = self._storage.read(record)
+        if data is None:
+            raise CheckFailed(
+                "is gone while it is needed: it says which rows a file has",
+                where=f"{self._storage.url}/{record}",
+                remedy="nothing but Holdfast may delete objects under _holdfast/; restore it, or use another folder",
+            )
+        about = json.loads(data.to_pybytes())
+        if about.get("version") != VERSION:
+            raise BadInput(
+                f"has version {about.get('version')!r}, and this version of Holdfast reads {VERSION}",
+                where=f"{self._storage.url}/{record}",
+                remedy="continue the run with the version that wrote it",
+            )
+        batches = batches_of(about["batches"])
+        group = Group(*stream, number, batches[0], batches[-1])
+        staged = {batch: f"{STAGED}{name_of(OutputKey(stream[0], batch, 0, stream[1]))}" for batch in batches}
+        if self._storage.read(group.done) is None:
+            try:
+                written = write_group(self._storage, group, staged, self.partition_by)
+            except PieceGone as gone:
+                if self._storage.read(group.done) is None:
+                    raise CheckFailed(
+                        "is gone, and in no file yet",
+                        where=f"{self._storage.url}/{gone}",
+                        remedy="nothing but Holdfast may delete objects under _staged/; restore it",
+                    ) from None
+            else:
+                self._storage.create(group.done, _done(written))
+                self._delete(list(staged.values()))
+        return _Last(number, group.through)
+
+    def _delete(self, names: Sequence[str]) -> None:
+        self._storage.delete(names)
+        for name in names:
+            self._sizes.pop(name, None)
+
+    # -- what goes -----------------------------------------------------------------------------------------------------
+
+    def expire(self, through: BatchId, most: int) -> int:
+        """See ParquetSink: files go when all their batches may; of each query, records of the last two groups stay.
+
+        The records of a query go one after the other, and the first leaves a mark. So whoever creates a record of a
+        number that was deleted finds that the one before it is gone, too.
+        """
+        count = super().expire(through, most)
+        names = self._storage.list()
+        files = [name for name in names if (one := file_group(name)) is not None and one.through <= through]
+        files = files[: most - count]
+        self._storage.delete(files)
+        count += len(files)
+        done: dict[Stream, list[Group]] = {}
+        for one in done_in(names):
+            done.setdefault((one.query, one.generation), []).append(one)
+        for stream, groups in done.items():
+            for one in sorted(groups, key=lambda one: one.number)[:-2]:
+                if one.through > through or count >= most:
+                    break
+                if one.number == 0:
+                    self._storage.create(folder_of(stream) + _OVER, b"")
+                self._storage.delete([one.record])
+                self._storage.delete([one.done])
+                count += 1
+        return count
+
+
+def _done(written: Written) -> bytes:
+    about = {"version": VERSION, "files": list(written.names), "schema": encoded_schema(written.schema)}
+    return json.dumps(about).encode()
+
+
+def _stage(storage: Storage, key: OutputKey, rows: pa.Table) -> tuple[bool, int]:
+    """Create an output's staged copy; return whether it is new, and its bytes."""
+    file = pa.BufferOutputStream()
+    pq.write_table(rows, file)
+    data = file.getvalue()
+    return storage.create(f"{STAGED}{name_of(key)}", data), data.size
+
+
+def _columns(names: Sequence[str]) -> str:
+    return ", ".join(names) or "nothing"
