@@ -27,6 +27,7 @@ from holdfast.simulation.recovery.drivers import Drivers
 from holdfast.simulation.recovery.ending import final_problems
 from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.feed import Feed, starving
+from holdfast.simulation.recovery.gathered import gathers_outputs, twice_in_files
 from holdfast.simulation.recovery.observed import Observed
 from holdfast.simulation.recovery.segment_scene import served
 from holdfast.simulation.recovery.world import Driver, Found
@@ -233,6 +234,7 @@ class _Run:
         self._look(ran=False)
         self._come_to_rest("after the last checkpoint")
         self._copies_come_level()
+        self.coordinator.publish_gathered()
         if self.coordinator.state.recovering or self.coordinator.state.buffering:
             self._complain("everything is back and safe, and recovery does not end")
         if (waiting := self.coordinator.state.plan.next) is not None:
@@ -323,6 +325,9 @@ class _Run:
         for violation in self.observed.tentative_problems():
             self._found(violation)
         self.world.watch.look()
+        for name in self.world.sinks if gathers_outputs(self.seed) else ():
+            for violation in twice_in_files(name, self.world.objects.within(f"out/{name}")):
+                self._found(violation)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
