@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from holdfast.ids import BatchId
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.io import gathered_parquet
-from holdfast.runtime.io.gathered_files import PieceGone, ranges_of
+from holdfast.runtime.io.gathered_files import PieceGone, batches_of, ranges_of
 from holdfast.runtime.io.gathered_parquet import GatheredParquetSink
-from holdfast.runtime.io.parquet_names import STAGED, Group, Seen, key_of
+from holdfast.runtime.io.parquet_names import STAGED, Group, Seen, key_of, name_of
+from holdfast.runtime.io.sinks import OutputKey
 from holdfast.storage.memory import MemoryStorage
 from simulation.bugs import Bug, Patch
 
@@ -95,30 +97,15 @@ def done_before_the_files(patch: Patch) -> None:
             ranges = json.loads(data.to_pybytes())["batches"]
             group = Group(*stream, number, ranges[0][0], ranges[-1][1])
             if self._storage.read(group.done) is None:
-                names = {
-                    batch: f"{STAGED}{gathered_parquet.name_of(gathered_parquet.OutputKey(stream[0], batch, 0, stream[1]))}"
-                    for batch in gathered_parquet.batches_of(ranges)
-                }
+                keys = [OutputKey(stream[0], batch, 0, stream[1]) for batch in batches_of(ranges)]
+                names = {key.batch: f"{STAGED}{name_of(key)}" for key in keys}
                 self._storage.create(group.done, b"{}")
-                try:
+                with suppress(PieceGone):
                     gathered_parquet.write_group(self._storage, group, names, self.partition_by)
-                except PieceGone:
-                    pass
                 self._delete(list(names.values()))
         return right(self, stream, number)
 
     patch.setattr(GatheredParquetSink, "_complete", complete)
-
-
-def earlier_layout_left_staged(patch: Patch) -> None:
-    """A driver publishes what is staged under its own layout alone."""
-    right = GatheredParquetSink._publish
-
-    def publish(self: Any, stream: Any, staged: Any, through: Any) -> None:
-        if through is not None:
-            right(self, stream, staged, through)
-
-    patch.setattr(GatheredParquetSink, "_publish", publish)
 
 
 GATHERED_BUGS = tuple(
@@ -130,6 +117,5 @@ GATHERED_BUGS = tuple(
         published_output_gathered_again,
         last_group_not_published_at_the_end,
         done_before_the_files,
-        earlier_layout_left_staged,
     )
 )

@@ -84,6 +84,11 @@ def twice_in_files(name: OperatorId, storage: Storage) -> Iterator[Violation]:
         if group.first <= through.get(place, -1):
             yield Violation(f"{name}: two files have rows of batch {group.first}: {file} and another", (group.query,))
         through[place] = group.through
+    seen = see(storage)
+    for staged, key in seen.staged.items():
+        mine = {group for group in seen.files.values() if group.query == key.query}
+        if any(one.generation == key.generation and one.first <= key.batch <= one.through for one in mine):
+            yield Violation(f"{name}: readers of everything see {staged}, which is in a file, too", (key.query,))
 
 
 def closing_file_problems(name: OperatorId, sink: GatheredParquetSink, storage: Storage) -> Iterator[Violation]:
