@@ -6,6 +6,8 @@ import contextlib
 import json
 import math
 import random
+import secrets
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
@@ -15,8 +17,12 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast import Application
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, PartitionId
+from holdfast.runtime.coordinator import outputs
+from holdfast.runtime.coordinator.parking import ErrorSettings
+from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.io import gathered_files
 from holdfast.runtime.io.gathered_files import Content, content_of
 from holdfast.runtime.io.gathered_parquet import GatheredParquetSink, GatheredStager
@@ -27,10 +33,12 @@ from holdfast.runtime.io.sinks import Gathered, OutputKey, StagedRows
 from holdfast.storage.files import FileStorage
 from holdfast.storage.memory import MemoryStorage
 from holdfast.storage.storage import Storage, open_storage
+from holdfast_lab.s3_server import S3Server
 
 S = PartitionId.parse("s[0]")
 T = TypeVar("T")
 BATCHES = 6
+GOLDEN = Path(__file__).parent.parent / "data" / "gathered" / "2026-11"
 EMPTY = 2
 """The batch that has no rows."""
 
@@ -469,6 +477,114 @@ def test_what_a_file_says_of_itself_is_read_back_and_another_version_is_refused(
     later = json.dumps({"version": 2}).encode()
     with pytest.raises(Exception, match="cannot read what it says"):
         Content.decode({gathered_files.METADATA: later}, "x")
+
+
+# -- runs ----------------------------------------------------------------------------------------------------------
+
+
+def application(sink: object, name: str = "gathered") -> Application:
+    app = Application(name)
+    app.source("s", schema={"n": "int64", "day": "string"}).output("out", sink=sink)
+    return app
+
+
+def batch_of(number: int) -> dict[str, pa.Table]:
+    return {"s": pa.table({"n": [number], "day": [f"day {number % 2}"]})}
+
+
+def names_in(place: Path) -> list[str]:
+    return sorted(
+        path.name for path in place.rglob("*.parquet") if not path.relative_to(place).parts[0].startswith("_")
+    )
+
+
+def test_an_idle_run_publishes_its_last_rows_and_one_that_ends_all_of_them(tmp_path: Path) -> None:
+    now = [0.0]
+    run = InProcess(application(parquet(tmp_path / "out", every=60, partition_by="day")), clock=lambda: now[0])
+    for number in range(3):
+        run.feed(batch_of(number))
+    assert names_in(tmp_path / "out") == []
+    assert sorted(run.rows("out")["n"].to_pylist()) == [0, 1, 2], "they are out"
+    now[0] = 61.0
+    run.run()
+    assert len(names_in(tmp_path / "out")) == 2
+    run.feed(batch_of(3))
+    run.run()
+    assert len(names_in(tmp_path / "out")) == 2
+    run.close()
+    run.publish_gathered()
+    assert sorted(pq.read_table(tmp_path / "out")["n"].to_pylist()) == [0, 1, 2, 3]
+
+
+def test_a_sink_that_cannot_publish_parks_its_query_until_it_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    run = InProcess(
+        application(parquet(tmp_path / "out", every=60)), clock=lambda: now[0], errors=ErrorSettings(retries=1)
+    )
+    run.feed(batch_of(0))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.runtime.io.gathered_parquet.write_group", full)
+        for moment in (61.0, 70.0):
+            now[0] = moment
+            run.run()
+        (why,) = run.parked.values()
+        assert "could not publish gathered rows, which stay staged: OSError: [Errno 28] No space left" in why.error
+    assert run.rows("out").num_rows == 1
+    run.resume("s")
+    run.run()
+    assert not run.parked
+    assert names_in(tmp_path / "out") == ["s-00000-0000000000-0000000000-g0.parquet"]
+
+
+def test_a_column_that_the_output_does_not_have_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"application gathered: output out: has no column 'week'.*name one of n, day"):
+        InProcess(application(parquet(tmp_path / "out", partition_by="week")))
+
+
+def test_a_line_says_how_to_have_fewer_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "MANY_FILES", 2)
+    lines: list[str] = []
+    for name, sink in (("plain", parquet(tmp_path / "plain")), ("every", parquet(tmp_path / "every", every=60))):
+        run = InProcess(application(sink, name))
+        run._coordinator.outputs.log = lines.append
+        for number in range(5):
+            run.feed(batch_of(number))
+    (line,) = lines
+    assert line.startswith("output out: this run has published more than 2 files into its folder")
+    assert 'hf.parquet(…, every="1 minute")' in line
+
+
+# -- storages ------------------------------------------------------------------------------------------------------
+
+
+def test_it_works_on_an_object_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in s3.environment.items():
+        monkeypatch.setenv(name, value)
+    world = World(open_storage(f"{s3.url}/gathered-{secrets.token_hex(6)}"), ("day",))
+    world.drive(world.storage)
+    world.look()
+    assert len(shown(world.storage)) == 6
+    assert sorted(n for name in shown(world.storage) for n in world._numbers(name)) == all_rows(range(BATCHES))
+
+
+def test_records_and_files_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    """What this version wrote in November 2026; it never changes."""
+    shutil.copytree(GOLDEN, tmp_path / "out")
+    sink = GatheredParquetSink(tmp_path / "out", 60, partition_by=("day",))
+    assert sorted(sink.rows()["n"].to_pylist()) == all_rows(range(5))  # type: ignore[index]
+    sink.begin("run", Epoch(1))
+    sink.publish(key(5), rows_of(5), Epoch(1))
+    end(sink, 5)
+    assert {one.batch: sorted(rows["n"].to_pylist()) for one, rows in sink.outputs().items()} == {
+        batch: all_rows([batch]) for batch in range(BATCHES) if batch != EMPTY
+    }
+    assert sorted(pq.read_table(tmp_path / "out")["n"].to_pylist()) == all_rows(range(BATCHES))
 
 
 def test_it_works_on_a_folder(tmp_path: Path) -> None:
