@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 
+from holdfast.simulation.recovery.gathered import gathers_outputs
 from holdfast.simulation.recovery.late_sinks import has_late_sinks
 from holdfast.simulation.recovery.plan_scene import changes_plans
 from holdfast.simulation.recovery.poison import is_poisoned
@@ -34,6 +35,7 @@ from simulation.detection_bugs import DETECTION_BUGS
 from simulation.fence_bugs import FENCE_BUGS
 from simulation.file_bugs import FILE_BUGS, RETENTION_BUGS
 from simulation.fragment_bugs import FRAGMENT_BUGS
+from simulation.gathered_bugs import GATHERED_BUGS
 from simulation.intermediate_bugs import INTERMEDIATE_BUGS
 from simulation.mark_bugs import MARK_BUGS
 from simulation.parking_bugs import PARKING_BUGS
@@ -84,6 +86,7 @@ PLANTED = (
     *(Planted(bug, moves_for_load) for bug in MOVE_BUGS),
     *(Planted(bug, replans) for bug in REPLAN_BUGS),
     *(Planted(bug, has_late_sinks) for bug in PUBLISHING_BUGS),
+    *(Planted(bug, gathers_outputs) for bug in GATHERED_BUGS),
     *(Planted(bug, has_segments) for bug in SEGMENT_BUGS),
     *(Planted(bug, is_refined) for bug in INTERMEDIATE_BUGS),
     *(Planted(bug, changes_plans) for bug in PLAN_BUGS),

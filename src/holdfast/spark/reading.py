@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from holdfast.errors import BadInput, missing_extra, one_line
 from holdfast.runtime.io.parquet_sink import versions_in
 from holdfast.runtime.io.sinks import VERSION_COLUMNS
+from holdfast.spark.gathered import how_gathered, read_gathered
 from holdfast.spark.readers import absolute
 from holdfast.storage.storage import open_storage
 
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 def read(spark: SparkSession, path: str | Path, tentative: bool = False) -> DataFrame:
     """Return the rows of an output as a DataFrame: of `hf.parquet(path)`, DIRECTORY/out/NAME or `hf.delta(path)`.
 
-    Every final row of every published batch is there once, also while the run goes on. Any session will do; of a Delta
-    table the session needs no jar.
+    Every final row of every published batch is there once, also while the run goes on; rows that wait for a file
+    (`hf.parquet(path, every=…)`) are among them, as they are now. Any session will do; of a Delta table the session
+    needs no jar.
 
     With `tentative`, batches of which only tentative rows are out are there as well, of each query and batch one
     version: the final one where it is out. Three columns say which: `tentative`, `fidelity` (predicted for tentative
@@ -38,6 +40,11 @@ def read(spark: SparkSession, path: str | Path, tentative: bool = False) -> Data
             if set(VERSION_COLUMNS) <= set(found.columns):  # hf.delta(…, tentative=True)
                 return found if tentative else found.where("not tentative").drop(*VERSION_COLUMNS)
             return _as_final(found, 0) if tentative else found
+        if how_gathered(str(path)) is not None:
+            found = read_gathered(spark, place, versions=tentative)
+            if found is None:
+                raise _no_rows(place)
+            return found
         return _read_versions(spark, place) if tentative else spark.read.parquet(place)
     except BadInput:
         raise
@@ -49,6 +56,14 @@ def read(spark: SparkSession, path: str | Path, tentative: bool = False) -> Data
             where=place,
             remedy="name the folder of an output; windows come out once later rows have passed their end",
         ) from None
+
+
+def _no_rows(place: str) -> BadInput:
+    return BadInput(
+        "there are no rows yet",
+        where=place,
+        remedy="name the folder of an output; windows come out once later rows have passed their end",
+    )
 
 
 def _as_final(rows: DataFrame, revision: int) -> DataFrame:
@@ -75,11 +90,7 @@ def _read_versions(spark: SparkSession, place: str) -> DataFrame:
         # A folder that begins with `_` is passed over by readers, unless its files are named.
         parts.append(spark.read.parquet(*(f"{place}/{name}" for name in found.tentative)))
     if not parts:
-        raise BadInput(
-            "there are no rows yet",
-            where=place,
-            remedy="name the folder of an output; windows come out once later rows have passed their end",
-        )
+        raise _no_rows(place)
     return reduce(lambda left, right: left.unionByName(right), parts)
 
 

@@ -225,6 +225,7 @@ class SparkRun:
                     inner.batch_log.append({})
                 inner.run()
                 inner.checkpoint()
+                inner.coordinator.publish_gathered()
             finally:
                 inner.close()
 

@@ -117,7 +117,7 @@ class Coordinator:
         self.outputs = Outputs(
             program, sinks, late_sink, progress.generation, runner=runner, settings=publishing, clock=clock
         )
-        self.outputs.unread = self._report_unread
+        self.outputs.unread, self.outputs.log = self._report_unread, log
         _check_asked(recovery, backend, sinks, self._where)
         self.pace = pace or CycleSettings()
         asked = recovery or RecoverySettings()

@@ -53,6 +53,10 @@ class Published:
     """Queries whose tentative rows a sink did not take: their branches end, and nothing else."""
 
 
+MANY_FILES = 10_000
+"""Files of one output that a run publishes before a line names a way to have fewer."""
+
+
 class Outputs:
     """The sinks of a run, and what waits for them."""
 
@@ -79,6 +83,9 @@ class Outputs:
         """The last batch that is known of each output partition whose rows wait for a checkpoint."""
         self.may_be_tentative: Callable[[PartitionId, BatchId], bool] = lambda query, batch: False
         """Whether tentative rows of a batch may be out: then its final version is published also without rows."""
+        self._files: Counter[OperatorId] = Counter()
+        self.log: Callable[[str], object] = lambda line: None
+        """Gets a line for people."""
         self.unread: Callable[[OperatorId, BatchId, pa.Table], object] = lambda source, batch, letters: None
         """Is called with records of a source that do not parse, once they are kept, as their dead letters."""
 
@@ -236,6 +243,15 @@ class Outputs:
         done.reached[query] = batch
         rows = output.staged.rows if output.staged is not None else 0 if output.rows is None else output.rows.num_rows
         done.out.append((query, batch, rows))
+        sink = self._sinks[query.operator]
+        if rows and isinstance(sink, ParquetSink) and not sink.gathers:
+            self._files[query.operator] += 1
+            if self._files[query.operator] == MANY_FILES + 1:
+                self.log(
+                    f"output {self._program.output_names[query.operator]}: this run has published more than "
+                    f"{MANY_FILES:,} files into its folder, one for each query and batch; with "
+                    'hf.parquet(…, every="1 minute") and a folder of its own it gets one file a minute'
+                )
 
     def rows(self, operator: str) -> pa.Table:
         """Return all rows an output has given, by batch and then by partition; its sink must be Parquet or memory."""

@@ -13,8 +13,10 @@ from holdfast.errors import BadInput, HoldfastError
 from holdfast.ids import NodeId
 from holdfast.recovery.checkpoints import snapshot_name
 from holdfast.runtime.coordinator.event_log import Observation
+from holdfast.runtime.io.parquet_names import GROUPS
 from holdfast.runtime.state.store import StaleEpoch
 from holdfast.simulation.recovery.faults import Fault
+from holdfast.simulation.recovery.gathered import gathers_outputs
 from holdfast.simulation.recovery.scene import freezes_at_fences
 from holdfast.simulation.recovery.starting import Starter
 from holdfast.simulation.recovery.stores import NodeFiles
@@ -45,6 +47,7 @@ class Drivers:
         self._starting: set[int] = set()
         """Drivers that have not begun."""
         self._at_fences = random.Random(f"fences {seed}")
+        self._at_groups = random.Random(f"groups {seed}")
         self.old: Driver | None = None
         """A driver that another one has followed, and that does not know it."""
         self._numbers = 0
@@ -249,6 +252,8 @@ class Drivers:
         if self._stops_at_fence(where):
             self._layout = self._layout_before
             self._freeze(where)
+        if self._stops_at_group(where):
+            self._freeze(where)
         if self._frozen < MOST_FROZEN and self._mischief.would(Fault.DRIVER_PAUSED) and self.begun:
             self._freeze(where)
 
@@ -262,6 +267,18 @@ class Drivers:
             and self._acting in self._starting
             and where.startswith("before creating batches/")
             and self._at_fences.random() < 0.5
+        )
+
+    def _stops_at_group(self, where: str) -> bool:
+        """Whether a driver is frozen before it takes the number of a group of outputs."""
+        return (
+            gathers_outputs(self._seed)
+            and self._mischief.active
+            and self._frozen < MOST_FROZEN
+            and self._acting == self._current
+            and self.begun
+            and where.startswith(f"before creating {GROUPS}")
+            and self._at_groups.random() < 0.3
         )
 
     def _freeze(self, where: str) -> None:

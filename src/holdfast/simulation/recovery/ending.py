@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.runtime.blocks import DEAD_LETTERS
+from holdfast.runtime.io.gathered_parquet import GatheredParquetSink
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.simulation.recovery.applications import computed
 from holdfast.simulation.recovery.checks import (
@@ -15,6 +16,7 @@ from holdfast.simulation.recovery.checks import (
     row_problems,
     version_problems,
 )
+from holdfast.simulation.recovery.gathered import closing_file_problems
 from holdfast.simulation.recovery.poison_rows import Answer
 from holdfast.simulation.recovery.world import Driver, World
 
@@ -34,6 +36,9 @@ def final_problems(world: World, driver: Driver) -> Iterator[Violation]:
     outputs, aside = computed(programs, batches, answer.leave_out)
     yield from answer.problems
     yield from output_problems(programs, given, outputs, watch.generations())
+    for name, sink in world.sinks.items():
+        if isinstance(sink, GatheredParquetSink):
+            yield from closing_file_problems(name, sink, world.objects.within(f"out/{name}"))
     if world.scene.branches is not None:
         for name, sink in world.sinks.items():
             yield from version_problems(name, sink.versions(), list(given[name].values()))

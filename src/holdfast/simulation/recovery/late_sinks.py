@@ -80,7 +80,7 @@ class LateRunner:
     def start(self, call: Call) -> None:
         """See CallRunner."""
         late = self._late
-        query = call.outputs[0].key.query
+        query = call.outputs[0].key.query if call.outputs else None
         if call.sink.on_nodes and any(one.key.query != query for one in call.outputs):
             late.complain(f"the call of {query} on its node has outputs of other queries")
         same = (one.call for one in self._out if one.call.sink is call.sink)

@@ -27,6 +27,7 @@ from holdfast.simulation.recovery.drivers import Drivers
 from holdfast.simulation.recovery.ending import final_problems
 from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.feed import Feed, starving
+from holdfast.simulation.recovery.gathered import gathers_outputs, twice_in_files
 from holdfast.simulation.recovery.leaving import LeavingWatch
 from holdfast.simulation.recovery.observed import Observed
 from holdfast.simulation.recovery.segment_scene import served
@@ -235,6 +236,7 @@ class _Run:
         self._look(ran=False)
         self._come_to_rest("after the last checkpoint")
         self._copies_come_level()
+        self.coordinator.publish_gathered()
         if self.coordinator.state.recovering or self.coordinator.state.buffering:
             self._complain("everything is back and safe, and recovery does not end")
         if (waiting := self.coordinator.state.plan.next) is not None:
@@ -327,6 +329,9 @@ class _Run:
         if ran and (stays := self._leaving.look(self.coordinator.machine)) is not None:
             self._found(stays)
         self.world.watch.look()
+        for name in self.world.sinks if gathers_outputs(self.seed) else ():
+            for violation in twice_in_files(name, self.world.objects.within(f"out/{name}")):
+                self._found(violation)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -128,6 +128,7 @@ class Starter:
             inner.coordinator.batch_log.append({})
         inner.coordinator.run()
         inner.coordinator.checkpoint()
+        inner.coordinator.publish_gathered()
         progress.end()
 
     def _at_most(self, look: Callable[[DesiredState], object]) -> Callable[[DesiredState], object]:

@@ -34,6 +34,7 @@ from holdfast.simulation.recovery.faults import (
     draw_transport,
 )
 from holdfast.simulation.recovery.folders import SimulatedFolder, allows_in_place, deletes_files, is_in_place
+from holdfast.simulation.recovery.gathered import Given, gathered_sink, gathers_outputs
 from holdfast.simulation.recovery.late_sinks import LateSinks, called_on_nodes
 from holdfast.simulation.recovery.network import Network
 from holdfast.simulation.recovery.plan_scene import PlanScene, changes_plans
@@ -194,6 +195,7 @@ class World:
         self.scene.pace = replace(self.scene.pace, batches_behind=self.poison_rows.batches_behind)
         self.late_sinks = LateSinks(seed, self.mischief, self.clock, self.complain)
         self.sinks: dict[OperatorId, WatchedSink | ParquetSink] = {}
+        self.gathered: Given = {}
         self.late: dict[tuple[OperatorId, OperatorId], WatchedSink] = {}
         self.foreign: list[str] = []
         """Objects of another run where this one is to write its outputs."""
@@ -229,7 +231,11 @@ class World:
     def sinks_of(self, program: Program) -> dict[OperatorId, WatchedSink | ParquetSink]:
         """Return the sinks of a program's outputs."""
         for name in dict.fromkeys(p.operator for p in program.outputs):
-            if name not in self.sinks:
+            if gathers_outputs(self.seed):
+                self.sinks[name] = gathered_sink(
+                    self.seed, name, program, self.storage.within(f"out/{name}"), self.gathered
+                )
+            elif name not in self.sinks:
                 sink = self.sinks[name] = self._sink(name)
                 if isinstance(sink, WatchedSink):
                     sink.before_tentative = self.before_tentative

@@ -1,0 +1,139 @@
+"""Read gathered outputs as DataFrames: what is in files, and what is staged. Runs on the driver.
+
+Files are read when the DataFrame is used, as every table is: nothing deletes them. What is staged is read at once,
+because it is deleted when it is published; where that happens meanwhile, all is looked at anew.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import BadInput
+from holdfast.runtime.io.gathered_files import content_of, decoded_schema
+from holdfast.runtime.io.gathered_reading import gathers, see
+from holdfast.runtime.io.parquet_names import GROUPS, Group, Seen, done_in, key_of, name_of
+from holdfast.runtime.io.parquet_sink import TENTATIVE, versions_in
+from holdfast.runtime.io.sinks import FINAL, OutputKey
+from holdfast.storage.storage import Storage, open_storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_TRIES = 10
+
+
+def how_gathered(path: str) -> dict[str, Any] | None:
+    """Return how the outputs in a folder are gathered; None: they are not."""
+    try:
+        return gathers(open_storage(path))
+    except (BadInput, OSError):
+        return None  # a scheme that only Spark knows
+
+
+def read_gathered(spark: SparkSession, place: str, *, versions: bool) -> DataFrame | None:
+    """Return the rows of gathered outputs, each once; None: there are none. See `reading.read` for `versions`."""
+    storage = open_storage(place)
+    last: Exception | None = None
+    for _ in range(_TRIES):
+        tentative = versions_in(storage.list(TENTATIVE)).tentative if versions else []
+        seen = see(storage)
+        try:
+            parts = _parts(spark, place, storage, seen, tentative, versions=versions)
+        except Exception as error:
+            if see(storage).staged == seen.staged:
+                raise
+            last = error  # it has been published meanwhile
+            continue
+        return reduce(lambda left, right: left.unionByName(right), parts) if parts else None
+    raise BadInput(
+        f"is published faster than it can be read: {last}",
+        where=place,
+        remedy="set a longer `every`",
+    )
+
+
+def _parts(
+    spark: SparkSession, place: str, storage: Storage, seen: Seen, tentative: list[str], *, versions: bool
+) -> list[DataFrame]:
+    from pyspark.sql import functions
+
+    corrected = {name.removeprefix(TENTATIVE) for name in tentative}
+    schema = _schema(storage) if seen.files else None
+
+    def files(names: list[str]) -> DataFrame:
+        reader = spark.read.option("basePath", place)
+        if schema is None:
+            return reader.parquet(*(f"{place}/{name}" for name in names))
+        found = reader.schema(_spark_schema(schema)).parquet(*(f"{place}/{name}" for name in names))
+        return found.select(*schema.names)
+
+    def version(part: DataFrame, revision: Column) -> DataFrame:
+        given = {"tentative": functions.lit(False), "fidelity": functions.lit(1.0), "revision": revision.cast("int")}
+        return part.withColumns(given) if versions else part
+
+    parts: list[DataFrame] = []
+    apart = [name for name, group in seen.files.items() if any(_has(group, key_of(one)) for one in corrected)]
+    together = [name for name in seen.files if name not in apart]
+    if together:
+        parts.append(version(files(together), functions.lit(0)))
+    for name in apart:  # some of its rows have replaced tentative ones
+        parts.append(version(files([name]), _revision(storage, name, seen.files[name], corrected)))
+    for revision in (0, FINAL):
+        names = [one for one, key in seen.staged.items() if (FINAL if name_of(key) in corrected else 0) == revision]
+        if names:
+            found = spark.read.parquet(*(f"{place}/{name}" for name in names))
+            parts.append(version(found, functions.lit(revision)).localCheckpoint(eager=True))
+    out = {name_of(key) for key in seen.staged.values()}
+    waiting = [one for one in corrected - out if not any(_is_past(group, key_of(one)) for group in seen.files.values())]
+    if waiting:
+        parts.append(spark.read.parquet(*(f"{place}/{TENTATIVE}{name}" for name in sorted(waiting))))
+    return parts
+
+
+def _is_past(group: Group, key: OutputKey | None) -> bool:
+    return (
+        key is not None
+        and (key.query, key.generation) == (group.query, group.generation)
+        and key.batch <= group.through
+    )
+
+
+def _has(group: Group, key: OutputKey | None) -> bool:
+    return key is not None and _is_past(group, key) and key.batch >= group.first
+
+
+def _revision(storage: Storage, name: str, group: Group, corrected: set[str]) -> Column:
+    """Return the revision of each row of a file."""
+    from pyspark.sql import functions
+
+    if (data := storage.read(name)) is None:
+        raise FileNotFoundError(name)
+    row, at = functions.col("_metadata.row_index"), 0
+    hit = functions.lit(False)
+    for batch, many in content_of(data, name).rows.items():
+        if name_of(OutputKey(group.query, batch, generation=group.generation)) in corrected:
+            hit = hit | ((row >= at) & (row < at + many))
+        at += many
+    return functions.when(hit, FINAL).otherwise(0)
+
+
+def _schema(storage: Storage) -> pa.Schema | None:
+    """Return the columns of a table that is partitioned by some; None where it is not: its files have all of them."""
+    about = gathers(storage)
+    if not (about or {}).get("partition_by"):
+        return None
+    last = max(done_in(storage.list(GROUPS)), default=None)
+    data = None if last is None else storage.read(last.done)
+    if data is None:
+        raise FileNotFoundError("the record of a group that is done")
+    return decoded_schema(json.loads(data.to_pybytes())["schema"])
+
+
+def _spark_schema(schema: pa.Schema) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)

@@ -1,0 +1,51 @@
+"""Spark reads gathered outputs: folders for values of columns, rows that wait, and tentative rows beside them."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.errors import BadInput
+from holdfast.ids import BatchId, Epoch, PartitionId
+from holdfast.runtime.io.gathered_parquet import GatheredParquetSink
+from holdfast.runtime.io.sinks import Gathered, OutputKey
+
+Q = PartitionId.parse("q[0]")
+
+
+def test_spark_reads_a_folder_of_gathered_outputs(spark: SparkSession, tmp_path: Path) -> None:
+    sink = GatheredParquetSink(tmp_path, 60, partition_by=["day", "code"])
+    sink.begin("run", Epoch(1))
+    with pytest.raises(BadInput, match="there are no rows yet"):
+        hf.read(spark, tmp_path)
+    days = [datetime.date(2026, 1, 1), datetime.date(2026, 1, 2), None]
+    codes = ["007", "a/b=c d%", "Zürich"]
+
+    def table(batch: int) -> pa.Table:
+        return pa.table({"day": days, "n": [batch, batch + 10, batch + 20], "code": codes})
+
+    for batch in (1, 2):
+        sink.publish_tentative(OutputKey(Q, BatchId(batch)), table(-batch), 0.5, Epoch(1))
+    for batch in (0, 1):
+        sink.publish(OutputKey(Q, BatchId(batch)), table(batch), Epoch(1))
+    assert hf.read(spark, tmp_path).count() == 6, "they wait"
+    sink.flush(Gathered({Q: BatchId(1)}, 0, math.inf), Epoch(1))
+    plain = spark.read.parquet(str(tmp_path))
+    expected = {(row["day"], row["n"], row["code"]) for batch in (0, 1) for row in table(batch).to_pylist()}
+    assert {(row["day"], row["n"]) for row in plain.collect()} == {(day, n) for day, n, _ in expected}
+    assert plain.where("code = 'Zürich'").count() == 2
+    assert plain.where("code = 'a/b=c d%'").count() == 2
+    ours = hf.read(spark, tmp_path)
+    assert ours.columns == ["day", "n", "code"]
+    assert {tuple(row) for row in ours.collect()} == expected, "texts stay texts"
+    sink.publish(OutputKey(Q, BatchId(3)), table(3), Epoch(1))
+    assert hf.read(spark, tmp_path).count() == 9
+    rows = hf.read(spark, tmp_path, tentative=True).where("code = '007'").orderBy("n").collect()
+    found = [(row["n"], row["tentative"], row["revision"]) for row in rows]
+    assert found == [(-2, True, 0), (0, False, 0), (1, False, 1), (3, False, 0)]
