@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from holdfast import Application
+from holdfast.cli.main import run as run_command
 from holdfast.cli.plan_segments import describe
 from holdfast.errors import BadInput, NoPlan
 from holdfast.ids import OperatorId, PartitionId
@@ -329,11 +330,41 @@ def test_a_plan_of_backups_only_is_executed_for_its_own_topology(tmp_path: Path)
     assert plan is not None
     assert plan.backups == {PartitionId(OperatorId("a"), 0)}
     assert plan.applied(Settings(), {}) == (Settings(), [])
+    assert any("names no checkpoint interval: checkpoints are taken as set" in line for line in plan.lines)
     with pytest.raises(BadInput, match=r"is a plan for topology chain .* plan again for this topology"):
         plan_for_run(file, chain(last=3), None)
     file.write_text(json.dumps({"backups": ["z[0]"]}))
     with pytest.raises(BadInput, match=r"there is no partition z\[0\]"):
         plan_for_run(file, topology, None)
+
+
+def test_a_plan_of_backups_takes_checkpoints_at_the_interval_that_its_times_are_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operators = [replace(one, reprocess_seconds=(2.0,) * one.parallelism) for one in chain().operators]
+    profile, file = tmp_path / "profile.json", tmp_path / "backups.json"
+    measured = {"checkpoint_interval_seconds": 12.0}
+    profile.write_text(json.dumps(to_document(Topology("chain", operators), measured)))
+    assert run_command(["plan", "backups", str(profile), "--latency", "5", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["interval_seconds"] == 12
+    file.write_text(json.dumps(document))
+    plan = plan_for_run(file, chain(), None)
+    assert plan is not None
+    assert len(plan.lines) == 1
+    changed, remarks = plan.applied(Settings(), {})
+    assert (changed.checkpoint_seconds, changed.checkpoint_batches, remarks) == (12, NEVER, [])
+    by_hand = {f"{PREFIX}checkpoint.seconds": "7s"}
+    changed, (remark,) = plan.applied(Settings.of(by_hand), by_hand)
+    assert changed.checkpoint_seconds == 7
+    assert "promises may not hold: spark.holdfast.checkpoint.seconds" in remark
+    file.write_text(json.dumps({**document, "backups": []}))
+    late = plan_for_run(file, chain(), None)
+    assert late is not None
+    assert late.lines[1].startswith("the plan misses its latency of 5 s: b[0] is back after 6 s")
+    file.write_text(json.dumps({**document, "interval_seconds": 0}))
+    with pytest.raises(BadInput, match="0 s are no interval"):
+        plan_for_run(file, chain(), None)
 
 
 def test_targets_that_cannot_be_kept_end_before_a_start() -> None:

@@ -32,11 +32,12 @@ from holdfast.recovery.executed_plan import ExecutedPlan, SegmentInterval
 from holdfast.recovery.segments import ALL_PARTITIONS, ONE_SEGMENT
 from holdfast.runtime.coordinator.plan_keeping import Replanning
 from holdfast.runtime.coordinator.profile_records import last_profile
+from holdfast.spark.planned_backups import read_backups
 from holdfast.spark.planned_segments import NEVER, PlannedSegments, planned_segments, read_segments
 from holdfast.spark.replicas import PlannedReplicas
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.storage.storage import Storage
-from holdfast.topology import Topology, fingerprint, from_document, require_made_for, smallest_mc_tree_size
+from holdfast.topology import Topology, fingerprint, from_document, smallest_mc_tree_size
 from holdfast.wording import counted
 
 AUTO = "auto"
@@ -252,22 +253,15 @@ def _segments_only(document: Mapping[str, Any], topology: Topology, where: str) 
 
 
 def _backups_only(document: Mapping[str, Any], topology: Topology, where: str) -> RunPlan:
-    require_made_for(document, topology, where=where)
-    try:
-        backups = frozenset(PartitionId.parse(one) for one in document["backups"])
-        strange = backups - set(topology.partitions())
-    except (TypeError, ValueError, AttributeError) as error:
-        remedy = "give what `holdfast plan backups --json` printed"
-        raise BadInput(f"is not a plan of backups: {error}", where=where, remedy=remedy) from None
-    if strange:
-        raise BadInput(f"there is no partition {min(strange)}", where=where, remedy="plan for this topology")
+    found = read_backups(document, topology, where)
+    how_often = "" if found.interval is None else f", a checkpoint every {found.interval:.3g} s"
     return RunPlan(
-        document=_partial(document, ()),
-        interval=None,
-        backups=backups,
+        document=_partial(document, found.lines),
+        interval=found.interval,
+        backups=found.backups,
         tolerate=None,
         predicted=(),
-        lines=(f"plan: {counted(len(backups), 'backup')}",),
+        lines=(f"plan: {counted(len(found.backups), 'backup')}{how_often}", *found.lines),
     )
 
 
