@@ -243,7 +243,13 @@ def test_a_plan_of_segments_only_is_executed_and_the_rest_is_as_set(tmp_path: Pa
     seconds = {one.segment: one.seconds for one in plan.segments.intervals}
     assert seconds == {name: pytest.approx(1 / document["frequency"][name]) for name in ("a", "b", "s")}
     assert plan.backups is None
-    assert plan.predicted == ()
+    slowest = max(document["recovery_seconds"].values())
+    assert {one["query"]: one["predicted"] for one in plan.predicted} == {
+        f"b[{number}]": pytest.approx(3 + slowest, rel=1e-4) for number in range(2)
+    }
+    assert plan.document["executed"]["promises"] == list(plan.predicted)
+    assert plan.document["targets"]["survive"] == 0, "an operator that fails alone"
+    assert "predicted: all queries back within" in plan.lines[0]
     changed, _ = plan.applied(Settings(), {})
     assert changed.checkpoint_seconds == pytest.approx(min(seconds.values()))
     assert changed.store_tolerate_node_loss == Settings().store_tolerate_node_loss
@@ -256,6 +262,14 @@ def test_a_plan_of_segments_only_is_executed_and_the_rest_is_as_set(tmp_path: Pa
     file.write_text(json.dumps({**document, "anchors": 3}))
     with pytest.raises(BadInput, match="is not a whole plan of segments"):
         plan_for_run(file, topology, None)
+    file.write_text(json.dumps({**document, "recovery_seconds": {"s": 1}}))
+    with pytest.raises(BadInput, match="is not a time for every operator"):
+        plan_for_run(file, topology, None)
+    file.write_text(json.dumps({name: value for name, value in document.items() if name != "recovery_seconds"}))
+    silent = plan_for_run(file, topology, None)
+    assert silent is not None
+    assert silent.predicted == ()
+    assert "it promises nothing" in silent.lines[-1]
     together = {**document, "anchors": ["s"], "topology": None}
     file.write_text(json.dumps(together))
     refined = plan_for_run(file, topology, None)
@@ -352,6 +366,18 @@ def test_a_plan_of_backups_takes_checkpoints_at_the_interval_that_its_times_are_
     plan = plan_for_run(file, chain(), None)
     assert plan is not None
     assert len(plan.lines) == 1
+    assert [(one["query"], one["predicted"], one["target"]) for one in plan.predicted] == [
+        ("b[0]", 3 + document["worst"], 3 + 5),
+        ("b[1]", 3 + document["worst"], 3 + 5),
+    ]
+    assert plan.event()["predicted"] == [dict(one) for one in plan.predicted]
+    query = PartitionId(OperatorId("b"), 0)
+    watch = PromiseWatch({query: [query]}, plan.predicted, int(plan.document["targets"]["survive"]))
+    for at, after in ((0.0, "restoring"), (1.0, "running"), (5.0, "lost"), (6.0, "running")):
+        watch.emit(Observation(at, "state", {"partition": "b[0]", "after": after}))
+    (promise,) = watch.emit(Observation(9.0, "published", {"partition": "b[0]", "batch": 3, "rows": 1}))
+    assert promise.kind == "promise"
+    assert promise.fields["kept"] is True
     changed, remarks = plan.applied(Settings(), {})
     assert (changed.checkpoint_seconds, changed.checkpoint_batches, remarks) == (12, NEVER, [])
     by_hand = {f"{PREFIX}checkpoint.seconds": "7s"}

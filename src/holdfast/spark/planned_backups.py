@@ -16,7 +16,8 @@ import numpy as np
 from holdfast.errors import BadInput
 from holdfast.ids import PartitionId
 from holdfast.planning.backups.model import BackupProblem, check_backups
-from holdfast.topology import Floats, Topology, as_mask, require_made_for
+from holdfast.spark.planned_promises import recovery_promises
+from holdfast.topology import Topology, as_mask, require_made_for
 
 REMEDY = "give what `holdfast plan backups --json` printed"
 
@@ -28,6 +29,10 @@ class PlannedBackups:
     backups: frozenset[PartitionId]
     interval: float | None
     """Seconds between checkpoints that T(v) is for; None: the plan does not say."""
+    promises: tuple[dict[str, Any], ...] = ()
+    """How soon every query is back; empty: the plan has no times."""
+    survive: int = 0
+    """Nodes that may be lost at once: 1 where every partition names the failure domain that it is in."""
     lines: tuple[str, ...] = ()
     """For people: what the plan misses, or does not say."""
 
@@ -48,26 +53,21 @@ def read_backups(document: Mapping[str, Any], topology: Topology, where: str) ->
         raise BadInput(f"there is no partition {min(strange)}", where=where, remedy="plan for this topology")
     if interval is not None and not (math.isfinite(interval) and interval > 0):
         raise BadInput(f"{interval:g} s are no interval", where=where, field="interval_seconds", remedy=REMEDY)
-    lines = []
+    promises, lines = [], list[str]()
     if interval is None:
         lines.append(
             "the plan of backups names no checkpoint interval: checkpoints are taken as set, and its recovery times "
             "hold only for the interval that its reprocess_seconds are for"
         )
     if required is None or seconds is None:
-        lines.append("the plan of backups has no reprocess_seconds: its latency is not checked; plan it again")
+        lines.append("the plan of backups has no reprocess_seconds: nothing is checked or promised; plan it again")
     else:
-        lines += _misses(topology, backups, required, np.array(seconds, float))
-    return PlannedBackups(backups, interval, tuple(lines))
-
-
-def _misses(topology: Topology, backups: frozenset[PartitionId], required: float, seconds: Floats) -> list[str]:
-    """Return a line where the checker finds partitions that are back later than R."""
-    checked = check_backups(
-        BackupProblem(topology, required, seconds), as_mask(topology, topology.indices(sorted(map(str, backups))))
-    )
-    if checked.meets:
-        return []
-    worst = int(checked.latency.argmax())
-    late = f"{topology.partition(worst)} is back after {checked.latency[worst]:.4g} s"
-    return [f"the plan misses its latency of {required:g} s: {late}, detection and restore not counted"]
+        problem = BackupProblem(topology, required, np.array(seconds, float))
+        checked = check_backups(problem, as_mask(topology, topology.indices(sorted(map(str, backups)))))
+        promises = recovery_promises(topology, checked.latency, required)
+        if not checked.meets:
+            worst = int(checked.latency.argmax())
+            late = f"{topology.partition(worst)} is back after {checked.latency[worst]:.4g} s"
+            lines.append(f"the plan misses its latency of {required:g} s: {late}, detection and restore not counted")
+    survive = int(bool((topology.domain_of >= 0).all()))
+    return PlannedBackups(backups, interval, tuple(promises), survive, tuple(lines))
