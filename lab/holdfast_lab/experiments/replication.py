@@ -29,8 +29,8 @@ SMALL_BUDGETS = (0.1, 0.2)
 EXACT_SECONDS = 5.0
 _ROUNDING = 1e-9
 ALGORITHMS = ("structure-aware", "printed", "greedy", "better")
-"""`printed` is structure-aware as the paper has it, `structure-aware` with the exchanges we add; both alone. `better` is
-what `plan replicas` gives: the better of structure-aware and greedy."""
+"""`printed` is structure-aware as the paper has it, `structure-aware` with the exchanges we add; both alone. `better`
+is what `plan replicas` gives: the better of structure-aware and greedy."""
 
 
 @dataclass(frozen=True, slots=True)
