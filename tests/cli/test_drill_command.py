@@ -20,6 +20,8 @@ from holdfast.drill.settings import DrillSettings
         (["traffic", "--strategy", "hope"], "--strategy"),
         (["traffic", "--drop-packets", "1.5"], "--drop-packets"),
         (["mixed", "--nodes", "0"], "--nodes"),
+        (["traffic", "--recovery", "5:20"], "--recovery"),
+        (["traffic", "--plan", "auto", "--recovery", "5"], "--recovery"),
     ],
 )
 def test_what_cannot_be_done_gets_one_line(
@@ -30,6 +32,13 @@ def test_what_cannot_be_done_gets_one_line(
     assert printed.out == ""
     assert len(printed.err.splitlines()) == 1
     assert named in printed.err
+
+
+def test_targets_that_contradict_each_other_end_a_drill_before_anything_is_started(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["drill", "word-count", "--plan", "auto", "--recovery", "1:1", "--kill", "1", "--arrivals", "5"]) == 3
+    assert "recovery 1:1 (priority 1 and above back in 1 s)" in capsys.readouterr().err
 
 
 def test_the_line_says_where_a_drill_stands() -> None:

@@ -45,6 +45,26 @@ def test_a_previous_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     assert found["fewest_changes"] is True
 
 
+def test_a_plan_names_the_interval_that_its_times_are_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Of the profile, of Young's formula, or of nobody."""
+    operators = [
+        {"id": "a", "rate": 1, "reprocess_seconds": 2, "failure_rate": 1e-4},
+        {"id": "b", "inputs": [{"from": "a", "partitioning": "full"}], "failure_rate": 2e-4},
+    ]
+    file = tmp_path / "t.json"
+    document = {"holdfast": 1, "name": "t", "operators": operators}
+    file.write_text(json.dumps(document))
+    assert plan(capsys, str(file), "--latency", "90")["interval_seconds"] is None
+    young = plan(capsys, str(file), "--latency", "90", "--checkpoint-seconds", "1")
+    assert young["interval_seconds"] == pytest.approx(100)
+    assert young["reprocess_seconds"] == {"a[0]": 2, "b[0]": pytest.approx(50)}
+    file.write_text(json.dumps({**document, "measured": {"checkpoint_interval_seconds": 30}}))
+    assert plan(capsys, str(file), "--latency", "90")["interval_seconds"] == 30
+    assert plan(capsys, str(file), "--latency", "90", "--checkpoint-seconds", "1")["interval_seconds"] == 30
+    assert run(["plan", "backups", str(file), "--latency", "90"]) == 0
+    assert "For a checkpoint every 30 s" in capsys.readouterr().out
+
+
 def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "backups", "signal-guru", "--latency", "4"]) == 0
     printed = capsys.readouterr().out

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import run
+from holdfast.planning.replicas.fidelity import LossModel
 from holdfast_lab.experiments import replication
 from holdfast_lab.experiments.replication import (
     ALGORITHMS,
@@ -25,7 +26,7 @@ from holdfast_lab.experiments.replication import (
 
 
 def made(own: float, other: float, ratio: float = 0.1, panel: str = "a", setting: str = "uniform") -> RandomPoint:
-    values = {"structure-aware": own, "printed": own, "greedy": other}
+    values = {"structure-aware": own, "printed": own, "greedy": other, "better": max(own, other)}
     return RandomPoint(panel, setting, 0, ratio, 50, 5, values, None)
 
 
@@ -34,7 +35,7 @@ def test_structure_aware_is_within_five_percent_of_dp_on_both_queries() -> None:
     assert {one.query for one in points} == set(QUERIES)
     for one in points:
         assert one.fidelity["structure-aware"] >= 0.95 * one.fidelity["dp"]
-        assert one.fidelity["printed"] >= one.fidelity["greedy"]
+        assert one.fidelity["better"] >= max(one.fidelity["greedy"], one.fidelity["structure-aware"])
         assert all(value <= one.fidelity["dp"] + 1e-12 for value in one.fidelity.values())
 
 
@@ -47,13 +48,35 @@ def test_a_random_topology_is_planned_for_every_budget_and_compared_with_exact(
     assert [one.ratio for one in points] == [0.1, 0.4]
     for one in points:
         assert one.bound is not None
-        assert one.fidelity["greedy"] <= one.fidelity["printed"] <= one.fidelity["structure-aware"] + 1e-12
-        assert one.fidelity["structure-aware"] <= one.fidelity["exact"] + 1e-9 <= one.bound + 2e-9
+        assert one.fidelity["printed"] <= one.fidelity["structure-aware"] + 1e-12
+        assert max(one.fidelity["greedy"], one.fidelity["structure-aware"]) == one.fidelity["better"]
+        assert one.fidelity["better"] <= one.fidelity["exact"] + 1e-9 <= one.bound + 2e-9
+
+
+def test_structure_aware_is_reported_alone_where_greedy_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Idle:
+        """A planner that finds nothing."""
+
+        def __init__(self, model: LossModel) -> None: ...
+
+        def extended(self, start: list[int], budget: int) -> list[int]:
+            return []
+
+        def exchanged(self, plan: list[int], budget: int) -> list[int]:
+            return plan
+
+    monkeypatch.setattr(replication, "StructureAware", Idle)
+    monkeypatch.setattr(replication, "RATIOS", (0.8,))
+    (point,) = plan_topology((SETTINGS[0], 0, False))
+    assert point.fidelity["structure-aware"] == point.fidelity["printed"] == 0
+    assert point.fidelity["better"] == point.fidelity["greedy"] > 0
+    (found,) = summaries([point, made(0.5, 0.4, 0.8), made(0.4, 0.5, 0.8)])
+    assert (found.greedy_ahead, found.greedy_ahead_of_printed) == (2, 2)
 
 
 def test_means_and_ratios() -> None:
     (found,) = summaries([made(0.4, 0.1), made(0.2, 0.0), replace(made(0.6, 0.5), bound=0.8)])
-    assert found.mean == pytest.approx({"structure-aware": 0.4, "printed": 0.4, "greedy": 0.2})
+    assert found.mean == pytest.approx({"structure-aware": 0.4, "printed": 0.4, "greedy": 0.2, "better": 0.4})
     assert found.ratio_of_means == pytest.approx(2)
     assert found.greatest_ratio == pytest.approx(4)
     assert found.greedy_nothing == 1

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from holdfast import Application
+from holdfast.cli.main import run as run_command
 from holdfast.cli.plan_segments import describe
 from holdfast.errors import BadInput, NoPlan
 from holdfast.ids import OperatorId, PartitionId
@@ -242,7 +243,13 @@ def test_a_plan_of_segments_only_is_executed_and_the_rest_is_as_set(tmp_path: Pa
     seconds = {one.segment: one.seconds for one in plan.segments.intervals}
     assert seconds == {name: pytest.approx(1 / document["frequency"][name]) for name in ("a", "b", "s")}
     assert plan.backups is None
-    assert plan.predicted == ()
+    slowest = max(document["recovery_seconds"].values())
+    assert {one["query"]: one["predicted"] for one in plan.predicted} == {
+        f"b[{number}]": pytest.approx(3 + slowest, rel=1e-4) for number in range(2)
+    }
+    assert plan.document["executed"]["promises"] == list(plan.predicted)
+    assert plan.document["targets"]["survive"] == 0, "an operator that fails alone"
+    assert "predicted: all queries back within" in plan.lines[0]
     changed, _ = plan.applied(Settings(), {})
     assert changed.checkpoint_seconds == pytest.approx(min(seconds.values()))
     assert changed.store_tolerate_node_loss == Settings().store_tolerate_node_loss
@@ -255,6 +262,14 @@ def test_a_plan_of_segments_only_is_executed_and_the_rest_is_as_set(tmp_path: Pa
     file.write_text(json.dumps({**document, "anchors": 3}))
     with pytest.raises(BadInput, match="is not a whole plan of segments"):
         plan_for_run(file, topology, None)
+    file.write_text(json.dumps({**document, "recovery_seconds": {"s": 1}}))
+    with pytest.raises(BadInput, match="is not a time for every operator"):
+        plan_for_run(file, topology, None)
+    file.write_text(json.dumps({name: value for name, value in document.items() if name != "recovery_seconds"}))
+    silent = plan_for_run(file, topology, None)
+    assert silent is not None
+    assert silent.predicted == ()
+    assert "it promises nothing" in silent.lines[-1]
     together = {**document, "anchors": ["s"], "topology": None}
     file.write_text(json.dumps(together))
     refined = plan_for_run(file, topology, None)
@@ -329,11 +344,53 @@ def test_a_plan_of_backups_only_is_executed_for_its_own_topology(tmp_path: Path)
     assert plan is not None
     assert plan.backups == {PartitionId(OperatorId("a"), 0)}
     assert plan.applied(Settings(), {}) == (Settings(), [])
+    assert any("names no checkpoint interval: checkpoints are taken as set" in line for line in plan.lines)
     with pytest.raises(BadInput, match=r"is a plan for topology chain .* plan again for this topology"):
         plan_for_run(file, chain(last=3), None)
     file.write_text(json.dumps({"backups": ["z[0]"]}))
     with pytest.raises(BadInput, match=r"there is no partition z\[0\]"):
         plan_for_run(file, topology, None)
+
+
+def test_a_plan_of_backups_takes_checkpoints_at_the_interval_that_its_times_are_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operators = [replace(one, reprocess_seconds=(2.0,) * one.parallelism) for one in chain().operators]
+    profile, file = tmp_path / "profile.json", tmp_path / "backups.json"
+    measured = {"checkpoint_interval_seconds": 12.0}
+    profile.write_text(json.dumps(to_document(Topology("chain", operators), measured)))
+    assert run_command(["plan", "backups", str(profile), "--latency", "5", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["interval_seconds"] == 12
+    file.write_text(json.dumps(document))
+    plan = plan_for_run(file, chain(), None)
+    assert plan is not None
+    assert len(plan.lines) == 1
+    assert [(one["query"], one["predicted"], one["target"]) for one in plan.predicted] == [
+        ("b[0]", 3 + document["worst"], 3 + 5),
+        ("b[1]", 3 + document["worst"], 3 + 5),
+    ]
+    assert plan.event()["predicted"] == [dict(one) for one in plan.predicted]
+    query = PartitionId(OperatorId("b"), 0)
+    watch = PromiseWatch({query: [query]}, plan.predicted, int(plan.document["targets"]["survive"]))
+    for at, after in ((0.0, "restoring"), (1.0, "running"), (5.0, "lost"), (6.0, "running")):
+        watch.emit(Observation(at, "state", {"partition": "b[0]", "after": after}))
+    (promise,) = watch.emit(Observation(9.0, "published", {"partition": "b[0]", "batch": 3, "rows": 1}))
+    assert promise.kind == "promise"
+    assert promise.fields["kept"] is True
+    changed, remarks = plan.applied(Settings(), {})
+    assert (changed.checkpoint_seconds, changed.checkpoint_batches, remarks) == (12, NEVER, [])
+    by_hand = {f"{PREFIX}checkpoint.seconds": "7s"}
+    changed, (remark,) = plan.applied(Settings.of(by_hand), by_hand)
+    assert changed.checkpoint_seconds == 7
+    assert "promises may not hold: spark.holdfast.checkpoint.seconds" in remark
+    file.write_text(json.dumps({**document, "backups": []}))
+    late = plan_for_run(file, chain(), None)
+    assert late is not None
+    assert late.lines[1].startswith("the plan misses its latency of 5 s: b[0] is back after 6 s")
+    file.write_text(json.dumps({**document, "interval_seconds": 0}))
+    with pytest.raises(BadInput, match="0 s are no interval"):
+        plan_for_run(file, chain(), None)
 
 
 def test_targets_that_cannot_be_kept_end_before_a_start() -> None:

@@ -164,6 +164,17 @@ _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
     "--checkpoint-every.",
 )
 @click.option(
+    "--recovery",
+    multiple=True,
+    metavar="PRIORITY:SECONDS",
+    help="With --plan auto: queries of this priority and above are back within SECONDS; the drill tests it.",
+)
+@click.option(
+    "--overhead",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="With --plan auto: share of the bandwidth for checkpoints, stored inputs and backups.  [default: 0.05]",
+)
+@click.option(
     "--tentative",
     is_flag=True,
     help="Let all outputs whose sinks can correct go on, marked tentative, while partitions are lost.",
@@ -225,6 +236,7 @@ def drill(
     from holdfast.drill.cluster_pool import ClusterPool
     from holdfast.drill.drill import DrillOutcome, cluster_options, run_drill
     from holdfast.drill.mixed import MIXED, draw_settings, read_faults
+    from holdfast.drill.plan_targets import plan_of_drill
     from holdfast.drill.prepare import prepare_input
     from holdfast.drill.scenarios import is_application, scenario_of
     from holdfast.drill.settings import DrillFeed, DrillSettings, DrillStrategy, check_settings, read_arrivals
@@ -248,7 +260,8 @@ def drill(
     for one in drawn:
         topology = scenario_of(one).application().topology()
         check_settings(one)
-        plan_for_run(one.plan, topology, None)  # one for another topology is refused before anything is started
+        # One for another topology, or targets that contradict each other, are refused before anything is started.
+        plan_for_run(plan_of_drill(one), topology, None, nodes=one.nodes)
         cluster_options(one)  # what needs root or a tool that is not there is refused before anything is started
     _check_application(asked)
     place = out or Path("out") / f"drill-{folder_name(scenario.replace('.py', '').rpartition('/')[2])}"

@@ -71,19 +71,21 @@ def backups(
       holdfast plan backups sentiment-50-20-20 --latency 3 --json > plan.json
       holdfast plan backups sentiment-30-30-30 --latency 3 --previous plan.json
     """
-    from holdfast.cli.topology_files import read_topology
+    from holdfast.cli.plan_targets import read_measured
     from holdfast.planning.backups.algorithms import BackupAlgorithm, plan_backups
-    from holdfast.planning.backups.model import BackupProblem, reprocess_times
+    from holdfast.planning.backups.model import BackupProblem, assumed_interval, reprocess_times
     from holdfast.planning.backups.replan import carried_over
+    from holdfast.planning.profiles.run_profile import profile_field
 
-    topology = read_topology(given)
+    topology, measured = read_measured(given)
     before, gone = (None, []) if previous is None else carried_over(topology, _read_backups(previous))
     begin = time.perf_counter()
     problem = BackupProblem(topology, latency, reprocess_times(topology, checkpoint_seconds))
     plan = plan_backups(
         problem, BackupAlgorithm(algorithm), clock=time.perf_counter, seconds=time_limit, previous=before
     )
-    document = _document(problem, plan, gone, time.perf_counter() - begin)
+    interval = assumed_interval(topology, profile_field(measured, "checkpoint_interval_seconds"), checkpoint_seconds)
+    document = _document(problem, plan, gone, time.perf_counter() - begin) | {"interval_seconds": interval}
     if as_json:
         print_json(document)
     else:
@@ -134,6 +136,7 @@ def _document(problem: BackupProblem, plan: BackupPlan, gone: list[str], seconds
         "seconds": seconds,
         "algorithm": str(plan.algorithm),
         "required": problem.latency,
+        "reprocess_seconds": dict(zip(names, problem.seconds.tolist(), strict=True)),
         "topology": made_for(topology),
     }
     if plan.changes is not None:
@@ -169,6 +172,8 @@ def _print(problem: BackupProblem, plan: BackupPlan, document: dict[str, Any]) -
         f"{counted(plan.count, 'backup')} ({proven}), by {plan.algorithm}; "
         f"the slowest partition is back after {plan.worst:g} s; planned in {document['seconds']:.3f} s"
     )
+    if document["interval_seconds"] is not None:
+        click.echo(f"For a checkpoint every {document['interval_seconds']:.4g} s, as a run of this plan takes them")
     if plan.changes is not None:
         changes = plan.changes
         sure = "no fewest set changes less" if changes.fewest_changes else "not proven to be the least"

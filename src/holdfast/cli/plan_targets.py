@@ -36,23 +36,9 @@ def cluster_options(function: Callable[P, R]) -> Callable[P, R]:
 
 def read_targets(recovery: tuple[str, ...], overhead: float | None, survive: int, replicas: float) -> Targets:
     """Read `--recovery 5:20 …` and the others."""
-    from holdfast.errors import BadInput
-    from holdfast.planning.joint.targets import targets
+    from holdfast.planning.joint.targets import recovery_times, targets
 
-    times: dict[int, float] = {}
-    for one in recovery:
-        priority, colon, within = one.partition(":")
-        try:
-            times[int(priority)] = float(within)
-        except ValueError:
-            colon = ""
-        if not colon:
-            raise BadInput(
-                f"{one!r} is not a priority and seconds",
-                field="--recovery",
-                remedy="write 5:20 for: priority 5 and above back in 20 s",
-            )
-    return targets(recovery=dict(times), overhead=overhead, survive=survive, replicas=replicas)
+    return targets(recovery=recovery_times(recovery), overhead=overhead, survive=survive, replicas=replicas)
 
 
 def read_measured(given: str) -> tuple[Topology, dict[str, Any] | None]:

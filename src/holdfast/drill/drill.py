@@ -27,6 +27,7 @@ from holdfast.drill.history import Event
 from holdfast.drill.logged import LoggedInput, logged_input
 from holdfast.drill.measures import measure
 from holdfast.drill.on_cluster import ClusterDrill, Watch
+from holdfast.drill.plan_targets import check_promises
 from holdfast.drill.prediction import predict
 from holdfast.drill.prepare import aim_at_partitions, prepare_input
 from holdfast.drill.reference import Reference, make_reference, reference_of_batches
@@ -238,6 +239,8 @@ def judge_drill(
     if logged is not None:
         checks.append(check_input(logged))
     checks += fault_checks(asked, topology, history)
+    if (promises := check_promises(asked, history)) is not None:
+        checks.append(promises)
     if ours:
         costs = {str(topology.partition(index)): float(cost) for index, cost in enumerate(topology.cost)}
         assert asked.capacity is not None

@@ -14,12 +14,10 @@ from typing import IO, TYPE_CHECKING
 from holdfast.drill.arriving import with_file_sources
 from holdfast.drill.driving import READY_SECONDS, Admission, await_executors, emit_outboxes, recovery_of, warm_up
 from holdfast.drill.faulty_operators import POISON, with_faulty_operators
+from holdfast.drill.plan_targets import plan_of_drill
 from holdfast.drill.scenarios import scenario_of
-from holdfast.drill.settings import DrillSettings
 from holdfast.ids import BatchId
-from holdfast.planning.joint.targets import Targets, targets
 from holdfast.spark.ingest import Ingestion, warm_readers
-from holdfast.spark.planned import AUTO
 from holdfast.spark.run import SparkRun
 from holdfast.spark.session import start_session
 from holdfast.spark.settings import PREFIX
@@ -75,15 +73,6 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
     orders.readline()
     run.awaitTermination()
     spark.stop()
-
-
-def plan_of_drill(asked: DrillSettings) -> str | Targets | None:
-    """Return the plan that the run executes: `auto` is made for the loss of as many nodes as the drill takes at once.
-
-    A plan for partitions that fail alone promises nothing about a node that is killed, and no drill would test it.
-    """
-    lost = min(asked.kill + asked.freeze, asked.nodes - 1)
-    return targets(survive=lost) if asked.plan == AUTO and lost > 0 else asked.plan
 
 
 def conf_of_job(job: DriverJob) -> dict[str, str]:

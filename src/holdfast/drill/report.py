@@ -93,16 +93,27 @@ def drill_command(settings: Mapping[str, Any]) -> str:
     words = ["holdfast", "drill", str(settings.get("scenario", ""))]
     for one in fields(DrillSettings):
         value = settings.get(one.name)
-        if one.name in _NOT_OPTIONS or value is None or (one.name not in _ALWAYS and value == defaults[one.name]):
+        if (
+            one.name in _NOT_OPTIONS
+            or value is None
+            or (one.name not in _ALWAYS and _plain(value) == _plain(defaults[one.name]))
+        ):
             continue
         option = f"--{one.name.replace('_', '-')}"
         if isinstance(value, bool):
             words += [option] if value else []
+        elif one.name == "recovery":
+            words += [word for each in value for word in (option, str(each))]
         elif isinstance(value, list | tuple):
             words += [option, ",".join(f"{item:g}" for item in value)]
         else:
             words += [option, f"{value:g}" if isinstance(value, float) else str(value)]
     return shlex.join(words)
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON has it."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def verdict_line(result: Mapping[str, Any]) -> str:

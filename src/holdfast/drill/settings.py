@@ -14,6 +14,8 @@ from holdfast.errors import BadInput
 from holdfast.planning.replicas.budget import ReplicaBudget
 
 MOST_NODES = 50
+AUTO = "auto"
+"""The plan that is made from targets."""
 
 
 class DrillStrategy(StrEnum):
@@ -119,6 +121,10 @@ class DrillSettings:
     """Partitions with a replica, as in spark.holdfast.replicas.budget; None: none."""
     plan: str | None = None
     """The file of a plan that the run executes, or auto; None: a checkpoint every so many batches."""
+    recovery: tuple[str, ...] = ()
+    """With the plan auto, what it must reach: PRIORITY:SECONDS, as `plan auto --recovery` has it."""
+    overhead: float | None = None
+    """With the plan auto: share of the bandwidth for checkpoints, stored inputs and backups; None: 0.05."""
     tentative: bool = False
     """Whether outputs go on, marked tentative, while partitions are lost."""
     storage: str | None = None
@@ -139,7 +145,8 @@ def read_settings(document: dict[str, Any]) -> DrillSettings:
     given["strategy"] = DrillStrategy(given["strategy"])
     given["feed"] = DrillFeed(given.get("feed", DrillFeed.BATCHES))
     given["arrivals"] = read_arrivals(given["arrivals"])
-    given["kill_hosting"] = tuple(given.get("kill_hosting", ()))
+    for name in ("kill_hosting", "recovery"):
+        given[name] = tuple(given.get(name, ()))
     return DrillSettings(**given)
 
 
@@ -240,6 +247,12 @@ def check_settings(asked: DrillSettings) -> None:
         "--plan",
         "only a run that reads its sources executes a plan",
         "leave out --feed batches, and the strategy structured-streaming",
+    )
+    need(
+        asked.plan == AUTO or not (asked.recovery or asked.overhead is not None),
+        "--recovery" if asked.recovery else "--overhead",
+        "only the plan auto is made from targets",
+        "give --plan auto, or leave it out",
     )
     only_ours = ("pause_driver", "partition", "fill_disk", "corrupt", "decommission", "poison", "hang")
     for name in only_ours:

@@ -3,8 +3,8 @@
 What a run executes of a joint plan: segments with their checkpoint intervals, the backups, the replicas, and the code,
 as the share of nodes whose loss a checkpoint survives, so that the ring may grow and shrink. Replicas follow measured
 rates from then on, but for those that recovery times rest on. Settings that somebody has set go before the plan, and a
-line says so. A plan of segments only, or of backups only, is executed too: the rest is as the settings say, and nothing
-is promised.
+line says so. A plan of segments only, or of backups only, is executed too: the rest is as the settings say, and the
+promises are those that follow from the plan's own times.
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ from holdfast.recovery.executed_plan import ExecutedPlan, SegmentInterval
 from holdfast.recovery.segments import ALL_PARTITIONS, ONE_SEGMENT
 from holdfast.runtime.coordinator.plan_keeping import Replanning
 from holdfast.runtime.coordinator.profile_records import last_profile
-from holdfast.spark.planned_segments import NEVER, PlannedSegments, planned_segments, read_segments
+from holdfast.spark.planned_backups import read_backups
+from holdfast.spark.planned_promises import promises_line
+from holdfast.spark.planned_segments import NEVER, PlannedSegments, planned_segments, read_segments, segment_promises
 from holdfast.spark.replicas import PlannedReplicas
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.storage.storage import Storage
-from holdfast.topology import Topology, fingerprint, from_document, require_made_for, smallest_mc_tree_size
+from holdfast.topology import Topology, fingerprint, from_document, smallest_mc_tree_size
 from holdfast.wording import counted
 
 AUTO = "auto"
@@ -240,45 +242,45 @@ def _segments_only(document: Mapping[str, Any], topology: Topology, where: str) 
     names = found.segments.names
     intervals = {one.segment: one.seconds for one in found.intervals} or {names[0]: found.shortest}
     shown = ", ".join(f"{name} every {seconds:.3g} s" for name, seconds in intervals.items())
+    promises = segment_promises(document, topology, where)
+    lines = found.lines
+    if not promises:
+        lines = (*lines, "the plan of segments has no recovery_seconds: it promises nothing; plan it again")
     return RunPlan(
-        document=_partial(document, found.lines),
+        document=_partial(document, found.lines, promises),
         interval=found.shortest,
         backups=None,
         tolerate=None,
-        predicted=(),
-        lines=(f"plan: {counted(len(names), 'segment')}, a checkpoint of {shown}", *found.lines),
+        predicted=tuple(promises),
+        lines=(f"plan: {counted(len(names), 'segment')}, a checkpoint of {shown}{promises_line(promises)}", *lines),
         segments=found,
     )
 
 
 def _backups_only(document: Mapping[str, Any], topology: Topology, where: str) -> RunPlan:
-    require_made_for(document, topology, where=where)
-    try:
-        backups = frozenset(PartitionId.parse(one) for one in document["backups"])
-        strange = backups - set(topology.partitions())
-    except (TypeError, ValueError, AttributeError) as error:
-        remedy = "give what `holdfast plan backups --json` printed"
-        raise BadInput(f"is not a plan of backups: {error}", where=where, remedy=remedy) from None
-    if strange:
-        raise BadInput(f"there is no partition {min(strange)}", where=where, remedy="plan for this topology")
+    found = read_backups(document, topology, where)
+    promises = list(found.promises)
+    how_often = "" if found.interval is None else f", a checkpoint every {found.interval:.3g} s"
     return RunPlan(
-        document=_partial(document, ()),
-        interval=None,
-        backups=backups,
+        document=_partial(document, found.lines, promises, found.survive),
+        interval=found.interval,
+        backups=found.backups,
         tolerate=None,
-        predicted=(),
-        lines=(f"plan: {counted(len(backups), 'backup')}",),
+        predicted=found.promises,
+        lines=(f"plan: {counted(len(found.backups), 'backup')}{how_often}{promises_line(promises)}", *found.lines),
     )
 
 
-def _partial(document: Mapping[str, Any], not_executed: Sequence[str]) -> dict[str, Any]:
+def _partial(
+    document: Mapping[str, Any], not_executed: Sequence[str], promises: list[dict[str, Any]], survive: int = 0
+) -> dict[str, Any]:
     """Return the document of a plan of one kind with what readers of a joint plan ask for."""
     return {
         "topology": None,
         "fragments": None,
         **document,
-        "targets": Targets().document(),
-        "executed": {"not_executed": list(not_executed), "promises": []},
+        "targets": Targets(survive=survive).document(),
+        "executed": {"not_executed": list(not_executed), "promises": promises},
     }
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from holdfast.application import Application
 from holdfast.application.steps import Custom
 from holdfast.errors import BadInput
@@ -19,6 +21,7 @@ from holdfast.ids import OperatorId, SegmentId
 from holdfast.recovery.executed_plan import SegmentInterval
 from holdfast.recovery.segments import ONE_SEGMENT, Segments, segments_of
 from holdfast.runtime.program import Program
+from holdfast.spark.planned_promises import recovery_promises
 from holdfast.topology import Topology, require_made_for
 from holdfast.wording import counted
 
@@ -111,6 +114,23 @@ def read_segments(document: Mapping[str, Any], topology: Topology, where: str) -
         return planned_segments(topology, anchors, {name: 1 / value for name, value in frequency.items()})
     except BadInput as error:
         raise error.placed(where) from None
+
+
+def segment_promises(document: Mapping[str, Any], topology: Topology, where: str) -> list[dict[str, Any]]:
+    """Return how soon every query is back, by the plan's `recovery_seconds`; nothing where it has none."""
+    known = document.get("recovery_seconds")
+    if known is None:
+        return []
+    try:
+        seconds = np.array([float(known[str(operator.id)]) for operator in topology.operators])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(
+            f"is not a time for every operator: {type(error).__name__}: {error}",
+            where=where,
+            field="recovery_seconds",
+            remedy="give what `holdfast plan segments --json` printed",
+        ) from None
+    return recovery_promises(topology, seconds[topology.operator_of])
 
 
 def segment_lines(segments: Segments, program: Program) -> list[str]:

@@ -66,6 +66,26 @@ def reprocess_times(topology: Topology, checkpoint_seconds: float | None = None)
     return seconds
 
 
+def assumed_interval(
+    topology: Topology, measured_interval: float | None, checkpoint_seconds: float | None = None
+) -> float | None:
+    """Return the checkpoint interval that `reprocess_times` holds for; None: the topology does not say.
+
+    Where operators have intervals of their own, by Young's formula, it is the shortest: with it no T(v) is longer.
+    """
+    found = []
+    declared = [operator.reprocess_seconds is not None for operator in topology.operators]
+    if measured_interval is not None and measured_interval > 0 and any(declared):
+        found.append(measured_interval)
+    if checkpoint_seconds is not None:
+        found += [
+            young_interval(checkpoint_seconds, operator.failure_rate)
+            for operator, known in zip(topology.operators, declared, strict=True)
+            if not known and operator.failure_rate > 0
+        ]
+    return min(found, default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class Level:
     """The task edges into one level of the topology: partitions, and where their upstream neighbours begin."""

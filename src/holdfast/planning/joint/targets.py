@@ -8,7 +8,7 @@ an assumption says whether it was measured, given or assumed, and every explanat
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -91,6 +91,24 @@ def targets(
             remedy="give 0.2 for a fifth of the partitions, or 3 for three",
         )
     return Targets(tuple(times), overhead, survive, float(replicas))
+
+
+def recovery_times(words: Iterable[str]) -> dict[int, float | str]:
+    """Read `5:20 1:60` as options give it: queries of priority 5 and above are back in 20 s."""
+    times: dict[int, float | str] = {}
+    for one in words:
+        priority, colon, within = one.partition(":")
+        try:
+            times[int(priority)] = float(within)
+        except ValueError:
+            colon = ""
+        if not colon:
+            raise BadInput(
+                f"{one!r} is not a priority and seconds",
+                field="--recovery",
+                remedy="write 5:20 for: priority 5 and above back in 20 s",
+            )
+    return times
 
 
 def _is_number(value: object) -> bool:
