@@ -62,6 +62,7 @@ from holdfast.spark.requirements import check_requirements
 from holdfast.spark.resident_backend import ResidentBackend
 from holdfast.spark.run_context import RunContext
 from holdfast.spark.settings import PREFIX, Settings, conf_of
+from holdfast.spark.start_hints import start_hints
 from holdfast.spark.tentative import tentative_of
 from holdfast.spark.user_modules import pickled
 from holdfast.storage.files import FileStorage
@@ -148,10 +149,11 @@ class SparkRun:
         setting's, `segments` and `replicas` a plan's; `origin` names what plan was asked for, and `replanning` says how
         it is made again when measurements drift.
         """
-        for hint in check_requirements(spark):
-            log(hint)
+        hints = check_requirements(spark)
         self._log = log
         chosen = settings or Settings.read(spark)
+        for hint in [*hints, *start_hints(chosen, dict(spark.sparkContext.getConf().getAll()))]:
+            log(hint)
         if secret_file is not None:
             chosen = replace(chosen, store_secret_file=str(secret_file))
         if capacity is not None:
