@@ -69,6 +69,8 @@ def test_no_query_stands_still_for_more_than_a_batch() -> None:
     assert found.verdict is Verdict.FAILED
     assert found.reason.startswith("B[0] stood still for 5.5 s")
     assert check_evacuated(history(*LEFT, silent_until=20.4)).verdict is Verdict.OK
+    young = [one for one in history(*LEFT) if one.kind != "published" or one.at > 17]
+    assert check_evacuated(young).verdict is Verdict.UNKNOWN
 
 
 def test_beside_other_faults_what_went_wrong_is_unknown() -> None:

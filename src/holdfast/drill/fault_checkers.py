@@ -25,6 +25,8 @@ from holdfast.drill.settings import DrillSettings
 from holdfast.topology import Topology
 from holdfast.wording import counted
 
+FEWEST_OUTPUTS = 5
+"""Outputs of a query before a notice that its pauses are compared with: a run that has just begun has no rhythm yet."""
 HANG_MARGIN = 30.0
 """Seconds beside those of the hang in which it must have come and gone: it begins with the next rows."""
 
@@ -201,9 +203,9 @@ def _paused(history: Sequence[Event], since: float, until: float) -> tuple[Verdi
         times = sorted(batches.values())
         before = [after - at for at, after in pairwise(times) if after <= since]
         meanwhile = [after - at for at, after in pairwise(times) if after > since and at < until + every]
-        if before and meanwhile and max(meanwhile) > max(before) + every:
+        if len(before) < FEWEST_OUTPUTS or not meanwhile:
+            return Verdict.UNKNOWN, f"{query} has too few outputs before the notice or after it to compare"
+        if max(meanwhile) > max(before) + every:
             words = f"{query} stood still for {max(meanwhile):.1f} s, before the notice for {max(before):.1f} s at most"
             return Verdict.FAILED, words
-        if not before or not meanwhile:
-            return Verdict.UNKNOWN, f"{query} has no outputs before the notice and after it to compare"
     return None if outputs else (Verdict.UNKNOWN, "there are no outputs to compare")
