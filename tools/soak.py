@@ -131,10 +131,11 @@ class Soak:
         while not self._stop.wait(self._options.every) and self._state["hours"] < self._options.hours:
             action, draw = draw_action(self._options.seed, self._state["actions"])
             began = time.time()
-            problem = self._check_driver()
+            problem: str | None = None
             try:
+                problem = self._check_driver()
                 what = self._do(action, draw)
-            except SystemExit as error:
+            except SystemExit as error:  # a driver that does nothing
                 what, problem = {}, problem or str(error).splitlines()[0]
                 self._end_driver()
                 self._start_driver()
@@ -208,8 +209,13 @@ class Soak:
         driver = Driver(self._words(), str(self._directory), self._place / "driver.log", stuck_after=STUCK)
         with self._lock:
             self._driver = driver
-        if not driver.await_claim():
-            self._unexpected(f"a driver did not start: {driver.last_lines()[-300:]}")
+        try:
+            began, lines = driver.await_claim(), driver.last_lines()
+        except SystemExit as stuck:  # the next action starts another one
+            self._end_driver()
+            began, lines = False, str(stuck)
+        if not began:
+            self._unexpected(f"a driver did not start: {lines[-300:]}")
 
     def _check_driver(self) -> str | None:
         """Start a driver again that has ended by itself, and remember that it did."""

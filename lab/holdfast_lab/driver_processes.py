@@ -80,10 +80,13 @@ class Driver:
 
         return self._until(reached)
 
-    def end(self, seconds: float = SECONDS) -> int:
-        """Wait until it ends by itself; one that does not is killed. Returns its status."""
+    def end(self, seconds: float | None = None) -> int:
+        """Wait until it ends by itself; one that does not, in the time after which it is stuck, is killed.
+
+        Returns its status.
+        """
         try:
-            return self._process.wait(seconds)
+            return self._process.wait(self._stuck_after if seconds is None else seconds)
         except subprocess.TimeoutExpired:
             return self.kill(self.tree)
 

@@ -14,6 +14,7 @@ from holdfast.recovery import machine as machines
 from holdfast.recovery.checkpoints import Checkpoints, SavedSnapshot
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import (
+    BuffersFull,
     Changed,
     Fence,
     Forget,
@@ -40,6 +41,7 @@ from holdfast.recovery.events import (
 )
 from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
+from holdfast.runtime.coordinator.event_log import effect_line
 from holdfast.runtime.coordinator.publishing import InlineRunner, Publishing, PublishSettings
 from holdfast.runtime.coordinator.status import RunStatus, has_room
 from recovery.machine_driving import Driven, chain, part, star
@@ -383,8 +385,14 @@ def test_at_the_bound_on_buffers_the_dead_pause_first_then_the_least_valuable() 
     driven.cycle(4, kept_bytes=150)
     assert driven.machine.state.paused == {part("c")}
     assert driven.state("a") == "running", "so far only dead queries are held back"
+    assert driven.of(BuffersFull) == [BuffersFull((part("c"),), 150)]
     driven.cycle(5, kept_bytes=150)
     assert driven.state("a") == "paused"
+    (said,) = driven.of(BuffersFull)
+    assert effect_line(said) == (
+        "outboxes hold 0 MB, their bound: a[0] paused until less is kept for what is lost or parked; add a node, "
+        "resume parked queries, or raise spark.holdfast.recovery.bufferMb"
+    )
     assert driven.state("b") == "running"
     driven.cycle(6, kept_bytes=150)
     assert driven.state("b") == "paused"

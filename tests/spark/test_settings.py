@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.spark.requirements import NEEDS, check_requirements, check_settings, check_version, session_settings
-from holdfast.spark.run import node_capacity
+from holdfast.spark.run import buffer_bound, node_capacity
 from holdfast.spark.settings import PREFIX, STRATEGIES, Settings, seconds_of
 
 if TYPE_CHECKING:
@@ -229,3 +229,13 @@ def test_a_session_of_ours_is_as_needed_and_read(spark: SparkSession) -> None:
         assert Settings.read(spark).max_pending_batches == 5
     finally:
         spark.conf.unset(f"{PREFIX}ingest.maxPendingBatches")
+
+
+def test_outboxes_have_a_bound_that_grows_with_the_executors() -> None:
+    """Those behind an operator that is not deterministic are never dropped: they filled the disks."""
+    settings = Settings()
+    assert buffer_bound(settings, None) == buffer_bound(settings, 2) == 4 << 30
+    assert buffer_bound(settings, 10) == 10 << 30
+    assert buffer_bound(replace(settings, recovery_waiting_mb=64), 2) == 256 << 20
+    assert buffer_bound(replace(settings, recovery_buffer_mb=7), 50) == 7 << 20
+    assert buffer_bound(replace(settings, recovery_buffer_mb=0), 2) == math.inf

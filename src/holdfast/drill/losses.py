@@ -14,7 +14,10 @@ LOST = "lost"
 TAKES_EVERYTHING = frozenset({FaultKind.KILL_DRIVER, FaultKind.TAKE_OVER})
 """The faults after which a driver begins anew with every partition."""
 TAKES_PARTITIONS = TAKES_EVERYTHING | {FaultKind.KILL, FaultKind.FREEZE, FaultKind.PARTITION, FaultKind.FILL_DISK}
-"""The faults that take partitions; others only slow them."""
+"""The faults that take partitions; others only slow them.
+
+Not a decommission: partitions run until they have moved. What is lost with its node all the same is down from then on,
+and the check `evacuated` names it."""
 
 
 @dataclass(frozen=True, slots=True)

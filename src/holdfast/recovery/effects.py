@@ -255,6 +255,15 @@ class KeptNoMore:
 
 
 @dataclass(frozen=True, slots=True)
+class BuffersFull:
+    """Outboxes have reached their bound, and these queries pause until they hold less, or nothing waits. Log it."""
+
+    queries: tuple[PartitionId, ...]
+    kept_bytes: int
+    """What all outboxes held."""
+
+
+@dataclass(frozen=True, slots=True)
 class Regenerated:
     """Everything is kept again for partitions that have returned."""
 
@@ -304,6 +313,7 @@ Effect: TypeAlias = (
     | PlanAwaited
     | PlanTookEffect
     | KeptNoMore
+    | BuffersFull
     | Regenerated
     | RecoveryEnded
     | Waiting

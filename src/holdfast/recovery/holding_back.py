@@ -11,7 +11,7 @@ from holdfast.errors import CheckFailed
 from holdfast.ids import PartitionId
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.copying import CopyLifecycle
-from holdfast.recovery.effects import KeptNoMore, Parked, Regenerated, Resumed
+from holdfast.recovery.effects import BuffersFull, KeptNoMore, Parked, Regenerated, Resumed
 from holdfast.recovery.events import QueriesParked, QueriesResumed
 from holdfast.recovery.regeneration import beyond_repair, returned, to_drop
 from holdfast.recovery.state_changes import StateChanges
@@ -85,7 +85,10 @@ class HoldingBack:
             return  # copies give way first; what is kept then, the next report says
         dead = {query for query in self._state.graph.outputs if not self._state.available(query)}
         self._gave_nothing |= dead - self._state.paused
-        self._state.paused |= self._state.paused_next(dead)
+        pausing = sorted(self._state.paused_next(dead) - self._state.paused)
+        self._state.paused.update(pausing)
+        if pausing:
+            self._changes.emit(BuffersFull(tuple(pausing), kept_bytes))
         for p in self._state.in_state(AT_WORK_STATES):
             if set(self._state.graph.queries_of(p)) <= self._state.paused:
                 self._changes.turn(p, Cause.BUFFERS_FULL)

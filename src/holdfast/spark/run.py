@@ -62,6 +62,7 @@ from holdfast.spark.requirements import check_requirements
 from holdfast.spark.resident_backend import ResidentBackend
 from holdfast.spark.run_context import RunContext
 from holdfast.spark.settings import PREFIX, Settings, conf_of
+from holdfast.spark.start_hints import start_hints
 from holdfast.spark.tentative import tentative_of
 from holdfast.spark.user_modules import pickled
 from holdfast.storage.files import FileStorage
@@ -74,6 +75,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+BUFFER_TIMES = 4
+"""Outboxes hold so many times what may be kept for waiting queries, before queries pause: beyond it nothing can be
+dropped any more, or an ordinary recovery sends much."""
 _P = ParamSpec("_P")
 
 
@@ -145,10 +149,11 @@ class SparkRun:
         setting's, `segments` and `replicas` a plan's; `origin` names what plan was asked for, and `replanning` says how
         it is made again when measurements drift.
         """
-        for hint in check_requirements(spark):
-            log(hint)
+        hints = check_requirements(spark)
         self._log = log
         chosen = settings or Settings.read(spark)
+        for hint in [*hints, *start_hints(chosen, dict(spark.sparkContext.getConf().getAll()))]:
+            log(hint)
         if secret_file is not None:
             chosen = replace(chosen, store_secret_file=str(secret_file))
         if capacity is not None:
@@ -174,7 +179,7 @@ class SparkRun:
         self._sinks = name_sinks(self.program, self.program.sinks_by_operator(sinks or {}))
         portable, planned = (
             _portable(app),
-            recovery or _recovery(chosen, self.program, old_layout=old_layout, backups=backups),
+            recovery or _recovery(chosen, self.program, nodes, old_layout=old_layout, backups=backups),
         )
         twice = ChosenReplicas()
         if not old_layout:
@@ -552,8 +557,21 @@ def node_capacity(settings: Settings, executor_cores: str | None, task_cpus: int
     return float(processes if executor_cores is None else min(processes, int(executor_cores)))
 
 
+def buffer_bound(settings: Settings, nodes: int | None) -> float:
+    """Return the bytes that outboxes may hold before queries pause, in a run that begins with so many nodes."""
+    megabytes = settings.recovery_buffer_mb
+    if megabytes is None:
+        megabytes = settings.recovery_waiting_mb * max(BUFFER_TIMES, nodes or 0)
+    return megabytes << 20 if megabytes else math.inf
+
+
 def _recovery(
-    settings: Settings, program: Program, *, old_layout: bool = False, backups: frozenset[PartitionId] | None = None
+    settings: Settings,
+    program: Program,
+    nodes: int | None = None,
+    *,
+    old_layout: bool = False,
+    backups: frozenset[PartitionId] | None = None,
 ) -> RecoverySettings:
     if backups is None:
         backups = _backup_partitions(settings.retention, program, old_layout=old_layout)
@@ -563,7 +581,7 @@ def _recovery(
         backup_partitions=backups,
         incremental_after_losses=settings.recovery_incremental_after_losses or 1,
         waiting_bytes=settings.recovery_waiting_mb << 20,
-        buffer_bytes=math.inf if settings.recovery_buffer_mb is None else settings.recovery_buffer_mb << 20,
+        buffer_bytes=buffer_bound(settings, nodes),
         move_above=settings.node_move_above if settings.exchange == "resident" and not old_layout else math.inf,
     )
 

@@ -409,9 +409,11 @@ class Settings:
     )
     recovery_buffer_mb: int | None = _setting(
         "recovery.bufferMb",
-        _whole(1),
+        _whole(0),
         None,
-        "What outboxes may hold in a recovery before the least valuable queries pause. None: no limit.",
+        "MB that the outboxes of all nodes together may hold while something is lost or parked, before queries pause, "
+        "the least valuable first. None: recovery.waitingMb for each executor at the start, four times that at least. "
+        "0: no limit.",
     )
     errors_retries: int = _setting(
         "errors.retries",

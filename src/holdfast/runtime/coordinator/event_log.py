@@ -11,6 +11,7 @@ from holdfast.ids import NodeId, PartitionId, SegmentId
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import (
     BranchEnded,
+    BuffersFull,
     Changed,
     CopyDropped,
     CopyLeftOut,
@@ -170,6 +171,11 @@ def effect_line(effect: Effect) -> str | None:
                 f"outboxes hold {kept_bytes >> 20} MB: senders drop the blocks kept for waiting partitions "
                 f"({_first_of(partitions)}), and these are regenerated from the batch log when the partitions return"
             )
+        case BuffersFull(queries, kept_bytes):
+            return (
+                f"outboxes hold {kept_bytes >> 20} MB, their bound: {_first_of(queries)} paused until less is kept for "
+                "what is lost or parked; add a node, resume parked queries, or raise spark.holdfast.recovery.bufferMb"
+            )
         case Regenerated(partitions):
             return f"regenerated: waiting partitions have returned and caught up ({_first_of(partitions)})"
         case RecoveryEnded(batch):
@@ -241,6 +247,8 @@ def effect_fields(
             return [("plan-changed", {"batch": batch, **plan_fields(plan)})]
         case KeptNoMore(partitions, kept_bytes):
             return [("kept-no-more", {"partitions": [str(p) for p in partitions], "outbox_bytes": kept_bytes})]
+        case BuffersFull(queries, kept_bytes):
+            return [("buffers-full", {"queries": [str(q) for q in queries], "outbox_bytes": kept_bytes})]
         case Regenerated(partitions):
             return [("regenerated", {"partitions": [str(p) for p in partitions]})]
         case RecoveryEnded(batch):
