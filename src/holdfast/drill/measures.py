@@ -74,8 +74,6 @@ class QueryMeasures:
     tentative_at: float | None
     fidelity_predicted: float | None
     """Of its tentative outputs, the mean by batches; None: it had none."""
-    fidelity_measured: float | None
-    """Rows of its tentative outputs over those of the final outputs of the same batches, none of them above 1."""
     level_at: float | None
     relative: tuple[tuple[float, float], ...]
     """Relative latency of every output: when it was published, and how much."""
@@ -241,18 +239,9 @@ def _query(
         outages=tuple(outages),
         tentative_at=next((one.at for one in tentative if down_at is not None and one.at > down_at), None),
         fidelity_predicted=sum(one.fidelity for one in tentative) / len(tentative) if tentative else None,
-        fidelity_measured=_share_of_rows(tentative, outputs),
         level_at=find_level(relative, back_at, ended) if back_at is not None else None,
         relative=relative,
     )
-
-
-def _share_of_rows(tentative: Sequence[TentativeOutput], final: Sequence[Output]) -> float | None:
-    """Return how many of the final rows tentative outputs had, batch by batch; None where there were none to have."""
-    rows = {one.batch: one.rows for one in final}
-    pairs = [(min(one.rows, rows[one.batch]), rows[one.batch]) for one in tentative if one.batch in rows]
-    wanted = sum(many for _, many in pairs)
-    return sum(had for had, _ in pairs) / wanted if wanted else None
 
 
 def latency_before(outputs: Sequence[Output], fault_at: float | None) -> float | None:
