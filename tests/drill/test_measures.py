@@ -46,6 +46,23 @@ def test_tentative_outputs_have_a_time_and_the_fidelity_that_was_predicted() -> 
     assert by_id["A[0]"].fidelity_predicted is None
 
 
+def test_the_gap_is_the_longest_time_between_two_outputs_around_the_failure() -> None:
+    history = one_node_killed()
+    found = {one.query.id: (one.gap, one.gap_before) for one in measure(history).queries}
+    assert found["A[0]"] == (pytest.approx(1.0), pytest.approx(1.0)), "it was live: a batch is due every second"
+    assert found["A[1]"] == (pytest.approx(23.0 - 18.5), pytest.approx(1.0))
+    assert found["B[1]"] == (pytest.approx(38.0 - 18.5), pytest.approx(1.0)), "it lost none, and waits for what did"
+    late = [*history, *outputs("A[0]", range(70, 72))]
+    assert {one.query.id: one.gap for one in measure(late).queries}["A[0]"] == pytest.approx(1.0), "long after it"
+    soon = [one for one in history if one.kind not in ("published", "end") or one.at < 36]
+    end = event(70, "end")
+    assert {one.query.id: one.gap for one in measure([*soon, end]).queries}["A[0]"] == pytest.approx(1.0), "no more"
+    never = [one for one in history if one.kind != "published" or one.fields["partition"] != "B[0]" or one.at < 20]
+    assert {one.query.id: one.gap for one in measure(never).queries}["B[0]"] == pytest.approx(60.1 - 18.5)
+    calm = [one for one in history if one.kind not in ("fault", "node-lost", "state")]
+    assert {(one.gap, one.gap_before) for one in measure(calm).queries} == {(None, None)}
+
+
 def test_live_partitions_that_went_back_are_no_restores() -> None:
     history = [*one_node_killed(), event(20.6, "restored", partition="S[0]", node="127.0.0.2-0", batch=10)]
     assert measure(sorted(history, key=lambda one: one.at)).first_restore_after == pytest.approx(1.5)
