@@ -147,11 +147,25 @@ def test_replicas_are_built_level_promoted_and_dropped() -> None:
         log.add("replica-building", partition=p, node="node-1", batch=3)
     log.add("replica-level", partition="m[0]", node="node-1", batch=3)
     assert seen(log)["replicas"] == {"level": 1, "building": 1}
+    assert {one["name"]: one["replicas"] for one in seen(log)["nodes"]} == {"node-0": 0, "node-1": 2}
     log.add("promoted", partition="m[0]", before="node-0", node="node-1", batch=5, why="lost")
     log.add("replica-dropped", partition="m[1]", node="node-1", why="slow")
     view = seen(log)
     assert view["replicas"] == {"level": 0, "building": 0}
     assert (view["partitions"]["m[0]"]["node"], view["partitions"]["m[0]"]["state"]) == ("node-1", "running")
+
+
+def test_the_load_of_a_node_counts_its_replicas() -> None:
+    log = Log(CHAIN).started()
+    log.add("measures", partitions={p: {"cost": 0.5} for p in ("m[0]", "m[1]")}, batch=3)
+    before = {one["name"]: one["load"] for one in seen(log)["nodes"]}
+    home = seen(log)["partitions"]["m[0]"]["node"]
+    other = next(name for name in before if name != home)
+    log.add("replica-building", partition="m[0]", node=other, batch=3)
+    after = {one["name"]: one["load"] for one in seen(log)["nodes"]}
+    assert after == {**before, other: (before[other] or 0.0) + 0.5}
+    log.add("replica-dropped", partition="m[0]", node=other, why="slow")
+    assert {one["name"]: one["load"] for one in seen(log)["nodes"]} == before
 
 
 def test_an_estimate_is_left_out_where_nothing_is_known() -> None:

@@ -33,7 +33,7 @@ def test_one_killed_node_by_hand() -> None:
     assert found.recovered_at == {"A[1]": 21.5, "B[0]": 35, "T[0]": 34}
 
 
-def test_tentative_outputs_have_a_time_and_their_fidelity_beside_the_measured_one() -> None:
+def test_tentative_outputs_have_a_time_and_the_fidelity_that_was_predicted() -> None:
     history = one_node_killed()
     for batch, rows in ((21, 6), (22, 14)):
         fields = {"partition": "A[1]", "batch": batch, "rows": rows, "tentative": True, "fidelity": 0.75}
@@ -42,9 +42,25 @@ def test_tentative_outputs_have_a_time_and_their_fidelity_beside_the_measured_on
     by_id = {one.query.id: one for one in measure(history).queries}
     one = by_id["A[1]"]
     assert (one.tentative_at, one.fidelity_predicted) == (21.9, 0.75)
-    assert one.fidelity_measured == pytest.approx(16 / 20), "more rows than the final output has do not count"
     assert one.back_at == {one.query.id: one for one in measure(one_node_killed()).queries}["A[1]"].back_at
-    assert (by_id["A[0]"].fidelity_predicted, by_id["A[0]"].fidelity_measured) == (None, None)
+    assert by_id["A[0]"].fidelity_predicted is None
+
+
+def test_the_gap_is_the_longest_time_between_two_outputs_around_the_failure() -> None:
+    history = one_node_killed()
+    found = {one.query.id: (one.gap, one.gap_before) for one in measure(history).queries}
+    assert found["A[0]"] == (pytest.approx(1.0), pytest.approx(1.0)), "it was live: a batch is due every second"
+    assert found["A[1]"] == (pytest.approx(23.0 - 18.5), pytest.approx(1.0))
+    assert found["B[1]"] == (pytest.approx(38.0 - 18.5), pytest.approx(1.0)), "it lost none, and waits for what did"
+    late = [*history, *outputs("A[0]", range(70, 72))]
+    assert {one.query.id: one.gap for one in measure(late).queries}["A[0]"] == pytest.approx(1.0), "long after it"
+    soon = [one for one in history if one.kind not in ("published", "end") or one.at < 36]
+    end = event(70, "end")
+    assert {one.query.id: one.gap for one in measure([*soon, end]).queries}["A[0]"] == pytest.approx(1.0), "no more"
+    never = [one for one in history if one.kind != "published" or one.fields["partition"] != "B[0]" or one.at < 20]
+    assert {one.query.id: one.gap for one in measure(never).queries}["B[0]"] == pytest.approx(60.1 - 18.5)
+    calm = [one for one in history if one.kind not in ("fault", "node-lost", "state")]
+    assert {(one.gap, one.gap_before) for one in measure(calm).queries} == {(None, None)}
 
 
 def test_live_partitions_that_went_back_are_no_restores() -> None:

@@ -4,9 +4,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast.ids import BatchId, Epoch
+from holdfast.recovery.branches import TentativeQuery
 from holdfast.recovery.copies import Copies
 from holdfast.runtime.fetches import Fetched
-from holdfast.spark.run_view import RunView
+from holdfast.spark.run_view import QueryStatus, RunView, with_tentative
 
 
 def moved_run() -> Any:
@@ -28,6 +29,17 @@ def moved_run() -> Any:
             measuring=SimpleNamespace(profiler=SimpleNamespace(fetched_total=Fetched())),
         ),
     )
+
+
+def test_a_query_says_whether_its_outputs_are_tentative_since_when_and_how_good_they_are() -> None:
+    status = QueryStatus("pages[0]", "pages", 1, "down", 3, 9)
+    since = TentativeQuery(BatchId(4), 0.75, BatchId(8))
+    assert with_tentative(status, None) == status
+    found = with_tentative(status, since)
+    assert (found.tentative, found.fidelity, found.tentative_from) == (True, 0.75, 4)
+    since.active = False
+    awaited = with_tentative(status, since)
+    assert (awaited.tentative, awaited.tentative_from) == (False, 4), "final rows have not replaced them yet"
 
 
 def test_rows_are_in_one_report_though_a_restored_partition_joins_behind() -> None:

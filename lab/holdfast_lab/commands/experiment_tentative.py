@@ -243,7 +243,7 @@ def _print(document: Mapping[str, Any]) -> None:
         )
     if drills := document.get("drills"):
         times = ["detected_after", "tentative_after", "recovered_after", "sooner"]
-        names = ["cell", "verdict", *times, "fidelity_predicted", "fidelity_measured"]
+        names = ["cell", "verdict", *times, "fidelity_predicted", "accuracy"]
         print_table("Drills", names, [tuple(one[name] for name in names) for one in drills], right=(2, 3, 4, 5, 6, 7))
     print_table(
         "The paper's claims beside ours",

@@ -45,6 +45,12 @@ _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
     "--kill", type=int, help="Nodes ended with kill -9 at the failure. Default: 3; for an APP half of the nodes."
 )
 @click.option(
+    "--victims",
+    type=click.Choice(["primaries", "replicas", "both"]),
+    help="With --replicas: which nodes --kill ends. `primaries` and `replicas`: those that have one, of partitions "
+    "whose replica is level, in an order drawn by the seed. `both`: a primary's node, and its replica's, in turn.",
+)
+@click.option(
     "--arrivals",
     help="Seconds after the failure at which replacements are started: 10,20,30 or uniform:10-60. Default: "
     "uniform:5-30; for an APP uniform:5-15.",

@@ -96,10 +96,24 @@ CLUSTER_METRICS = (
         per_node(lambda one: one["partitions"]),
     ),
     Metric(
+        "holdfast_replicas",
+        _G,
+        ("state",),
+        "Replicas of partitions: level with their primaries, or being built.",
+        by_state(("level", "building"), lambda given: given.view["replicas"]),
+    ),
+    Metric(
+        "holdfast_node_replicas",
+        _G,
+        ("node",),
+        "Replicas on a node, of partitions that run elsewhere.",
+        per_node(lambda one: one["replicas"]),
+    ),
+    Metric(
         "holdfast_node_load_cores",
         _G,
         ("node",),
-        "What the partitions on a node need, as measured, in cores.",
+        "What the partitions on a node and its replicas of others need, as measured, in cores.",
         per_node(lambda one: one["load"]),
     ),
     Metric(

@@ -55,6 +55,8 @@ class PartitionRows(Mapping[str, Row]):
         """Those on each node."""
         self.replicas: Counter[bool] = Counter()
         """How many have a replica that is level (True), or being built (False)."""
+        self.replicas_on: dict[str, set[str]] = {}
+        """Those that have a replica on each node."""
         for row in rows:
             self.put(row)
 
@@ -89,6 +91,8 @@ class PartitionRows(Mapping[str, Row]):
             _add(self._in_group[self._group_of[name]], state, by)
         if replica is not None:
             _add(self.replicas, bool(replica["level"]), by)
+            on = self.replicas_on.setdefault(replica["node"], set())
+            (on.add if by > 0 else on.discard)(name)
         if by > 0:
             if state in DOWN:
                 self.down.add(name)

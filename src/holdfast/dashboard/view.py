@@ -224,7 +224,8 @@ def _nodes(model: RunModel) -> list[dict[str, Any]]:
     found = []
     for name, one in sorted(model.nodes.items()):
         mine = model.rows.on.get(name, set()) if one.state == "up" else set()
-        known = [model.costs[p] for p in mine if p in model.costs]
+        copies = model.rows.replicas_on.get(name, set()) if one.state == "up" else set()
+        known = [model.costs[p] for p in (*mine, *copies) if p in model.costs]
         host = name.rpartition("-")[0] or name
         found.append(
             {
@@ -235,6 +236,7 @@ def _nodes(model: RunModel) -> list[dict[str, Any]]:
                 "since": one.since,
                 "why": one.why,
                 "partitions": len(mine),
+                "replicas": len(copies),
                 "capacity": one.capacity,
                 "bound": bound,
                 "load": round(sum(known), 4) if known else None,

@@ -92,7 +92,7 @@ def compare_rows(expected: pa.Table, found: pa.Table | None) -> ExactlyOnce:
     with suppress(pa.ArrowException, TypeError):
         if _in_order(expected, columns).equals(_in_order(found, columns)):
             return ExactlyOnce(expected.num_rows)
-    want, have = _counted(expected, columns), _counted(found, columns)
+    want, have = counted_rows(expected, columns), counted_rows(found, columns)
     missing = duplicated = wrong = 0
     for row, count in want.items():
         there = have.get(row, 0)
@@ -107,7 +107,8 @@ def _in_order(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     return ordered.sort_by([(name, "ascending") for name in columns]).combine_chunks()
 
 
-def _counted(table: pa.Table, columns: Sequence[str]) -> Counter[tuple[Any, ...]]:
+def counted_rows(table: pa.Table, columns: Sequence[str]) -> Counter[tuple[Any, ...]]:
+    """Return how often a table has each row."""
     return Counter(zip(*(map(_comparable, table[name].to_pylist()) for name in columns), strict=True))
 
 

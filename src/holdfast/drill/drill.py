@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.drill import checkers
+from holdfast.drill.accuracy import TentativeAccuracy, compare_tentative
 from holdfast.drill.checkers import Check, ExactlyOnce, Verdict
 from holdfast.drill.cluster_pool import ClusterPool
 from holdfast.drill.fault_checkers import check_input, fault_checks, parked_periods
@@ -119,7 +121,16 @@ def run_drill(
     assert reference is not None
     compared, unread = compare_outputs(drill.outputs, reference.rows)
     result, checks = judge_drill(
-        asked, topology, history, compared, ended, time.monotonic() - began, reference.not_compared, logged, unread
+        asked,
+        topology,
+        history,
+        compared,
+        ended,
+        time.monotonic() - began,
+        reference.not_compared,
+        logged,
+        unread,
+        compare_tentative(drill.outputs, scenario.application()) if asked.tentative else {},
     )
     result = write_files(directory, result, checks, history)
     verdict = checkers.judge(checks)
@@ -214,10 +225,12 @@ def judge_drill(
     not_compared: Mapping[str, str],
     logged: LoggedInput | None = None,
     unread: Sequence[tuple[str, str]] = (),
+    tentative: Mapping[str, TentativeAccuracy] = MappingProxyType({}),
 ) -> tuple[dict[str, Any], list[Check]]:
     """Make the checks and the result; `not_compared` says of which outputs rows are not compared, and why.
 
     `logged`: the batches that the run made of its sources, where it did. `unread`: outputs that cannot be read.
+    `tentative`: how right tentative outputs were.
     """
     measures = measure(history)
     schedule = make_schedule(asked)
@@ -265,7 +278,7 @@ def judge_drill(
         "parked": parked_periods(history),
         "faults": {str(kind): n for kind in FaultKind if (n := _count(schedule, kind))},
     }
-    return make_result(asked, measures, checks, compared, killed, more), checks
+    return make_result(asked, measures, checks, compared, killed, more, tentative), checks
 
 
 def _count(schedule: tuple[Fault, ...], kind: FaultKind) -> int:

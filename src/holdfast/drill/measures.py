@@ -9,6 +9,7 @@ is **available** where it is not down and its mean relative latency over the nex
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,8 +75,11 @@ class QueryMeasures:
     tentative_at: float | None
     fidelity_predicted: float | None
     """Of its tentative outputs, the mean by batches; None: it had none."""
-    fidelity_measured: float | None
-    """Rows of its tentative outputs over those of the final outputs of the same batches, none of them above 1."""
+    gap: float | None
+    """The longest time between two complete outputs around the failure, in seconds; to the end of the drill where no
+    further one came. None without a failure, and where nothing came out before it."""
+    gap_before: float | None
+    """The same over the second half of the time before the failure."""
     level_at: float | None
     relative: tuple[tuple[float, float], ...]
     """Relative latency of every output: when it was published, and how much."""
@@ -165,9 +169,10 @@ def measure(history: Sequence[Event]) -> DrillMeasures:
     losses = find_losses(history, [partition for query in queries for partition in query.members])
     faults = [event.at for event in history if event.kind == "fault" and event.fields["what"] in TAKES_PARTITIONS]
     fault_at = min(faults, default=None)
+    over_at, last = _over_at(losses, fault_at, ended), _last_batch(history)
     outputs, tentative = _published(history, every, due_intervals(history))
     measured = tuple(
-        _query(query, outputs.get(query.id, []), tentative.get(query.id, []), losses, fault_at, ended)
+        _query(query, outputs.get(query.id, []), tentative.get(query.id, []), losses, fault_at, over_at, ended, last)
         for query in queries
     )
 
@@ -227,11 +232,15 @@ def _query(
     tentative: list[TentativeOutput],
     losses: Sequence[Loss],
     fault_at: float | None,
+    over_at: float,
     ended: float,
+    last_batch: int,
 ) -> QueryMeasures:
     before = latency_before(outputs, fault_at)
     outages = find_outages(outputs, [loss for loss in losses if loss.partition in query.members])
     relative = tuple((one.at, one.latency / before) for one in outputs) if before else ()
+    earlier = [one for one in outputs if fault_at is not None and one.at < fault_at]
+    is_missing = max((one.batch for one in outputs), default=-1) < last_batch
     down_at = outages[0].down_at if outages else None
     back_at = outages[-1].back_at if outages else None
     return QueryMeasures(
@@ -241,18 +250,37 @@ def _query(
         outages=tuple(outages),
         tentative_at=next((one.at for one in tentative if down_at is not None and one.at > down_at), None),
         fidelity_predicted=sum(one.fidelity for one in tentative) / len(tentative) if tentative else None,
-        fidelity_measured=_share_of_rows(tentative, outputs),
+        gap=None if fault_at is None else find_gap(outputs, fault_at, over_at, ended if is_missing else None),
+        gap_before=None if fault_at is None else find_gap(earlier, fault_at / 2, fault_at, None),
         level_at=find_level(relative, back_at, ended) if back_at is not None else None,
         relative=relative,
     )
 
 
-def _share_of_rows(tentative: Sequence[TentativeOutput], final: Sequence[Output]) -> float | None:
-    """Return how many of the final rows tentative outputs had, batch by batch; None where there were none to have."""
-    rows = {one.batch: one.rows for one in final}
-    pairs = [(min(one.rows, rows[one.batch]), rows[one.batch]) for one in tentative if one.batch in rows]
-    wanted = sum(many for _, many in pairs)
-    return sum(had for had, _ in pairs) / wanted if wanted else None
+def _over_at(losses: Sequence[Loss], fault_at: float | None, ended: float) -> float:
+    """Return when what the failure may have delayed is out: some seconds after the last lost partition was back."""
+    backs = [ended if one.back is None else one.back for one in losses]
+    return min(ended, max([*backs, fault_at or 0.0]) + WINDOW)
+
+
+def _last_batch(history: Sequence[Event]) -> int:
+    """Return the last batch that was logged, or whose output any query has published."""
+    return max((int(one.fields["batch"]) for one in history if one.kind in ("logged", "published")), default=-1)
+
+
+def find_gap(outputs: Sequence[Output], begin: float, until: float, ended: float | None) -> float | None:
+    """Return the longest time between two outputs of which the second came between two moments, or later the first.
+
+    `ended`: until when an output after the last one was awaited; None: the last one is that of the last batch.
+    """
+    times = sorted(one.at for one in outputs)
+    first, last = bisect.bisect_left(times, begin), bisect.bisect_left(times, until)
+    if not first:
+        return None  # nothing came out before: there is no time between two
+    shown = times[first - 1 : last + 1]
+    if ended is not None and last == len(times):
+        shown.append(ended)
+    return max((after - before for before, after in itertools.pairwise(shown)), default=None)
 
 
 def latency_before(outputs: Sequence[Output], fault_at: float | None) -> float | None:

@@ -24,10 +24,10 @@ from holdfast.drill.driving import Admission
 from holdfast.drill.faults import DriverControl, FaultInjector, FaultPlaces
 from holdfast.drill.faulty_operators import POISON, is_hang_untaken
 from holdfast.drill.history import Event, HistoryFile
-from holdfast.drill.losses import is_on, placement_of
 from holdfast.drill.resuming import parked_queries, resume_queries
-from holdfast.drill.schedule import Fault, FaultKind, make_schedule
+from holdfast.drill.schedule import Fault, FaultKind, Role, make_schedule
 from holdfast.drill.settings import DrillFeed, DrillSettings, DrillStrategy
+from holdfast.drill.victims import Victims
 from holdfast.errors import CheckFailed, HoldfastError
 from holdfast.spark.cluster import EmbeddedCluster, Node
 from holdfast.storage.storage import open_storage
@@ -76,6 +76,7 @@ class ClusterDrill:
         reads = asked.feed is DrillFeed.SOURCES and asked.strategy is not DrillStrategy.STRUCTURED_STREAMING
         self._input = ArrivingFiles(work / "in", given) if reads else None
         self._played = threading.Event()  # set when the stream has ended or was given up
+        self._victims = Victims()
         self._over = threading.Event()  # set when the drill is over
         self._threads: list[threading.Thread] = []
 
@@ -212,15 +213,14 @@ class ClusterDrill:
         if fault.kind is FaultKind.ADD_NODE:
             history.add(moment, "node-started", {"node": more["node"], "host": more["host"]})
 
-    @staticmethod
-    def _chosen(fault: Fault, cluster: EmbeddedCluster, history: HistoryFile) -> Fault:
+    def _chosen(self, fault: Fault, cluster: EmbeddedCluster, history: HistoryFile) -> Fault:
         """Name the node of a fault that asks for one by what it has."""
-        where = placement_of(list(history.events))
-        for partition in fault.hosting:
-            for node in cluster.nodes.values():
-                if is_on(node.host, where.get(partition, "")):
-                    return replace(fault, node=node.id)
-        raise CheckFailed(f"no node alive has one of {', '.join(fault.hosting)}", where="drill")
+        alive = {node.id: node.host for node in cluster.nodes.values()}
+        node = self._victims.choose(fault.hosting, fault.role, list(history.events), alive)
+        if node is None:
+            what = "" if fault.role is Role.ANY else f" as {fault.role}, with a replica that is level"
+            raise CheckFailed(f"no node alive has one of {', '.join(fault.hosting)}{what}", where="drill")
+        return replace(fault, node=node)
 
     # -- the driver ---------------------------------------------------------------------------------------------------
 

@@ -57,11 +57,17 @@ def aim_at_partitions(asked: DrillSettings, topology: Topology) -> DrillSettings
 
     A small application has fewer partitions than nodes, and killing idle nodes tries nothing. Where other faults are
     drawn over the nodes too, or more nodes are killed than have partitions, the victims are drawn as for scenarios.
+    Where kills are aimed at primaries or replicas, they are in every drill.
     """
+    if asked.victims is not None:
+        return replace(asked, kill_hosting=asked.kill_hosting or _drawn_order(asked, topology))
     others = draws_nodes(asked)
     most = min(len(topology), asked.nodes)
     if not is_application(asked.scenario) or asked.kill_hosting or others or not 0 < asked.kill <= most:
         return asked
+    return replace(asked, kill_hosting=_drawn_order(asked, topology))
+
+
+def _drawn_order(asked: DrillSettings, topology: Topology) -> tuple[str, ...]:
     names = [str(one) for one in topology.partitions()]
-    order = Draws(asked.seed).branch("victims").sample(names, len(names))
-    return replace(asked, kill_hosting=tuple(order))
+    return tuple(Draws(asked.seed).branch("victims").sample(names, len(names)))

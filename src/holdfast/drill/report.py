@@ -232,8 +232,17 @@ def _facts(result: Mapping[str, Any], measures: DrillMeasures) -> tuple[tuple[st
         ("detected after", seconds("detected_after")),
         ("first query back", seconds("first_output_after")),
         ("all back", seconds("all_back_after")),
+        ("longest gap in an output", _gap(result, measures)),
         ("rows missing, duplicated, wrong", _differences(result["exactly_once"])),
     )
+
+
+def _gap(result: Mapping[str, Any], measures: DrillMeasures) -> str:
+    gaps = [(one.gap, one.query.id) for one in measures.queries if one.gap is not None]
+    if not gaps:
+        return "–"
+    longest, query = max(gaps)
+    return f"{longest:.1f} s ({query}); a batch is due every {result['settings']['batch_seconds']:g} s"
 
 
 def _differences(once: Mapping[str, Any]) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
+from holdfast.drill.accuracy import TentativeAccuracy, fields_of
 from holdfast.drill.checkers import Check, ExactlyOnce, judge
 from holdfast.drill.measures import DrillMeasures, QueryMeasures
 from holdfast.drill.settings import DrillSettings
@@ -18,8 +20,12 @@ def make_result(
     compared: Mapping[str, ExactlyOnce],
     killed: int,
     more: Mapping[str, Any],
+    tentative: Mapping[str, TentativeAccuracy] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return the result as the contract has it: times in seconds from the drill's start."""
+    """Return the result as the contract has it: times in seconds from the drill's start.
+
+    `tentative`: how right the tentative outputs of queries were.
+    """
     return {
         "scenario": asked.scenario,
         "strategy": str(asked.strategy),
@@ -27,6 +33,7 @@ def make_result(
         "nodes": asked.nodes,
         "killed": killed,
         "batches": asked.batches,
+        "batch_seconds": asked.batch_seconds,
         "verdict": str(judge(checks)),
         "reasons": [f"{one.name}: {one.reason}" for one in checks if one.verdict != "ok"],
         "exactly_once": asdict(sum(compared.values(), ExactlyOnce())),
@@ -43,7 +50,7 @@ def make_result(
         "level_after": _rounded(measures.level_after),
         "unavailability": _rounded(measures.unavailability),
         "unavailability_level": _rounded(measures.unavailability_level),
-        "queries": [_query(one) for one in measures.queries],
+        "queries": [_query(one, tentative) for one in measures.queries],
         "available": [[at, count] for at, count in measures.available],
         "recovered_at": {name: _rounded(at) for name, at in measures.recovered_at.items()},
         "checks": [{"name": one.name, "verdict": str(one.verdict), "reason": one.reason} for one in checks],
@@ -53,14 +60,16 @@ def make_result(
     }
 
 
-def _query(one: QueryMeasures) -> dict[str, Any]:
+def _query(one: QueryMeasures, tentative: Mapping[str, TentativeAccuracy]) -> dict[str, Any]:
     return {
         "id": one.query.id,
         "priority": one.query.priority,
         "down_at": _rounded(one.down_at),
         "tentative_at": _rounded(one.tentative_at),
         "fidelity_predicted": _rounded(one.fidelity_predicted),
-        "fidelity_measured": _rounded(one.fidelity_measured),
+        **fields_of(one.query.id, tentative),
+        "gap": _rounded(one.gap),
+        "gap_before": _rounded(one.gap_before),
         "back_at": _rounded(one.back_at),
         "level_at": _rounded(one.level_at),
         "latency_before": _rounded(one.latency_before),

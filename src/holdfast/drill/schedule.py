@@ -7,7 +7,7 @@ not been started yet has its name already, and a second wave can end it soon aft
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -65,6 +65,31 @@ HARMFUL = frozenset(
 )
 
 
+class Role(StrEnum):
+    """What a kill is aimed at."""
+
+    ANY = "any"
+    """A node that has a partition, whether or not that has a replica."""
+    PRIMARY = "primary"
+    REPLICA = "replica"
+    ITS_REPLICA = "its-replica"
+    """The replica of the partition whose primary the kill before has hit."""
+
+
+ROLES: Mapping[str, tuple[Role, ...]] = {
+    "primaries": (Role.PRIMARY,),
+    "replicas": (Role.REPLICA,),
+    "both": (Role.PRIMARY, Role.ITS_REPLICA),
+}
+"""By `--victims`: the roles of kills, in turn."""
+
+
+def role_of(victims: str | None, number: int) -> Role:
+    """Return what the kill of this number is aimed at."""
+    turn = ROLES.get(victims or "", (Role.ANY,))
+    return turn[number % len(turn)]
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Fault:
     """One thing done at one time, to one node (or to none: the driver)."""
@@ -76,6 +101,8 @@ class Fault:
     """Of `slow`: the share of the processor left; of `drop-packets`: the share lost; of `hang`: seconds."""
     hosting: tuple[str, ...] = ()
     """Where no node is named: the first node alive that has one of these partitions, in this order."""
+    role: Role = Role.ANY
+    """What of the partition it has."""
 
 
 def make_schedule(asked: DrillSettings) -> tuple[Fault, ...]:
@@ -87,10 +114,11 @@ def make_schedule(asked: DrillSettings) -> tuple[Fault, ...]:
     survivors = chosen[asked.kill + asked.freeze :]
     began = asked.fail_at
     faults = [
-        Fault(round(began + number * asked.stagger, 3), FaultKind.KILL, None, None, asked.kill_hosting)
+        Fault(at, FaultKind.KILL, None, None, asked.kill_hosting, role_of(asked.victims, number))
         if asked.kill_hosting
-        else Fault(round(began + number * asked.stagger, 3), FaultKind.KILL, node)
+        else Fault(at, FaultKind.KILL, node)
         for number, node in enumerate(killed)
+        for at in (round(began + number * asked.stagger, 3),)
     ]
     faults += [Fault(began, FaultKind.FREEZE, node) for node in frozen]
     faults += [Fault(round(began + asked.thaw_after, 3), FaultKind.THAW, node) for node in frozen]

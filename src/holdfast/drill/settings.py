@@ -16,6 +16,8 @@ from holdfast.planning.replicas.budget import ReplicaBudget
 MOST_NODES = 50
 AUTO = "auto"
 """The plan that is made from targets."""
+VICTIMS = ("primaries", "replicas", "both")
+"""What killed nodes have, where they are not drawn."""
 
 
 class DrillStrategy(StrEnum):
@@ -67,6 +69,9 @@ class DrillSettings:
     kill_hosting: tuple[str, ...] = ()
     """Where given, the killed nodes are not drawn: they are those that have these partitions at the failure, in this
     order, `kill` of them."""
+    victims: str | None = None
+    """What the killed nodes have: `primaries` of partitions with a replica, such `replicas`, or `both` of the same
+    partition in turn; partitions in an order drawn by the seed. None: nodes are drawn."""
     freeze: int = 0
     """Nodes that stop answering at the failure, and thaw later."""
     thaw_after: float = 20.0
@@ -280,6 +285,30 @@ def check_settings(asked: DrillSettings) -> None:
         "kill_hosting",
         "other nodes' faults are drawn, and these are not",
         "leave out freezing, slowing, dropping, a second wave, and whatever else breaks nodes",
+    )
+    need(
+        asked.victims is None or asked.victims in VICTIMS,
+        "--victims",
+        f"{asked.victims!r} is none of {', '.join(VICTIMS)}",
+        f"give one of {', '.join(VICTIMS)}",
+    )
+    need(
+        asked.victims is None or asked.replicas is not None,
+        "--victims",
+        "no partition has a replica",
+        "give --replicas too",
+    )
+    need(
+        asked.victims is None or not draws_nodes(asked),
+        "--victims",
+        "other nodes' faults are drawn, and these are not",
+        "leave out --victims, or whatever else breaks nodes",
+    )
+    need(
+        asked.victims is None or (asked.kill > 0 and not (asked.victims == "both" and asked.kill % 2)),
+        "--victims",
+        f"{asked.kill} nodes are killed",
+        "give --kill 1 or more; for both an even number: a primary's node and its replica's in turn",
     )
     need(asked.stagger >= 0, "--stagger", f"{asked.stagger:g} s", "give 0 or more")
     need(asked.batch_seconds > 0, "--batch-seconds", f"{asked.batch_seconds:g} s", "give more than 0")

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.ids import BatchId, OperatorId, PartitionId
+from holdfast.recovery.branches import TentativeQuery
 from holdfast.recovery.copies import level
 from holdfast.recovery.states import PartitionState
 from holdfast.runtime.coordinator.event_log import Observation
@@ -39,6 +40,12 @@ class QueryStatus:
     """What parked it."""
     replicated: int = 0
     """Partitions that it needs whose replica is level: they continue at once where their node is lost."""
+    tentative: bool = False
+    """Whether it gives tentative outputs now."""
+    fidelity: float | None = None
+    """The fidelity predicted for its tentative outputs; None: none are out that final ones have not replaced."""
+    tentative_from: int | None = None
+    """The first batch of which tentative rows may be out that final ones have not replaced; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,13 @@ class RecoveryStatus:
     """Partitions whose state is on the way to their node."""
     awaited_nodes: int
     """Nodes that were requested and have not come."""
+
+
+def with_tentative(status: QueryStatus, one: TentativeQuery | None) -> QueryStatus:
+    """Return a query's status with what is known of its tentative outputs; None: none are out, or wanted."""
+    if one is None:
+        return status
+    return replace(status, tentative=one.active, fidelity=one.fidelity, tentative_from=int(one.since))
 
 
 class RunView:
@@ -169,7 +183,8 @@ class RunView:
             lag = max(0, int(logged) - out)
             ready = sum(p in levelled for p in cluster.graph.members(partition))
             shown = "parked" if why else state
-            found.append(QueryStatus(str(partition), name, priority, shown, out, lag, error, ready))
+            known = QueryStatus(str(partition), name, priority, shown, out, lag, error, ready)
+            found.append(with_tentative(known, cluster.branches.at.get(partition)))
         return found
 
     def nodes(self) -> list[NodeStatus]:

@@ -107,6 +107,7 @@ def summary(cell: Cell, result: Mapping[str, Any]) -> dict[str, Any]:
     recovered = max(back) if back and len(back) == len(queries) else None
     fidelity = [one["fidelity_predicted"] for one in queries if one["fidelity_predicted"] is not None]
     measured = [one["fidelity_measured"] for one in queries if one["fidelity_measured"] is not None]
+    right = [one["accuracy"] for one in queries if one.get("accuracy") is not None]
     return {
         "cell": cell.name,
         "figure": cell.figure or "headline",
@@ -122,6 +123,7 @@ def summary(cell: Cell, result: Mapping[str, Any]) -> dict[str, Any]:
         "sooner": None if not tentative or recovered is None else recovered / tentative,
         "fidelity_predicted": min(fidelity, default=None),
         "fidelity_measured": min(measured, default=None),
+        "accuracy": min(right, default=None),
     }
 
 

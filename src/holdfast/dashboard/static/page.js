@@ -204,7 +204,8 @@ const nodeRows = new Rows(
     row.dataset.state = one.state;
     row.classList.toggle("gone", one.state !== "up");
     setText(row.firstChild.firstChild, one.name + (one.domain ? ` (${one.domain})` : ""));
-    const many = `${one.partitions} ${one.partitions === 1 ? "partition" : "partitions"}`;
+    const copies = one.replicas ? `, ${one.replicas} ${one.replicas === 1 ? "replica" : "replicas"}` : "";
+    const many = `${one.partitions} ${one.partitions === 1 ? "partition" : "partitions"}${copies}`;
     const known = one.load !== null && one.capacity;
     const used = one.load !== null && one.load < 0.005 ? "under 0.01" : one.load?.toFixed(2);
     const load = known ? `, ${used} of ${Number(one.capacity.toFixed(2))} cores` : one.load !== null ? `, ${used} cores` : "";

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -278,6 +278,27 @@ def versions_in(names: Iterable[str]) -> Versions:
         {name: FINAL if stem_of(key) in tentative else key.revision for name, key in sorted(final.items())},
         sorted(name for stem, name in tentative.items() if stem not in done and stem not in empty),
     )
+
+
+def tentative_and_final(storage: Storage) -> Iterator[tuple[OutputKey, pa.Table, pa.Table | None]]:
+    """Return every tentative output in a directory of outputs, and what has replaced it; None: nothing has, so far.
+
+    What was corrected stays: so one can see afterwards how right it was.
+    """
+    names = storage.list()
+    over = set(_superseded(names))
+    final = {stem_of(key): name for name in names if name not in over and (key := key_of(name)) is not None}
+    for name in sorted(name for name in names if name.startswith(TENTATIVE)):
+        key = key_of(name.removeprefix(TENTATIVE))
+        data = None if key is None else storage.read(name)
+        if key is None or data is None:
+            continue
+        right = storage.read(final[stem_of(key)]) if stem_of(key) in final else None
+        yield key, _rows_in(data), None if right is None else _rows_in(right)
+
+
+def _rows_in(data: pa.Buffer) -> pa.Table:
+    return pq.read_table(pa.BufferReader(data), use_threads=False)
 
 
 def expire_outputs(storage: Storage, through: BatchId, most: int, *, folders: bool = False) -> int:
