@@ -34,7 +34,7 @@ from holdfast.runtime.coordinator.expiry import expiry_of
 from holdfast.runtime.coordinator.liveness import DriverSigns, this_driver
 from holdfast.runtime.coordinator.node_sinks import NodeSinks
 from holdfast.runtime.coordinator.opening import open_run, sweep_after_start
-from holdfast.runtime.coordinator.outputs import aside_folder, name_sinks, on_nodes, stagers_of
+from holdfast.runtime.coordinator.outputs import aside_folder, check_places, name_sinks, on_nodes, stagers_of
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.parking import ErrorSettings
 from holdfast.runtime.coordinator.plan_keeping import PlanKeeping, Replanning
@@ -174,6 +174,8 @@ class SparkRun:
             check_storage(durable)
         start = f"{folder_name(self.program.name)}-{uuid4().hex[:12]}"
         self._sinks = name_sinks(self.program, self.program.sinks_by_operator(sinks or {}))
+        if not old_layout:  # the start that runs the old one has checked its own
+            check_places(self._sinks.values())
         portable, planned = (
             _portable(app),
             recovery or _recovery(chosen, self.program, old_layout=old_layout, backups=backups),
