@@ -41,10 +41,11 @@ class DriverInProcess:
         sinks = {name: ParquetSink(self._outputs.within(name)) for name in app.output_names().values()}
         return InProcess(app, directory=self._place, nodes=2, sinks=sinks, checkpoint_every=3)
 
-    def _run_old(self, *, anew: bool) -> None:
+    def _run_old(self, *, anew: bool, without: frozenset[OperatorId] = frozenset()) -> None:
         """Run the layout before to its end: the run says what it was. `anew`: its checkpoint has to be taken again."""
         last = last_driver(self._storage)
         assert last is not None
+        assert not without, "nothing is parked in this run"
         many = {name: int(one["parallelism"]) for name, one in last["identity"]["operators"].items()}
         queries = {name: many[name] for name in QUERIES if name in many}
         run = self._start(Layout(queries, {name: many[name] for name in SOURCES}))

@@ -47,8 +47,8 @@ ALL_SEEDS = (
     *range(2052, 2066),  # late sinks
 )
 """Seeds of every kind and with every fault. Fresh ones are for `holdfast simulate recovery --fresh`."""
-SEEDS = [*(ALL_SEEDS if LONG else ALL_SEEDS[::2]), 306]
-"""The last one has rows that were staged and are missing, which are rare."""
+SEEDS = [*(ALL_SEEDS if LONG else ALL_SEEDS[::2]), 306, 251]
+"""The last ones have rows that were staged and are missing, and a change of layout that gives up a query: both rare."""
 
 pytestmark = pytest.mark.timeout(3600)
 """A busy machine is not a failure: a campaign is the longest test of the suite."""
@@ -110,6 +110,13 @@ def test_partitions_start_from_intermediate_snapshots_in_some_seeds(seed: int) -
     outcome = simulate_recovery(seed)
     assert outcome.violation is None
     assert outcome.ahead > 0
+
+
+@pytest.mark.parametrize("seed", [301, 457, 857])
+def test_queries_that_are_parked_for_good_and_removed_do_not_hold_a_layout_back(seed: int) -> None:
+    outcome = simulate_recovery(seed)
+    assert outcome.violation is None
+    assert outcome.faults[Fault.GIVEN_UP]
 
 
 def test_a_seed_gives_one_run() -> None:

@@ -7,6 +7,7 @@ import signal
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from holdfast.spark.settings import Settings
 SCHEMA = {"n": "int64"}
 
 
-def poisoned(cause: Path, how: str, *, good: int = 2) -> Application:
+def poisoned(cause: Path, how: str, *, good: int = 2, bad: bool = True) -> Application:
     """A query of priority 9 that takes every row, one of priority 1 that fails at a row while the cause is there."""
 
     def look(rows: pa.Table) -> pa.Table:
@@ -38,7 +39,8 @@ def poisoned(cause: Path, how: str, *, good: int = 2) -> Application:
     app = Application("poisoned")
     source = app.source("s", schema=SCHEMA, parallelism=2)
     source.map(lambda rows: rows, schema=SCHEMA, id="good", parallelism=good).output("good", priority=9)
-    source.map(look, schema=SCHEMA, id="bad", parallelism=2).output("bad", priority=1)
+    if bad:
+        source.map(look, schema=SCHEMA, id="bad", parallelism=2).output("bad", priority=1)
     return app
 
 
@@ -89,7 +91,9 @@ def test_a_poison_row_parks_its_query_alone(unhurried: SparkSession, tmp_path: P
 
 
 @pytest.mark.cluster
-def test_a_change_of_layout_tries_parked_queries_once_more(unhurried: SparkSession, tmp_path: Path) -> None:
+def test_a_change_of_layout_tries_parked_queries_once_more_and_gives_up_removed_ones(
+    unhurried: SparkSession, tmp_path: Path
+) -> None:
     cause = tmp_path / "cause"
     cause.touch()
     settings = replace(Settings.read(unhurried), exchange="resident", errors_retries=0)
@@ -104,12 +108,26 @@ def test_a_change_of_layout_tries_parked_queries_once_more(unhurried: SparkSessi
     changed = poisoned(cause, "raises", good=1)
     with pytest.raises(OperatorFailed, match=r"thirteen; parked: bad\[\d\]; remove the cause"):
         SparkRun(changed, unhurried, tmp_path / "run", settings=settings, sinks=sinks)
+    copytree(tmp_path / "run", tmp_path / "copy")
+    copytree(tmp_path / "out" / "good", tmp_path / "copied")
     cause.unlink()
     with closing(SparkRun(changed, unhurried, tmp_path / "run", settings=settings, sinks=sinks)) as again:
         again.log({"s": pa.table({"n": [30, 31]})})
         again.run()
         for name in sinks:
             assert as_numbers(again.rows(name)) == list(range(32)), f"{name}: every row once"
+    cause.touch()
+    lines: list[str] = []
+    left = poisoned(cause, "raises", good=1, bad=False)
+    kept = {"good": str(tmp_path / "copied")}
+    with closing(
+        SparkRun(left, unhurried, tmp_path / "copy", settings=settings, sinks=kept, log=lines.append)
+    ) as without:
+        without.log({"s": pa.table({"n": [30, 31]})})
+        without.run()
+        assert as_numbers(without.rows("good")) == list(range(32)), "every row once"
+    (line,) = [line for line in lines if "is given up" in line]
+    assert line.startswith("output bad is given up: it is parked by bad["), line
 
 
 def quarantining(how: str) -> Application:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from holdfast.errors import CheckFailed
+from holdfast.storage.files import FileStorage
 from holdfast.storage.memory import MemoryStorage
 from holdfast.storage.self_check import check_storage
 from holdfast.storage.storage import Storage
@@ -166,3 +170,28 @@ def test_a_storage_that_is_out_of_reach_is_an_os_error() -> None:
 
     with pytest.raises(OSError, match="no route"):
         check_storage(Unreachable())
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """It was a PermissionError, which the command took for a place without room."""
+
+    def refuses(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuses)
+    with pytest.raises(CheckFailed, match=r"has no hard links.*; choose a folder on a local disk") as caught:
+        check_storage(FileStorage(tmp_path / "run"))
+    assert str(tmp_path / "run" / "self-check") in str(caught.value)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()], "nothing is left behind"
+
+
+def test_another_error_of_a_link_stays_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(OSError, match="No space left"):
+        check_storage(FileStorage(tmp_path / "run"))

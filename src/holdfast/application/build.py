@@ -7,10 +7,11 @@ and no Spark session is needed: a source holds what makes its streaming DataFram
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 from holdfast.application import steps
 from holdfast.application.columns import TIMES, Schema, need_columns, need_kind, read_schema
@@ -24,6 +25,7 @@ from holdfast.errors import BadInput
 from holdfast.ids import OperatorId, is_operator_id
 from holdfast.topology import Input, Operator, Partitioning, Topology, checks
 
+_V = TypeVar("_V")
 _LETTERS = "use letters, digits, '_' and '-'"
 _OF_SOURCES = ("reader", "schema", "event_time", "lateness", "rate", "parallelism", "key")
 """What a source takes beside its hints."""
@@ -183,6 +185,23 @@ class Application:
     def operator(self, name: str) -> Operator:
         """Return an operator as it stands so far."""
         return self._operators[OperatorId(name)]
+
+    def without(self, operators: Iterable[OperatorId]) -> Application:
+        """Return the application without some operators, that no other one reads from; all others are as they were."""
+        gone, outputs, found = frozenset(operators), self.output_names(), copy(self)
+        if not gone:
+            return self
+
+        def left(values: Mapping[OperatorId, _V]) -> dict[OperatorId, _V]:
+            return {name: value for name, value in values.items() if name not in gone}
+
+        # Whose only reader is gone does not become an output by that.
+        found._operators = {name: replace(one, output=name in outputs) for name, one in left(self._operators).items()}
+        found.steps, found.keys, found.columns = left(self.steps), left(self.keys), left(self.columns)
+        found.event_times, found.sinks = left(self.event_times), left(self.sinks)
+        found.before_steps, found._output_names = left(self.before_steps), left(self._output_names)
+        found._on_errors, found.tentative = left(self._on_errors), self.tentative - gone
+        return found
 
     def on_error_of(self, operator: OperatorId) -> OnError:
         """Return what happens to rows that an operator cannot take."""

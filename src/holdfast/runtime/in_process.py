@@ -414,7 +414,7 @@ class InProcess:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _refuse_to_run_old(self, *, anew: bool) -> None:
+    def _refuse_to_run_old(self, *, anew: bool, without: frozenset[OperatorId] = frozenset()) -> None:
         why = "its last checkpoint cannot be read" if anew else "there are batches after its last checkpoint"
         raise BadInput(
             f"changed its layout, and {why}",

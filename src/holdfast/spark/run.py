@@ -34,7 +34,7 @@ from holdfast.runtime.coordinator.expiry import expiry_of
 from holdfast.runtime.coordinator.liveness import DriverSigns, this_driver
 from holdfast.runtime.coordinator.node_sinks import NodeSinks
 from holdfast.runtime.coordinator.opening import open_run, sweep_after_start
-from holdfast.runtime.coordinator.outputs import aside_folder, name_sinks, on_nodes, stagers_of
+from holdfast.runtime.coordinator.outputs import aside_folder, check_places, name_sinks, on_nodes, stagers_of
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.parking import ErrorSettings
 from holdfast.runtime.coordinator.plan_keeping import PlanKeeping, Replanning
@@ -126,6 +126,7 @@ class SparkRun:
         take_over: bool = False,
         old_sink: Callable[[str], object] = lambda name: None,
         old_layout: bool = False,
+        without: frozenset[OperatorId] = frozenset(),
         ready: Callable[[int, int | None], object] = lambda count, wanted: None,
         backups: frozenset[PartitionId] | None = None,
         segments: PlannedSegments | None = None,
@@ -138,7 +139,8 @@ class SparkRun:
         It is a folder or a URL of object storage, and holds the batch log, durable checkpoints and the progress of the
         run. Where another driver is alive, this one is refused unless it is to `take_over`. An application that has
         changed since is compared with what the run is: what would lose state or rows is refused; another layout first
-        runs the old one to its end (`old_layout`), with `old_sink` for outputs that are no more.
+        runs the old one to its end (`old_layout`), with `old_sink` for outputs that are no more; `without` operators of
+        it that are given up.
 
         `settings` are those of the session (`spark.holdfast.*`) unless given; what is named here goes before them: a
         checkpoint every so many batches, how recovery goes about it, the pace, the capacity of a node in the unit of
@@ -177,6 +179,8 @@ class SparkRun:
             check_storage(durable)
         start = f"{folder_name(self.program.name)}-{uuid4().hex[:12]}"
         self._sinks = name_sinks(self.program, self.program.sinks_by_operator(sinks or {}))
+        if not old_layout:  # the start that runs the old one has checked its own
+            check_places(self._sinks.values())
         portable, planned = (
             _portable(app),
             recovery or _recovery(chosen, self.program, nodes, old_layout=old_layout, backups=backups),
@@ -205,8 +209,8 @@ class SparkRun:
         functions = _portable_sinks(called)  # what cannot be sent is refused before the claim
         pickled(self._stagers(start, called))
 
-        def run_old(*, anew: bool) -> None:
-            old = with_settings_of(_old_application(self.storage), app)
+        def run_old(*, anew: bool, without: frozenset[OperatorId] = frozenset()) -> None:
+            old = with_settings_of(_old_application(self.storage), app).without(without)
             _log_old(log)
             inner = SparkRun(
                 old,
@@ -222,9 +226,11 @@ class SparkRun:
                 admits=admits,
                 take_over=True,
                 old_layout=True,
+                without=without,
             )
             try:
-                # What parked queries failed of may be gone: the new application brings sinks. If not, it is refused.
+                # What parked queries failed of may be gone: the new application brings sinks. If not, it is refused,
+                # or they are given up where they are removed.
                 inner.coordinator.resume_all()
                 if anew:
                     inner.batch_log.append({})
@@ -244,6 +250,7 @@ class SparkRun:
             sign_seconds=chosen.driver_heartbeat_seconds,
             take_over=take_over,
             old_layout=old_layout,
+            without=without,
             log=log,
         )
         self._held.callback(self._give_up_claim)

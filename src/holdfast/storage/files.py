@@ -7,6 +7,7 @@ finds its folder gone. A file system has no object `a` beside an object `a/b`: t
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -17,12 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.durable_files import sync_folder, write_durably
+from holdfast.errors import CheckFailed
 from holdfast.storage.storage import check_name, check_prefix, is_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
+"""What `link` says where a file system has no hard links: FUSE mounts of buckets, as a rule."""
 _TRIES = 3
 """A folder is made again where somebody removes the whole storage meanwhile."""
 
@@ -162,6 +166,15 @@ def _link_once(part: Path, path: Path) -> bool:
         with suppress(FileNotFoundError):
             return part.samefile(path)
         return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        raise CheckFailed(
+            f"this file system has no hard links, or allows none here ({error.strerror}), and a run needs them",
+            where=str(path.parent),
+            remedy="choose a folder on a local disk or an NFS mount; for a bucket that is mounted, name the bucket "
+            "itself: s3://, gs:// or az://",
+        ) from error
     return True
 
 

@@ -6,22 +6,27 @@ the old layout can read what comes after. The state of the checkpoint is spread 
 of progress lets the new layout, the next *generation*, begin there. A driver that dies on the way leaves the old
 layout, and the next one does it again, or goes on with the old layout: batches then follow the fence (`BatchLog`).
 
+Where parked queries hold the old layout back, and all of them are removed, it is run to its end without them, and a
+line says what is lost of them (`giving_up`).
+
 Operators that are added begin with empty state; those that are removed are forgotten; the others go on, and no query is
 replayed for another. The generation is part of every output's key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, Checkpoints, SavedSnapshot, snapshot_name
+from holdfast.runtime.coordinator.giving_up import given_up
 from holdfast.runtime.coordinator.progress import Progress, last_driver
 from holdfast.runtime.identity import Changes, Description, Verdict, check_changes, compare, describe
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.batch_records import watermark_after
+from holdfast.runtime.messages import OperatorFailed
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.durable_snapshots import DurableSnapshotStore
 from holdfast.runtime.state.repartition import State, old_partitions, snapshot_of, whole_snapshot
@@ -36,11 +41,18 @@ class SnapshotLost(CheckFailed):
     """A snapshot of the old layout's durable checkpoint is gone or damaged."""
 
 
+_ALL: frozenset[OperatorId] = frozenset()
+"""No operators: nothing is left out."""
+
+
 class RunOld(Protocol):
     """Runs the old layout until everything is processed and out, and takes a durable checkpoint."""
 
-    def __call__(self, *, anew: bool) -> object:
-        """Run it. `anew`: its checkpoint cannot be read; log an empty batch first, so that another is taken."""
+    def __call__(self, *, anew: bool, without: frozenset[OperatorId] = _ALL) -> object:
+        """Run it. `anew`: its checkpoint cannot be read; log an empty batch first, so that another is taken.
+
+        `without`: operators that are given up. Where queries are parked at the end, that is an `OperatorFailed`.
+        """
 
 
 def changes_of(storage: Storage, program: Program) -> Changes | None:
@@ -53,12 +65,17 @@ def changes_of(storage: Storage, program: Program) -> Changes | None:
     return changes
 
 
-def check_layout(progress: Progress, program: Program, *, where: str) -> None:
-    """Refuse a run whose layout another start has changed since this one compared it, before it had the claim."""
+def check_layout(progress: Progress, program: Program, *, where: str, without: frozenset[OperatorId] = _ALL) -> None:
+    """Refuse a run whose layout another start has changed since this one compared it, before it had the claim.
+
+    `without`: operators that this start gives up.
+    """
     if progress.identity is not None:
         changes = compare(progress.identity, describe(program))
         check_changes(changes, where=where)
-        if changes.layout_changed:
+        if any(
+            one.layout and not (one.verdict is Verdict.REMOVED and one.operator in without) for one in changes.operators
+        ):
             raise changed_meanwhile(where)
 
 
@@ -79,20 +96,35 @@ def change_layout(
     run_old: RunOld,
     driver: Mapping[str, Any] | None = None,
     application: bytes | None = None,
+    log: Callable[[str], object] = lambda line: None,
 ) -> None:
     """Let a run go on with another program, which `compare` has found to be compatible.
 
     `application` is what the next change would run as the old layout: it is kept before the run has this layout, for
     this driver may die then. Where a snapshot of the checkpoint is gone or damaged, the old layout recovers it, from
-    peers or from the checkpoint before, and takes another checkpoint.
+    peers or from the checkpoint before, and takes another checkpoint. What is given up for it goes to `log`.
     """
+
+    def settle(*, anew: bool) -> None:
+        """Run the old layout to its end; without what is parked in it, once that fails again and is removed."""
+        try:
+            run_old(anew=anew)
+        except OperatorFailed:
+            at = last_driver(storage)
+            found = None if at is None else given_up(at["identity"], describe(program), at["machine"])
+            if found is None:
+                raise
+            for line in found.lines:
+                log(line)
+            run_old(anew=anew, without=found.operators)
+
     tries = 3
     while True:
         last = last_driver(storage)
         if last is None:  # all records that were there when a slow listing began are dropped: others write new ones
             raise changed_meanwhile(storage.url)
-        old = BatchLog(program.sources, program.name, storage, generation=last["generation"])
-        if not _settled(last["machine"], old.frontier):
+        before = BatchLog(program.sources, program.name, storage, generation=last["generation"])
+        if not _settled(last["machine"], before.frontier):
             tries -= 1
             if tries < 0:
                 raise CheckFailed(
@@ -100,24 +132,24 @@ def change_layout(
                     where=storage.url,
                     remedy="start the application as it was before, stop it, then change it",
                 )
-            run_old(anew=False)
+            settle(anew=False)
             continue
         progress = Progress(storage, program.name, driver=driver)
-        log = BatchLog(program.sources, program.name, storage, claim=progress.claim, generation=progress.generation)
+        batches = BatchLog(program.sources, program.name, storage, claim=progress.claim, generation=progress.generation)
         # Another driver may have gone on since; and one may have logged a batch before the fence.
         assert progress.identity is not None
         check_changes(compare(progress.identity, describe(program)), where=storage.url)
         sources = [OperatorId(n) for n, one in progress.identity["operators"].items() if one["kind"] == "source"]
-        if _settled(progress.machine, log.frontier) and log.fence(sources):
+        if _settled(progress.machine, batches.frontier) and batches.fence(sources):
             try:
-                machine = moved_state(progress, progress.identity, program, log, DurableSnapshotStore(durable))
+                machine = moved_state(progress, progress.identity, program, batches, DurableSnapshotStore(durable))
                 break
             except SnapshotLost:
                 tries -= 1
                 if tries < 0:
                     raise
                 progress.end()
-                run_old(anew=True)
+                settle(anew=True)
                 continue
         progress.end()
     kept = (

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.errors import HoldfastError
+from holdfast.ids import OperatorId
 from holdfast.recovery.cluster_state import ClusterState
+from holdfast.runtime.coordinator.giving_up import machine_without
 from holdfast.runtime.coordinator.layout import (
     RunOld,
     change_layout,
@@ -38,6 +40,7 @@ def open_run(
     sign_seconds: float,
     take_over: bool = False,
     old_layout: bool = False,
+    without: frozenset[OperatorId] = frozenset(),
     run: str | None = None,
     kept: int = KEPT,
     log: Callable[[str], object] = lambda line: None,
@@ -48,7 +51,8 @@ def open_run(
 
     `application` is the program as bytes: it is kept, because the next change of the layout may have to run it once
     more. `run_old` runs the kept one to a durable checkpoint; it opens the run with `old_layout`, and no change is
-    looked for. Where another driver is alive this one is refused, unless it is to `take_over`.
+    looked for; `without` has operators of it that are given up, and that the program has no more. Where another driver
+    is alive this one is refused, unless it is to `take_over`.
     """
     changes = None if old_layout else changes_of(storage, program)
     if not take_over:
@@ -59,13 +63,14 @@ def open_run(
         for line in changes.cautions:
             log(line)
     if changes is not None and changes.layout_changed:
-        change_layout(storage, durable, program, run_old=run_old, driver=driver, application=application)
+        change_layout(storage, durable, program, run_old=run_old, driver=driver, application=application, log=log)
     progress = Progress(storage, program.name, driver=driver, run=run, kept=kept)
     try:
-        check_layout(progress, program, where=storage.url)
+        check_layout(progress, program, where=storage.url, without=without)
     except HoldfastError:
         progress.end()
         raise
+    progress.machine = machine_without(progress.machine, without)
     kept_as = keep_application(storage, application, progress.generation, progress.claim)
     progress.describe(describe(program), kept_as)
     return progress

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from holdfast.runtime.io.sinks import FunctionSink, MemorySink, Output, OutputKe
 from holdfast.runtime.messages import Failed
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.store import StaleEpoch
+from holdfast.storage.self_check import check_storage
+from holdfast.storage.storage import Storage
 
 
 @dataclass(slots=True)
@@ -346,6 +348,20 @@ def name_sinks(program: Program, given: Mapping[str, object]) -> dict[OperatorId
                 remedy="give the output fewer partitions, or several outputs",
             )
     return found
+
+
+def check_places(sinks: Iterable[Sink]) -> None:
+    """Try the storages that sinks write to, each once, before a run has its claim; see `check_storage`.
+
+    The objects of the check are below `_holdfast/`, which readers of the outputs pass over.
+    """
+    found: dict[str, Storage] = {}
+    for sink in sinks:
+        if (kept_in := getattr(sink, "kept_in", None)) is not None:
+            place: Storage = kept_in()
+            found.setdefault(place.url, place)
+    for place in found.values():
+        check_storage(place.within("_holdfast"))
 
 
 def as_sink(given: object) -> Sink:

@@ -112,6 +112,10 @@ class DeltaSink(Sink):
             self._storage_of = open_storage(self._place)
         return self._storage_of
 
+    def kept_in(self) -> Storage:
+        """Return where it writes: a start checks it."""
+        return self._storage
+
     def begin(self, run: str, epoch: Epoch) -> None:
         """See Sink. A table that is there must be one that this output can be added to."""
         table = self._opened()

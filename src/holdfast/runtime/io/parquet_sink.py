@@ -84,6 +84,10 @@ class ParquetSink(Sink):
     def _storage(self) -> Storage:
         return open_storage(self._directory) if isinstance(self._directory, str | Path) else self._directory
 
+    def kept_in(self) -> Storage:
+        """Return where it writes: a start checks it."""
+        return self._storage
+
     def begin(self, run: str, epoch: Epoch) -> None:
         """See Sink: the directory is one run's; another one's rows would pass for written already."""
         held = self._storage.read(RUN)

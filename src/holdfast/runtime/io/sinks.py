@@ -208,12 +208,16 @@ def _cannot_correct(sink: object) -> BadInput:
     return BadInput(f"{type(sink).__name__} cannot correct tentative outputs", remedy="choose a sink that can")
 
 
+_MAY_HAVE = ("kept_in",)
+"""What some sinks have beside it: `kept_in()` returns the storage that they write to."""
+
+
 class _Completed(Sink):
     """A sink that has no more than it needs, with the rest of the protocol."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
-        for name in _MAY_LACK:
+        for name in (*_MAY_LACK, *_MAY_HAVE):
             if hasattr(given, name):
                 setattr(self, name, getattr(given, name))
 

@@ -113,15 +113,17 @@ class Recipe:
     shape: str
     sizes: tuple[int, ...]
     """Parallelism of its parts."""
+    without: tuple[OperatorId, ...] = ()
+    """Operators that are given up."""
 
     def __str__(self) -> str:
-        return f"{self.shape} {'-'.join(map(str, self.sizes))}"
+        return " ".join([self.shape, "-".join(map(str, self.sizes)), *self.without])
 
     @classmethod
     def parse(cls, text: str) -> Recipe:
         """Read what `str` gives."""
-        shape, _, sizes = text.partition(" ")
-        return cls(shape, tuple(int(one) for one in sizes.split("-")))
+        shape, sizes, *without = text.split(" ")
+        return cls(shape, tuple(int(one) for one in sizes.split("-")), tuple(map(OperatorId, without)))
 
 
 Part = Callable[[Application, tuple[int, ...]], None]
@@ -235,7 +237,7 @@ def program_of(recipe: Recipe) -> Program:
     """Make a recipe's program, once."""
     app = Application(recipe.shape)
     SHAPES[recipe.shape][0](app, recipe.sizes)
-    return Program(app)
+    return Program(app.without(recipe.without))
 
 
 # -- input, and what comes of it without failures ------------------------------------------------------------------
@@ -299,12 +301,16 @@ def _same(mark: Watermark, partition: int) -> Watermark:
 
 
 def computed(
-    program: Program | Sequence[Program], batches: Sequence[SourcePieces], leave_out: LeaveOut = _all_rows
+    program: Program | Sequence[Program],
+    batches: Sequence[SourcePieces],
+    leave_out: LeaveOut = _all_rows,
+    ended_as: Mapping[int, Program] | None = None,
 ) -> tuple[Outputs, LateRows]:
     """Compute what every output partition gives, batch by batch, without failures, and the rows that are kept aside.
 
     With nothing but kernels and routes: no hosts, no stores, no machine. Where the layout changes there is one program
-    for each batch. `leave_out`: which rows operators take.
+    for each batch. `leave_out`: which rows operators take. `ended_as` has what the layout before a batch, the first of
+    the next one, was in the end, where operators of it were given up.
     """
     programs = [program] * len(batches) if isinstance(program, Program) else program
     program = programs[0] if programs else program
@@ -314,8 +320,9 @@ def computed(
     found: dict[tuple[PartitionId, BatchId], pa.Table] = {}
     late: dict[tuple[OperatorId, PartitionId, BatchId], pa.Table] = {}
     for batch, logged in enumerate(batches):
-        if programs[batch] is not program:
-            states, marks = _moved(program, programs[batch], states, marks)
+        before_it = (ended_as or {}).get(batch, program)
+        if programs[batch] is not before_it:
+            states, marks = _moved(before_it, programs[batch], states, marks)
             program = programs[batch]
         arriving: dict[tuple[Edge, PartitionId, PartitionId], pa.Table | None] = {}
         for name in program.sources:

@@ -235,23 +235,32 @@ def output_problems(
     given: Mapping[OperatorId, Mapping[OutputKey, pa.Table]],
     expected: Outputs,
     generations: Sequence[int] | None = None,
+    is_given_up: Callable[[OperatorId, int], bool] = lambda operator, generation: False,
 ) -> list[Violation]:
     """Compare everything that was published with a run without failures.
 
-    There is one program for each batch; `generations` are the numbers of their layouts, all the same if not given.
+    There is one program for each batch; `generations` are the numbers of their layouts, all the same if not given. Of
+    an operator that `is_given_up` in a layout, the last batches of the layout may be missing, and nothing else.
     """
     found = []
+    numbers = generations or [0] * len(programs)
     stamps: dict[tuple[PartitionId, int], tuple[int, PartitionId]] = {}
     for operator, outputs in given.items():
         # An output of a layout that never began has no batch: whatever it was given is wrong.
         sure = all(one.operators[operator].deterministic for one in programs if operator in one.operators)
         mine = {(key.query, key.batch): rows for key, rows in outputs.items()}
         for one in outputs:
-            if one.batch < len(programs) and one.generation != (generations or [0] * len(programs))[one.batch]:
+            if one.batch < len(programs) and one.generation != numbers[one.batch]:
                 found.append(Violation(f"{one} was published, and its batch is of another layout", (one.query,)))
         wanted = {key: rows for key, rows in expected.items() if key[0].operator == operator}
         for key in sorted(set(mine) | set(wanted)):
-            if key not in mine:
+            of = numbers[key[1]] if key[1] < len(numbers) else -1
+            if key not in mine and is_given_up(operator, of):
+                later = [batch for query, batch in mine if query == key[0] and batch > key[1] and numbers[batch] == of]
+                if later:
+                    what = f"{key[0]} was given up, batch {key[1]} was never published, and batch {later[0]} was"
+                    found.append(Violation(what, (key[0],)))
+            elif key not in mine:
                 found.append(Violation(f"{key[0]}, batch {key[1]} was never published", (key[0],)))
             elif key not in wanted:
                 found.append(Violation(f"{key[0]}, batch {key[1]} was published and has no rows", (key[0],)))
@@ -264,7 +273,8 @@ def output_problems(
                     )
                 )
         if not sure:
-            found += _chain_problems(programs, mine, stamps)
+            left = [BatchId(batch) for batch, number in enumerate(numbers) if is_given_up(operator, number)]
+            found += _chain_problems(programs, mine, stamps, frozenset(left))
     return found
 
 
@@ -314,13 +324,18 @@ def _chain_problems(
     programs: Sequence[Program],
     outputs: Mapping[tuple[PartitionId, BatchId], pa.Table],
     stamps: dict[tuple[PartitionId, int], tuple[int, PartitionId]],
+    may_miss: frozenset[BatchId],
 ) -> list[Violation]:
-    """Follow the stamps: every batch continues the one before, and all outputs tell of the same execution."""
+    """Follow the stamps: every batch continues the one before, and all outputs tell of the same execution.
+
+    `may_miss`: the batches of layouts in which the operator was given up.
+    """
     found: list[Violation] = []
     for query in sorted({key[0] for key in outputs}):
         chains: dict[PartitionId, int] = {}
         for batch, program in enumerate(programs):
-            if query not in program.outputs:
+            given_up = batch in may_miss and (query, BatchId(batch)) not in outputs
+            if given_up or query not in program.outputs:
                 chains.clear()
                 continue
             senders = stamping(program, query)

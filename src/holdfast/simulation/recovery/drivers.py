@@ -155,7 +155,7 @@ class Drivers:
 
     def _may_fail(self, error: HoldfastError) -> bool:
         """Whether a start may fail with this: nodes do not come, or the storage fails, while a layout changes."""
-        reasons = ("were assigned to no node", "no partition makes progress", "OSError: ", "is parked")
+        reasons = ("were assigned to no node", "no partition makes progress", "OSError: ", "is parked", "; parked: ")
         return self._mischief.active and any(reason in str(error) for reason in reasons)
 
     def _last_claim(self) -> int:

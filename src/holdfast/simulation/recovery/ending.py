@@ -33,9 +33,9 @@ def final_problems(world: World, driver: Driver) -> Iterator[Violation]:
     batches = [{name: (one.tables, one.mark) for name, one in batch.sources.items()} for batch in logged]
     programs = watch.programs()
     answer = Answer(world.poison_rows, watch.decided.rows)
-    outputs, aside = computed(programs, batches, answer.leave_out)
+    outputs, aside = computed(programs, batches, answer.leave_out, watch.ended_as())
     yield from answer.problems
-    yield from output_problems(programs, given, outputs, watch.generations())
+    yield from output_problems(programs, given, outputs, watch.generations(), watch.is_given_up)
     for name, sink in world.sinks.items():
         if isinstance(sink, GatheredParquetSink):
             yield from closing_file_problems(name, sink, world.objects.within(f"out/{name}"))

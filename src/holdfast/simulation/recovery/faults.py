@@ -79,6 +79,7 @@ class Fault(StrEnum):
     DRIVER_STOPPED = "driver stopped for a while; nobody took over"
     DRIVER_CUT_OFF = "driver cut off from nodes, storage and master for a while"
     FREEZE_SHORT = "frozen node thawed before it was declared silent, or as it was"
+    GIVEN_UP = "layout changed without queries that are parked and removed"
     POISON = "operator failed from a batch on, for a while"
     SINK_BROKEN = "sink failed for a while"
     FILE_LOST = "file of a source not there for a while"

@@ -95,6 +95,11 @@ class Poison:
             self._operators[victim] = BatchId(state.partitions[victim].frontier + self._draw.randint(1, 3))
             self._mischief.injected[Fault.POISON] += 1
 
+    def doom(self, victim: PartitionId) -> None:
+        """Let a partition fail every batch."""
+        self._operators[victim] = BatchId(0)
+        self._mischief.injected[Fault.POISON] += 1
+
     def cure(self) -> None:
         """Remove all causes."""
         self._operators.clear()

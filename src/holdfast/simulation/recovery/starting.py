@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 
 from holdfast.application.readers import file_options
 from holdfast.errors import BadInput, CheckFailed
@@ -27,11 +29,12 @@ from holdfast.runtime.io.file_reader import FileReader
 from holdfast.runtime.io.file_retention import FileRetention
 from holdfast.runtime.io.intake import Intake
 from holdfast.runtime.io.needed_ranges import NeededRanges
-from holdfast.runtime.messages import DesiredState
+from holdfast.runtime.messages import DesiredState, OperatorFailed
 from holdfast.runtime.program import Program
 from holdfast.simulation.recovery.applications import Recipe, program_of
 from holdfast.simulation.recovery.checks import StepChecks
 from holdfast.simulation.recovery.cluster import SimulatedCluster
+from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.folders import deletes_files
 from holdfast.simulation.recovery.mark_checks import MarkChecks
 from holdfast.simulation.recovery.resident_cluster import ResidentCluster
@@ -78,7 +81,7 @@ class Starter:
             world.durable,
             program,
             str(recipe).encode(),
-            run_old=lambda *, anew: self._run_old(number, stores, generation, anew=anew),
+            run_old=partial(self._run_old, number, recipe, stores, generation),
             driver={"host": f"host-{number}"},
             sign_seconds=SIGN_SECONDS,
             take_over=take_over,
@@ -91,7 +94,16 @@ class Starter:
             number, program, progress, stores if progress.generation == generation else dict.fromkeys(stores)
         )
 
-    def _run_old(self, number: int, stores: Mapping[NodeId, NodeFiles], generation: int, *, anew: bool) -> None:
+    def _run_old(
+        self,
+        number: int,
+        recipe_now: Recipe,
+        stores: Mapping[NodeId, NodeFiles],
+        generation: int,
+        *,
+        anew: bool,
+        without: frozenset[OperatorId] = frozenset(),
+    ) -> None:
         """Run the layout as it is to a durable checkpoint of everything that is logged."""
         world, last = self._world, last_driver(self._world.storage)
         if last is None:  # a slow listing, in which all records were replaced
@@ -100,6 +112,10 @@ class Starter:
         if kept is None:
             raise BadInput("the application as it was cannot be loaded: it was not kept")
         recipe = recipe_of(kept.to_pybytes())
+        if without:
+            recipe = replace(recipe, without=tuple(sorted({*recipe.without, *without})))
+            world.watch.gives_up(last["generation"], recipe)
+            world.mischief.injected[Fault.GIVEN_UP] += 1
         world.note(f"driver {number} brings layout {last['generation']} to its end: {recipe}")
         program = program_of(recipe)
         if (last["machine"] or {}).get("parked") or not world.mischief.active:
@@ -114,6 +130,7 @@ class Starter:
             sign_seconds=SIGN_SECONDS,
             take_over=True,
             old_layout=True,
+            without=without,
             kept=2,
         )
         there = stores if progress.generation == generation else dict.fromkeys(stores)
@@ -123,10 +140,16 @@ class Starter:
         world.poison.cure()
         for folder in world.folders.values():
             folder.mend()
+        doomed = None if without else world.giving_up.victim(program, program_of(recipe_now))
+        if doomed is not None and world.mischief.active:
+            world.poison.doom(doomed)
         inner.coordinator.resume_all()
         if anew:
             inner.coordinator.batch_log.append({})
         inner.coordinator.run()
+        if (problem := inner.coordinator.parked_problem) is not None:
+            progress.end()
+            raise OperatorFailed(problem.failed, [*map(str, inner.coordinator.state.parked)])
         inner.coordinator.checkpoint()
         inner.coordinator.publish_gathered()
         progress.end()
@@ -294,7 +317,7 @@ class Starter:
             cluster.join(there, capacity)
 
 
-def _never(*, anew: bool) -> None:
+def _never(*, anew: bool, without: frozenset[OperatorId] = frozenset()) -> None:
     raise CheckFailed("the old layout is not brought to its end by running it")
 
 

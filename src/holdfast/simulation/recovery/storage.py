@@ -6,6 +6,7 @@ over. A call can fail with or without its effect, as a store that is away for a 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.ids import BatchId, OperatorId, PartitionId, SegmentId
+from holdfast.runtime.identity import describe
 from holdfast.runtime.io.file_ranges import FileRange, how_of, range_of
 from holdfast.runtime.io.in_place import latest_event
 from holdfast.runtime.io.range_copies import copy_name
@@ -28,6 +30,11 @@ from holdfast.simulation.recovery.folders import SimulatedFolder
 from holdfast.simulation.recovery.stores import Complain
 from holdfast.storage.memory import MemoryStorage
 from holdfast.storage.storage import Storage
+
+
+def identity_of(recipe: Recipe) -> str:
+    """Return what progress says of a recipe's operators, as a text."""
+    return json.dumps(describe(program_of(recipe))["operators"], sort_keys=True)
 
 
 class Outage:
@@ -162,10 +169,13 @@ class LogWatch:
     """By source, batch and partition."""
     layouts: dict[int, Recipe] = field(default_factory=dict)
     """By generation."""
+    given_up: dict[int, Recipe] = field(default_factory=dict)
+    """By generation: what was left of a layout, of which operators were given up."""
     decided: Decided = field(default_factory=Decided)
     """Rows that are left out."""
     _read: tuple[bytes, dict[str, Any]] = field(default=(b"", {}))
     """The record that was read last."""
+    _may_end_as: dict[str, tuple[int, Recipe]] = field(default_factory=dict)
     _looked: tuple[int, int] = (-1, -1)
     """How often the storage had changed, and how many batches were logged, when it last looked."""
     _progress: int = -1
@@ -182,10 +192,38 @@ class LogWatch:
                 self.complain(problem)
             late, self._progress = int(number) < self._progress, max(self._progress, int(number))
             if fields["identity"] is not None and not late:  # under a number that was dropped it is not in force
-                recipe = self.recipes[json.dumps(fields["identity"]["operators"], sort_keys=True)]
                 generation = fields["generation"]
+                recipe = self._recipe(generation, json.dumps(fields["identity"]["operators"], sort_keys=True))
                 if self.layouts.setdefault(generation, recipe) != recipe:
                     self.complain(f"layout {generation} was {self.layouts[generation]}, and is {recipe}")
+
+    def gives_up(self, generation: int, left: Recipe) -> None:
+        """A driver brings a layout to its end without some of its operators."""
+        self._may_end_as[identity_of(left)] = generation, left
+
+    def _recipe(self, generation: int, identity: str) -> Recipe:
+        """Return which layout this is; where operators were given up, the one that it was before."""
+        its, left = self._may_end_as.get(identity, (-1, None))
+        if left is not None and its == generation:
+            self.given_up[generation] = left
+            return self.layouts[generation]
+        if generation in self.given_up:
+            self.complain(f"layout {generation} has operators again that were given up")
+        return self.recipes[identity]
+
+    def ended_as(self) -> dict[int, Program]:
+        """Return, by the first batch of the layout after it, what is left of each layout with operators given up."""
+        numbers = self.generations()
+        return {
+            batch: program_of(self.given_up[before])
+            for batch, (before, now) in enumerate(itertools.pairwise(numbers), start=1)
+            if before != now and before in self.given_up
+        }
+
+    def is_given_up(self, operator: OperatorId, generation: int) -> bool:
+        """Whether a layout was brought to its end without an operator."""
+        left = self.given_up.get(generation)
+        return left is not None and operator in left.without
 
     def _logged(self, batch: BatchId, name: str) -> None:
         if batch in self.batches:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,6 @@ from holdfast.ids import Epoch, OperatorId
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.liveness import SignWriter
 from holdfast.runtime.coordinator.progress import last_driver
-from holdfast.runtime.identity import describe
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.file_reader import FileReader
 from holdfast.runtime.io.intake import Intake
@@ -35,6 +33,7 @@ from holdfast.simulation.recovery.faults import (
 )
 from holdfast.simulation.recovery.folders import SimulatedFolder, allows_in_place, deletes_files, is_in_place
 from holdfast.simulation.recovery.gathered import Given, gathered_sink, gathers_outputs
+from holdfast.simulation.recovery.giving_up import GivingUp
 from holdfast.simulation.recovery.late_sinks import LateSinks, called_on_nodes
 from holdfast.simulation.recovery.network import Network
 from holdfast.simulation.recovery.plan_scene import PlanScene, changes_plans
@@ -53,7 +52,7 @@ from holdfast.simulation.recovery.scene import (
     replans,
 )
 from holdfast.simulation.recovery.segment_scene import AimedLosses, draw_calm, draw_segments, has_segments, is_refined
-from holdfast.simulation.recovery.storage import DriverStorage, LogWatch, Outage, SimulatedReader
+from holdfast.simulation.recovery.storage import DriverStorage, LogWatch, Outage, SimulatedReader, identity_of
 from holdfast.simulation.recovery.stores import (
     SlowSnapshotStore,
     Snapshots,
@@ -178,7 +177,7 @@ class World:
             self.objects,
             self.complain,
             self.sources_of(program_of(self.scene.recipe)),
-            {_identity(program_of(one)): one for one in self.recipes},
+            {identity_of(one): one for one in self.recipes},
             self.folders,
         )
         for source, folder in self.folders.items():
@@ -192,6 +191,7 @@ class World:
         self.poison = Poison(seed, self.objects, self.mischief, self.clock)
         self.chooser = Chooser(seed, self.objects, self.mischief, wanted=chooses(seed))
         self.poison_rows = PoisonRows(seed, self.mischief, resident=self.resident)
+        self.giving_up = GivingUp(seed, wanted=not has_branches(seed) and not self.poison_rows.wanted)
         self.scene.pace = replace(self.scene.pace, batches_behind=self.poison_rows.batches_behind)
         self.late_sinks = LateSinks(seed, self.mischief, self.clock, self.complain)
         self.sinks: dict[OperatorId, WatchedSink | ParquetSink] = {}
@@ -292,10 +292,6 @@ def reads_in_place(seed: int) -> bool:
 def loses_files(seed: int) -> bool:
     """Whether files that sources read in place are deleted for good in a run."""
     return deletes_files(seed) and reads_in_place(seed)
-
-
-def _identity(program: Program) -> str:
-    return json.dumps(describe(program)["operators"], sort_keys=True)
 
 
 def recipe_of(application: bytes) -> Recipe:
