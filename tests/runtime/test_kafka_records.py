@@ -75,6 +75,19 @@ def test_every_record_gives_its_row_or_a_reason_wherever_bad_ones_stand() -> Non
         assert found.rows.schema == SCHEMA
 
 
+def test_two_malformed_values_do_not_become_two_rows() -> None:
+    """One after the other they are two objects; neither is one."""
+    found = record_rows(records(b'{"id":1}{"word":', b'"x"}', b'{"id":1}{"id":', b"2}"), how(), SCHEMA)
+    assert found.rows.num_rows == 0
+    assert [one.position for one in found.rejected] == [0, 1, 2, 3]
+
+
+def test_a_null_first_among_values_is_aside() -> None:
+    found = record_rows(records(b"null", b'{"id": 3}'), how(), SCHEMA)
+    assert found.rows["id"].to_pylist() == [3]
+    assert [one.position for one in found.rejected] == [0]
+
+
 def test_rows_without_a_column_of_the_value() -> None:
     schema = pa.schema([("k", pa.binary()), ("n", pa.int64()), ("p", pa.int32())])
     parts = how(key="k", offset="n", partition="p")

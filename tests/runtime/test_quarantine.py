@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import os
+import signal
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,10 +24,12 @@ from holdfast.recovery.quarantine import PoisonRow, Quarantined, read_decisions,
 from holdfast.runtime import in_process
 from holdfast.runtime.coordinator.parking import ErrorSettings
 from holdfast.runtime.in_process import InProcess
+from holdfast.runtime.io import range_reading
+from holdfast.runtime.io.range_rows import Rejected
 from holdfast.runtime.messages import OperatorFailed
 from holdfast.runtime.program import Program
 from holdfast.runtime.worker.row_search import TryFailed, find_poison, first_poison
-from holdfast.runtime.worker.step_guard import Death, NoGuard, SharedGuard
+from holdfast.runtime.worker.step_guard import READING, Death, NoGuard, SharedGuard
 from holdfast.runtime.worker.worker import NodeWorker
 
 N = {"n": "int64"}
@@ -414,3 +419,52 @@ def test_the_first_row_that_people_are_shown_is_the_end_of_the_shortest_beginnin
     assert first_poison(5, lambda many: True) is None, "it fails without any row"
     left = iter((False, True, None))
     assert first_poison(100, lambda many: next(left)) is None, "the time is over"
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_that_ends_its_process_parks_its_query_and_all_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reading of a source's rows is a piece of its step: it is not tried for ever, in one process after another."""
+    read = range_reading.read_json
+
+    def dies(data: pa.Buffer, schema: pa.Schema) -> tuple[pa.Table, list[Rejected]]:
+        if b"13" in data.to_pybytes():
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return read(data, schema)
+
+    app = hf.Application("q")
+    for name, rows in (("bad", [1, 13]), ("good", [2, 3])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rows.json").write_text("".join(f'{{"n": {one}}}\n' for one in rows))
+        source = app.source(name, hf.files(str(tmp_path / name), "json", settle=0), schema=N)
+        source.map(lambda rows: rows, schema=N, id=f"{name}_out").output(f"{name}_out")
+    guard = SharedGuard()
+    monkeypatch.setattr(range_reading, "read_json", dies)
+    monkeypatch.setattr(in_process, "NodeWorker", partial(NodeWorker, guard=guard))
+    running = InProcess(app, errors=ErrorSettings(retries=0))
+    child = os.fork()
+    if child == 0:  # pragma: no cover
+        faulthandler.disable()
+        running.read()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    p = PartitionId(OperatorId("bad"), 0)
+    assert guard.died(os.waitstatus_to_exitcode(status)) == (p, 0)
+    running.read()
+    assert running.rows("good_out")["n"].to_pylist() == [2, 3]
+    (parked,) = running.parked.values()
+    assert (parked.partition, parked.batch) == (p, 0)
+    assert parked.error == "the operator process died while it read the batch's rows, by SIGSEGV"
+
+
+def test_a_death_in_reading_ahead_does_not_forget_one_in_the_step() -> None:
+    """A source's rows are read some batches ahead: forgetting one for the other would have both again for ever."""
+    guard, p = SharedGuard(), PartitionId(OperatorId("s"), 0)
+    for batch, piece in ((BatchId(4), ""), (BatchId(6), READING)):
+        assert guard.begin(p, batch, 0, piece) is None
+        guard.died(-11)
+    assert guard.begin(p, BatchId(4), 0) is not None
+    assert guard.begin(p, BatchId(6), 0, READING) is not None

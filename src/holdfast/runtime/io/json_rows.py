@@ -1,4 +1,9 @@
-"""Rows from lines of JSON, through Arrow: the quick way first, and line by line where some do not parse. On a node."""
+"""Rows from lines of JSON, through Arrow: the quick way first, and line by line where some do not parse. On a node.
+
+A record is a line that is one object. Arrow's parser takes values one after the other, wherever lines end, ends the
+process at a `null` that is the first of them, and makes a row of nulls of any other: so it is given lines only that
+begin and end as an object does, and what it returns counts only where there are as many rows as lines.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
@@ -18,6 +24,9 @@ from holdfast.runtime.schemas import conform
 PARSED_SLOWLY = 64 << 10
 """Bytes of JSON lines that are parsed line by line, where one of them does not parse."""
 _LOOK_AHEAD = 64 << 10
+_NEWLINE, _RETURN, _OPENING, _CLOSING = b"\n\r{}"
+_MOST_DIGITS = 4300
+_BLANK = frozenset(b" \t\r\n")
 
 
 def read_json(data: pa.Buffer, schema: pa.Schema) -> tuple[pa.Table, list[Rejected]]:
@@ -52,7 +61,12 @@ def read_json(data: pa.Buffer, schema: pa.Schema) -> tuple[pa.Table, list[Reject
 
 
 def json_table(data: pa.Buffer, schema: pa.Schema) -> pa.Table | None:
-    """Parse lines the quick way; None: some do not parse."""
+    """Parse lines the quick way; None: some do not parse, or are not one object each."""
+    lines = object_lines(data)
+    if lines and any(_has_map(field.type) for field in schema):
+        return None  # Arrow's parser ends the process at a map that is `[null]`
+    if not lines:
+        return schema.empty_table() if lines == 0 else None
     try:
         table = pyarrow.json.read_json(
             pa.BufferReader(data),
@@ -61,11 +75,40 @@ def json_table(data: pa.Buffer, schema: pa.Schema) -> pa.Table | None:
         )
         found = conform(table, schema, "the rows")
         found.validate(full=True)  # texts that are not UTF-8: Arrow's parser takes them
-        return found
-    except pa.ArrowInvalid as error:
-        return schema.empty_table() if "Empty JSON" in str(error) else None
-    except (pa.ArrowNotImplementedError, BadInput):
+        return found if found.num_rows == lines else None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, BadInput):
         return None
+
+
+def object_lines(data: pa.Buffer) -> int | None:
+    """Return how many lines there are, without blank ones; None: one does not begin and end as an object does.
+
+    Where all do, and the whole parses, each line end is between two values: behind a `}` within an object no `{` comes,
+    and no text goes on over lines. A value is an object then where there are as many values as lines.
+    """
+    held = np.frombuffer(data, np.uint8)
+    last = int(held.size)
+    while last and held[last - 1] in _BLANK:
+        last -= 1
+    if not last:
+        return 0
+    held = held[:last]
+    ends = np.flatnonzero(held == _NEWLINE)
+    before = held[ends - 1]
+    returns = before == _RETURN
+    if returns.any():
+        before = np.where(returns, held[ends - 2], before)
+    if (
+        held[0] == _OPENING
+        and held[-1] == _CLOSING
+        and (before == _CLOSING).all()
+        and (held[ends + 1] == _OPENING).all()
+        and np.count_nonzero(held == _RETURN) == np.count_nonzero(returns)
+    ):
+        return len(ends) + 1
+    lines = [line.strip(b" \t") for line in held.tobytes().splitlines()]
+    filled = [line for line in lines if line]
+    return len(filled) if all(line[:1] == b"{" and line[-1:] == b"}" for line in filled) else None
 
 
 def _json_slowly(data: pa.Buffer, schema: pa.Schema, number: int) -> tuple[pa.Table, list[Rejected], int]:
@@ -76,9 +119,7 @@ def _json_slowly(data: pa.Buffer, schema: pa.Schema, number: int) -> tuple[pa.Ta
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
-            if not isinstance(found, dict):
-                raise ValueError("is not an object")
+            found = json_object(line)
             rows.append([json_value(found.get(field.name), field) for field in schema])
         except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException) as error:
             record = line.decode(errors="replace")[:LONGEST_RECORD]
@@ -86,6 +127,30 @@ def _json_slowly(data: pa.Buffer, schema: pa.Schema, number: int) -> tuple[pa.Ta
         count += 1
     columns = [pa.array([row[at] for row in rows], field.type) for at, field in enumerate(schema)]
     return pa.Table.from_arrays(columns, schema=schema), rejected, count
+
+
+class _Written(float):
+    """A number, and how it was written: a decimal is read from the text, as Arrow's parser reads it."""
+
+    text: str
+
+    def __new__(cls, text: str) -> _Written:
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+
+def _whole(text: str) -> int | _Written:
+    """Return a whole number; -0 keeps its sign, and one with more digits than Python takes is a double."""
+    return _Written(text) if text == "-0" or len(text) > _MOST_DIGITS else int(text)
+
+
+def json_object(text: bytes) -> dict[str, Any]:
+    """Parse a record; `ValueError`: it is no object."""
+    found = json.loads(text, parse_float=_Written, parse_int=_whole)
+    if not isinstance(found, dict):
+        raise ValueError("is not an object")
+    return found
 
 
 def json_value(value: Any, field: pa.Field) -> Any:
@@ -103,18 +168,44 @@ def json_value(value: Any, field: pa.Field) -> Any:
             return found
         if pa.types.is_boolean(kind) != isinstance(value, bool):
             raise TypeError
-        if pa.types.is_date(kind) and isinstance(value, int):
-            return pa.scalar(value, pa.int32()).cast(kind).as_py()  # days, as Arrow's parser reads it
+        if pa.types.is_date(kind) and (isinstance(value, int) or (isinstance(value, _Written) and value.text == "-0")):
+            if pa.types.is_date64(kind) and value % 86_400_000:
+                raise ValueError  # milliseconds that are no whole days
+            # Days, or such milliseconds, as Arrow's parser reads them.
+            return pa.scalar(int(value), pa.int64() if pa.types.is_date64(kind) else pa.int32()).cast(kind).as_py()
         if pa.types.is_date(kind) or pa.types.is_binary(kind):
             return pa.scalar(value, pa.string()).cast(kind).as_py()
+        if _has_map(kind):
+            value = _with_pairs(value, kind)
+        if pa.types.is_decimal(kind) and not isinstance(value, dict | list):
+            text = value.text if isinstance(value, _Written) else str(value)
+            return pa.scalar(text, pa.string()).cast(kind).as_py()
         if pa.types.is_integer(kind) and isinstance(value, float) and value.is_integer():
             value = int(value)
         if pa.types.is_floating(kind) and isinstance(value, int):
             value = _nearest_double(value)
         return pa.scalar(value, kind).as_py()
-    except (ValueError, TypeError, OverflowError, OSError, pa.ArrowException):
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, OSError, pa.ArrowException):
         shown = one_line(json.dumps(value, ensure_ascii=False).encode(errors="replace").decode(), 100)
         raise ValueError(f"column {field.name!r}: {shown} is not {kind}") from None
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) or any(_has_map(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _with_pairs(value: Any, kind: pa.DataType) -> Any:
+    """Return a value with pairs for its maps, which are objects or lists of {"key": …, "value": …}."""
+    if value is None or not _has_map(kind):
+        return value
+    if pa.types.is_map(kind):
+        pairs = value.items() if isinstance(value, dict) else [(one["key"], one["value"]) for one in value]
+        if any(key is None for key, _ in pairs):
+            raise TypeError
+        return [(_with_pairs(key, kind.key_type), _with_pairs(one, kind.item_type)) for key, one in pairs]
+    if pa.types.is_struct(kind):
+        return {field.name: _with_pairs(value.get(field.name), field.type) for field in kind}
+    return [_with_pairs(one, kind.value_type) for one in value]
 
 
 def _nearest_double(value: int) -> float:
@@ -132,7 +223,8 @@ def _json_time(value: Any, kind: pa.DataType) -> Any:
         if not math.isfinite(value):
             raise ValueError
         return datetime.fromtimestamp(value, UTC).replace(tzinfo=None)
-    return times_of(pa.array([value], pa.string()), kind)[0].as_py()
+    plain = pa.timestamp(kind.unit)  # a text without a zone is in UTC, as Arrow's parser reads it
+    return times_of(pa.array([value], pa.string()), plain).cast(kind)[0].as_py()
 
 
 def times_of(texts: pa.Array, kind: pa.DataType) -> pa.Array:

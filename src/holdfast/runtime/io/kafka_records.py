@@ -21,7 +21,7 @@ import pyarrow as pa
 from holdfast.application.kafka_topics import record_columns
 from holdfast.errors import BadInput, missing_extra, one_line
 from holdfast.runtime.io.file_ranges import HowRead
-from holdfast.runtime.io.json_rows import json_table, json_value
+from holdfast.runtime.io.json_rows import json_object, json_table, json_value
 from holdfast.runtime.io.range_rows import LONGEST_RECORD, RangeRows, Rejected
 
 FEW = 32
@@ -204,15 +204,13 @@ def _parsed(
 
 
 def _json_quick(values: Sequence[bytes | None], schema: pa.Schema) -> pa.Table | None:
-    """Parse values as lines; None: some do not parse, or one is not one line."""
+    """Parse values as lines; None: some do not parse, or one is not one object."""
     if not len(schema):
         return None
     data = b"\n".join([b"{}" if one is None else one for one in values])
     if data.count(b"\n") != len(values) - 1 or b"\r" in data:
         # Between the parts of a value a line break is a blank; within a text it would not be JSON.
         data = b"\n".join([b"{}" if one is None else one.translate(_BLANKS) for one in values])
-    if not all(one is None or one.strip() for one in values):
-        return None
     table = json_table(pa.py_buffer(data), schema)
     return table if table is not None and table.num_rows == len(values) else None
 
@@ -221,9 +219,7 @@ _BLANKS = bytes.maketrans(b"\r\n", b"  ")
 
 
 def _json_one(value: bytes | None, schema: pa.Schema) -> list[Any]:
-    found = {} if value is None else json.loads(value)
-    if not isinstance(found, dict):
-        raise ValueError("is not an object")
+    found = {} if value is None else json_object(value)
     return [json_value(found.get(one.name), one) for one in schema]
 
 

@@ -27,6 +27,8 @@ from holdfast.storage.source_files import OpenFile
 
 LOOK_AHEAD = 64 << 10
 """Bytes that are read at once to find the end of a range's last line."""
+_MARK = b"\xef\xbb\xbf"
+"""A byte order mark: what some files begin with."""
 
 
 def read_range(file: OpenFile, one: FileRange, how: HowRead, schema: pa.Schema) -> RangeRows:
@@ -38,7 +40,7 @@ def read_range(file: OpenFile, one: FileRange, how: HowRead, schema: pa.Schema) 
     check = crc32(memoryview(data)) if data.size else 0
     if one.file.path.lower().endswith(COMPRESSED):
         data = _decompressed(data, one.file.path, check)
-    if first and data.slice(0, min(3, data.size)).to_pybytes() == b"\xef\xbb\xbf":
+    if first and data.slice(0, min(3, data.size)).to_pybytes() == _MARK:
         data = data.slice(3)
     if not data.size:
         return RangeRows(schema.empty_table(), (), check)
@@ -222,6 +224,8 @@ def _open_quote(line: bytes, options: FileOptions) -> bool:
 def _read_csv_records(
     data: pa.Buffer, names: Sequence[str], options: FileOptions, schema: pa.Schema
 ) -> tuple[pa.Table, list[Rejected]]:
+    if data.slice(0, min(3, data.size)).to_pybytes() == _MARK:
+        data = pa.py_buffer(_MARK + data.to_pybytes())  # Arrow leaves out one, which is none: the file goes on here
     types = {field.name: field.type for field in schema}
     zoned = {name: pa.timestamp(kind.unit, "UTC") if _is_plain_time(kind) else kind for name, kind in types.items()}
     for tried in (types, zoned) if zoned != types and options.timestamp_format is None else (types,):
@@ -267,7 +271,7 @@ def _read_csv_slowly(
         values, bad = _converted(texts[field.name].combine_chunks(), field.type, options)
         columns.append(values)
         for at in bad:
-            shown = texts[field.name][at].as_py().decode(errors="replace")[:100]
+            shown = (texts[field.name][at].as_py() or b"").decode(errors="replace")[:100]
             reasons.setdefault(at, f"column {field.name!r}: {shown!r} is not {field.type}")
     table = pa.Table.from_arrays(columns, schema=schema)
     if reasons:
@@ -306,16 +310,22 @@ def _converted(values: pa.Array, kind: pa.DataType, options: FileOptions) -> tup
 def _cast(values: pa.Array, kind: pa.DataType, options: FileOptions) -> pa.Array:
     if pa.types.is_binary(kind):
         return values
+    if pa.types.is_dictionary(kind):
+        return _cast(values, kind.value_type, options).cast(kind)
     texts = values.cast(pa.string())
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return texts.cast(kind)
     # A quoted text that stands for null is none, as in Spark: an empty text is no number.
     none = pc.is_in(texts, value_set=pa.array(["", options.null_value]))
     texts = pc.if_else(none, pa.scalar(None, pa.string()), texts)
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_date(kind):
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), kind)
+    if pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
         texts = pc.ascii_trim(texts, characters=" \t")  # as Arrow's reader of CSV does, which reads most ranges
     if pa.types.is_timestamp(kind):
         if options.timestamp_format is not None:
             return pc.strptime(texts, format=options.timestamp_format, unit=kind.unit)
         return times_of(texts, kind)
+    if pa.types.is_time(kind):
+        return pc.binary_join_element_wise("1970-01-01T", texts, "").cast(pa.timestamp(kind.unit)).cast(kind)
     return texts.cast(kind)

@@ -33,7 +33,7 @@ from holdfast.runtime.state.snapshot_store import SnapshotStore
 from holdfast.runtime.state.snapshots import Snapshot, decode_snapshot
 from holdfast.runtime.state.store import MemoryStore, VersionStore
 from holdfast.runtime.worker.host import PartitionHost, is_disk_full
-from holdfast.runtime.worker.step_guard import ApartGuard, StepGuard
+from holdfast.runtime.worker.step_guard import READING, ApartGuard, StepGuard
 
 YIELDS = 4
 """Where other partitions of the process always have work, regenerators get every so many-th round."""
@@ -266,7 +266,9 @@ class Regenerating:
         limits = self._limits(host, gaps)
         attempt = ATTEMPTS + max(desired.assignments[p].attempt for p in gaps)
         starts = desired.regenerators
-        problems = [why for p in host.partitions if (why := self._read(host, desired, p, limits[p], done)) is not None]
+        problems = [
+            why for p in host.partitions if (why := self._read(host, desired, p, limits[p], done, attempt)) is not None
+        ]
         answers = host.run(
             most,
             attempts=dict.fromkeys(host.partitions, attempt),
@@ -303,7 +305,13 @@ class Regenerating:
         return limits
 
     def _read(
-        self, host: PartitionHost, desired: DesiredState, partition: PartitionId, limit: BatchId, done: Regeneration
+        self,
+        host: PartitionHost,
+        desired: DesiredState,
+        partition: PartitionId,
+        limit: BatchId,
+        done: Regeneration,
+        attempt: int = ATTEMPTS,
     ) -> str | None:
         """Give a source what the log has for it; return why it cannot be read. Storage that is away is tried again."""
         one: RegeneratorAssignment | None = desired.regenerators.get(partition)
@@ -317,7 +325,14 @@ class Regenerating:
                 if not one.since < batch <= one.through:
                     done.waits = True  # for the checksums of what comes next; others may be further, or were before
                     break
-                block = self._log.block(partition.operator, batch, partition.index, desired.epoch, checks.get(batch))
+                if (died := self._guard.begin(partition, batch, attempt, READING)) is not None:
+                    return f"{partition} cannot read batch {batch}: {died.in_reading}"
+                try:
+                    block = self._log.block(
+                        partition.operator, batch, partition.index, desired.epoch, checks.get(batch)
+                    )
+                finally:
+                    self._guard.end()
                 host.deliver([block])
                 self._given[partition] = (desired.epoch, batch)
             if partition not in self._clean:

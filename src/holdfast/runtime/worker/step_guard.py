@@ -4,8 +4,9 @@ Runs on a node. An operator may take its whole process with it: a fault in nativ
 process notes what it is about to process where its supervisor can read it; an attempt at a step in which the process
 has died is answered as failed from then on, as one is that raises. When to try again, and when to park the step's
 queries, is the coordinator's decision. Where rows to blame are searched for (row_search.py), each try is a piece of its
-step, and a death counts for the piece. It also counts its steps and the turns of its loop: a process whose count stands
-still hangs, and is ended by its supervisor as if it had crashed.
+step, and a death counts for the piece; so is the reading of a source's rows, where the reader's own native code may
+fail. It also counts its steps and the turns of its loop: a process whose count stands still hangs, and is ended by its
+supervisor as if it had crashed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from holdfast.ids import BatchId, OperatorId, PartitionId
 
 Step = tuple[PartitionId, BatchId]
 
+READING = "reading"
+"""The piece of a source's step in which its rows are read, often ahead of the step itself."""
 _SIZE = 4096
 _LENGTH, _COUNT = struct.Struct("<I"), struct.Struct("<Q")
 _STEP_AT = _COUNT.size + _LENGTH.size
@@ -40,6 +43,11 @@ class Death:
 
     def __str__(self) -> str:
         return f"the operator process died in it {self.how}"
+
+    @property
+    def in_reading(self) -> str:
+        """Say it of the reading of a batch's rows."""
+        return f"the operator process died while it read the batch's rows, {self.how}"
 
 
 class StepGuard(Protocol):
@@ -171,8 +179,13 @@ class SharedGuard:
         self.end()
         partition, batch, attempt, piece = noted
         step = partition, batch
-        # Of a partition the last step alone: it goes on from there, or not at all.
-        self._deaths = {one: died for one, died in self._deaths.items() if one[0] != step[0] or one[1] == step[1]}
+        # Of a partition the last step alone: it goes on from there, or not at all. A batch that is read is later than
+        # the one that is processed: a death in one is no reason to forget one in the other, which would come again.
+        self._deaths = {
+            one: died
+            for one, died in self._deaths.items()
+            if one[0] != step[0] or one[1] == step[1] or (READING in one[2]) != (READING in piece)
+        }
         self._deaths[(*step, piece)] = Death(attempt, why or ended_by(status), out_of_memory, stalled)
         return step
 

@@ -55,7 +55,7 @@ from holdfast.runtime.worker.exchange import Exchange
 from holdfast.runtime.worker.host import PartitionHost, is_disk_full
 from holdfast.runtime.worker.regenerating import Regenerating, Room, in_memory
 from holdfast.runtime.worker.saving_beside import MOST_COSTS, SavesBeside
-from holdfast.runtime.worker.step_guard import NoGuard, StepGuard
+from holdfast.runtime.worker.step_guard import READING, NoGuard, StepGuard
 
 SENT_AHEAD = 2
 """A consumer gets so many times the batches that it may take in a cycle: it may take some at several levels."""
@@ -464,9 +464,16 @@ class NodeWorker:
             for number in range(last + 1, through + 1):
                 if in_place and number > self.host.frontier(partition) + 1 and self.host.inbox_bytes > READ_AHEAD_BYTES:
                     break  # rows that are read in place are in memory until they are processed
-                block = self._batch_log.block(
-                    partition.operator, BatchId(number), partition.index, desired.epoch, checks.get(BatchId(number))
-                )
+                batch = BatchId(number)
+                if (died := self._guard.begin(partition, batch, assignment.attempt, READING)) is not None:
+                    answers.append(Failed(partition, batch, died.in_reading, assignment.attempt))
+                    break
+                try:
+                    block = self._batch_log.block(
+                        partition.operator, batch, partition.index, desired.epoch, checks.get(batch)
+                    )
+                finally:
+                    self._guard.end()
                 self.host.deliver([block])
                 last = BatchId(number)
         except HoldfastError as error:

@@ -16,7 +16,7 @@ from holdfast.runtime.coordinator.parking import ErrorSettings
 from holdfast.runtime.coordinator.requests import ResumeRequests
 from holdfast.runtime.io.sinks import OutputKey
 from holdfast.runtime.program import Program
-from holdfast.runtime.worker.step_guard import Death
+from holdfast.runtime.worker.step_guard import READING, Death
 from holdfast.simulation.recovery.faults import Fault, Mischief
 from holdfast.storage.storage import Storage
 
@@ -51,7 +51,7 @@ class Poison:
 
     def begin(self, partition: PartitionId, batch: BatchId, attempt: int, piece: str = "") -> Death | None:
         """See StepGuard: a poisoned step is answered as one in which the process has died."""
-        first = self._operators.get(partition)
+        first = None if piece == READING else self._operators.get(partition)  # what is read is no poison
         return Death(attempt, "of poison") if first is not None and batch >= first else None
 
     def end(self) -> None:
