@@ -29,7 +29,7 @@ from holdfast.application import Application, steps
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId, OperatorId
 from holdfast.runtime.io.batch_size import BatchSize
-from holdfast.runtime.io.in_place_readers import in_place_readers
+from holdfast.runtime.io.in_place_readers import InPlaceReader, in_place_readers
 from holdfast.runtime.io.intake import MOST_ARRIVALS, Intake, MicroBatch
 from holdfast.runtime.io.source_pieces import piece_fields, piece_name, piece_of, write_piece
 from holdfast.runtime.program import SourceProgram
@@ -185,6 +185,11 @@ class Ingestion:
                 ends.callback(query.stop)
             for watch in self._watches.values():
                 ends.callback(watch.stop)
+
+    @property
+    def readers(self) -> Mapping[OperatorId, InPlaceReader]:
+        """The readers of sources that are read in place."""
+        return self._readers
 
     @property
     def reading(self) -> bool:
