@@ -151,6 +151,9 @@ class Topic:
                 request_timeout=self._patience,
             )
         )
+        if any(result.offset == library.OFFSET_INVALID for result in found.values()):
+            # What a broker that ended in the middle of the request leaves: no offset, and no error.
+            raise self._unreachable(self._last_error.text or "a broker gave no offset")
         return {one.partition: result.offset for one, result in found.items()}
 
     def _latest(self, numbers: list[int]) -> dict[int, int]:
