@@ -47,11 +47,17 @@ class KafkaBroker:
     """A running broker; it ends with the block, or with this process however that ends."""
 
     def __init__(
-        self, *, fetch: bool = True, settings: dict[str, str] | None = None, folder: Path | None = None
+        self,
+        *,
+        fetch: bool = True,
+        settings: dict[str, str] | None = None,
+        folder: Path | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         """Start it; `fetch`: where its jars are not there, fetch them. `settings` are added to its properties.
 
-        With a `folder` it keeps its data there when it ends, and one that is started there again has them.
+        It listens on `host`. With a `folder` it keeps its data there when it ends, and one that is started there again
+        has them.
         """
         _need_client()
         self._jars, self._java = find_jars(fetch=fetch), _find_java()
@@ -67,10 +73,10 @@ class KafkaBroker:
         kept = self.folder / "ports"
         before = [int(port) for port in kept.read_text().split()] if kept.exists() else None
         ports = (before[0], before[1], before[2]) if before else (free_port(), free_port(), free_port())
-        self.servers, self.sasl_servers = f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}"
+        self.servers, self.sasl_servers = f"{host}:{ports[0]}", f"{host}:{ports[1]}"
         try:
             (self.folder / "server.properties").write_text(
-                _properties(self.folder, ports, self.password, settings or {})
+                _properties(self.folder, ports, self.password, settings or {}, host)
             )
             if before is None:
                 self._format()
@@ -164,15 +170,15 @@ appender.out.layout.pattern = %d %p %m%n
 """
 
 
-def _properties(folder: Path, ports: tuple[int, int, int], password: str, more: dict[str, str]) -> str:
+def _properties(folder: Path, ports: tuple[int, int, int], password: str, more: dict[str, str], host: str) -> str:
     plain, sasl, controller = ports
     login = "org.apache.kafka.common.security.plain.PlainLoginModule"
     lines = {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL://127.0.0.1:{sasl}",
+        "listeners": f"PLAINTEXT://{host}:{plain},SASL://{host}:{sasl},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": f"PLAINTEXT://{host}:{plain},SASL://{host}:{sasl}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
         "inter.broker.listener.name": "PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
@@ -215,6 +221,13 @@ def find_jars(*, fetch: bool = True) -> Path:
             _fetch(maven, Path(folder))
             Path(folder, "jars").rename(kept)
     return kept
+
+
+def check_available(*, fetch: bool = True) -> None:
+    """Refuse with one line where no broker can be started here: client, jars or Java are not there."""
+    _need_client()
+    find_jars(fetch=fetch)
+    _find_java()
 
 
 def _need_client() -> None:

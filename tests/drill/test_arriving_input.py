@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.application import Files, steps
-from holdfast.drill.arriving import ArrivingFiles, with_file_sources
+from holdfast.application import Application, Files, steps
+from holdfast.drill.arriving import COMPLETE, ArrivingInput
 from holdfast.drill.checkers import Verdict, check_live_queries, compare_rows
 from holdfast.drill.fault_checkers import (
     check_hang,
@@ -20,12 +20,13 @@ from holdfast.drill.fault_checkers import (
     check_parked,
     parked_periods,
 )
+from holdfast.drill.feeds import SourceFeed, feeds_of, with_feeds
 from holdfast.drill.history import Event
 from holdfast.drill.logged import due_intervals, logged_input
 from holdfast.drill.measures import measure
 from holdfast.drill.reference import make_reference, reference_of_batches
 from holdfast.drill.scenarios import SCENARIOS
-from holdfast.drill.settings import DrillSettings, DrillStrategy
+from holdfast.drill.settings import DrillFeed, DrillSettings, DrillStrategy
 
 from .made_up import event, one_node_killed
 
@@ -83,31 +84,34 @@ def test_outputs_that_depend_on_batches_are_compared_in_the_runs_own() -> None:
     one_each = [logged(n, {"S": n}, {"S": 40}) for n in range(6)] + [logged(6, {"S": 5}, {"S": 0}, closes=True)]
     twos = [logged(n, {"S": 2 * n + 1}, {"S": 80}) for n in range(3)] + [logged(3, {"S": 5}, {"S": 0}, closes=True)]
     plain = make_reference(scenario, asked, twice=False)
-    same = reference_of_batches(scenario, given, logged_input(one_each, sizes).batches, None)
-    other = reference_of_batches(scenario, given, logged_input(twos, sizes).batches, None)
+    app = scenario.application()
+    same = reference_of_batches(app, given, logged_input(one_each, sizes).batches, None)
+    other = reference_of_batches(app, given, logged_input(twos, sizes).batches, None)
     for name, rows in plain.rows.items():
         assert compare_rows(rows, same.rows[name]).holds, name
         assert not compare_rows(rows, other.rows[name]).holds, "the chain shows where batches end"
 
 
-def test_a_source_reads_the_files_that_arrive(tmp_path: Path) -> None:
-    scenario = SCENARIOS["traffic"]
-    given = list(scenario.batches(1, 3, 50))
-    arriving = ArrivingFiles(tmp_path, given)
-    app = with_file_sources(scenario.application(), tmp_path)
+def by_spark(name: str) -> tuple[DrillSettings, Application, dict[str, SourceFeed]]:
+    asked = DrillSettings(name, feed=DrillFeed.SPARK)
+    app = SCENARIOS[name].application()
+    return asked, app, feeds_of(app, asked)
+
+
+def test_sparks_file_stream_reads_a_file_per_interval(tmp_path: Path) -> None:
+    given = list(SCENARIOS["traffic"].batches(1, 3, 50))
+    _, app, feeds = by_spark("traffic")
+    arriving = ArrivingInput(tmp_path, given, feeds)
+    app = with_feeds(app, feeds, tmp_path)
     for name in ("locations", "incidents"):
         step = app.steps[name]  # type: ignore[index]
         assert isinstance(step, steps.Source)
         assert isinstance(step.reader, Files)
         assert (step.reader.path, step.reader.format) == (str(tmp_path / name), "parquet")
         assert step.reader.options == (("maxFilesPerTrigger", "1"),), "file n is micro-batch n"
-        assert step.reader.by_spark, "a history is about micro-batches"
+        assert step.reader.by_spark
         assert os.listdir(tmp_path / name) == []
-    arriving.start(time.time() - 60.0, 1.0)
-    deadline = time.monotonic() + 60.0
-    while arriving.written < 3 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    arriving.stop()
+    deliver(arriving)
     files = sorted((tmp_path / "locations").glob("*.parquet"))
     assert [path.name for path in files] == ["00000000.parquet", "00000001.parquet", "00000002.parquet"]
     assert sorted(files, key=lambda path: path.stat().st_mtime) == files, "Spark reads in the order of these times"
@@ -116,11 +120,22 @@ def test_a_source_reads_the_files_that_arrive(tmp_path: Path) -> None:
     assert read["speed"].equals(given[1]["locations"]["speed"])
 
 
+def deliver(arriving: ArrivingInput) -> None:
+    arriving.start(time.time() - 60.0, 0.01)
+    deadline = time.monotonic() + 60.0
+    while not (arriving.folder / COMPLETE).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    arriving.stop()
+    assert arriving.problem is None
+
+
 def test_arriving_stops_when_the_drill_is_over(tmp_path: Path) -> None:
-    arriving = ArrivingFiles(tmp_path, list(SCENARIOS["chain"].batches(1, 3, 5)))
+    _, _, feeds = by_spark("chain")
+    arriving = ArrivingInput(tmp_path, list(SCENARIOS["chain"].batches(1, 3, 5)), feeds)
     arriving.start(time.time() + 3600.0, 1.0)
     arriving.stop()
-    assert arriving.written == 0
+    assert arriving.delivered == {"S": 0}
+    assert not (tmp_path / COMPLETE).exists()
 
 
 # -- checks of single faults -------------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""A user's application in a drill on a cluster: a node and the driver are killed, a row is poisoned; every row once."""
+"""A user's application in a drill on a cluster: a node and the driver are killed, a row is poisoned; every row once.
+
+One source is a streaming DataFrame, the other one reads files in place: its rows arrive in any order, and come twice.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +19,7 @@ from holdfast.drill.history import read_history
 pytestmark = pytest.mark.cluster
 
 APP = """
-from holdfast import Application, tumbling
+from holdfast import Application, files, tumbling
 from own_rules import is_slow
 
 COLUMNS = "at timestamp, page string, user string, ms double"
@@ -28,6 +32,10 @@ visits = app.source(
     event_time="at", lateness="1 second", parallelism=2, key="page")
 slow = visits.filter(is_slow, id="slow").output(priority=2, sink="never/slow")
 slow.key_by("page").window(tumbling("5 seconds")).count(id="pages").output(priority=[5, 4], sink="never/pages")
+clicks = app.source(
+    "clicks", files("visits/", format="json", maxFilesPerTrigger=2),
+    schema=COLUMNS, event_time="at", lateness="1 second")
+clicks.key_by("page").window(tumbling("5 seconds")).count(id="clicked").output(priority=3, sink="never/clicked")
 slow.key_by("user").window(tumbling("5 seconds")).count(id="users", parallelism=1).output(sink="never/users")
 
 if __name__ == "__main__":
@@ -63,6 +71,16 @@ def write_application(folder: Path) -> None:
         (folder / "visits" / f"{part}.json").write_text("\n".join(lines) + "\n")
 
 
+def in_place(sources: dict[str, Any]) -> list[list[Any]]:
+    assert not sources["visits"].get("ranges"), "a streaming DataFrame is fed through Spark"
+    found: list[list[Any]] = sources["clicks"].get("ranges", [])
+    return found
+
+
+def clicks_there(folder: Path) -> list[str]:
+    return [path.name for path in (folder / "d" / "run" / "in" / "clicks").glob("*.json")]
+
+
 def test_an_application_survives_a_drill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,12 +88,14 @@ def test_an_application_survives_a_drill(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     options = "--nodes 2 --kill 1 --arrivals 1 --kill-driver --poison --poison-for 1 --batches 10 --rows 80 --fail-at 3"
+    options += " --disorder"
     status = run(["drill", "own_app.py", *options.split(), "--seed", "2", "--keep", "--out", "d"])
     printed = capsys.readouterr()
     result = json.loads((tmp_path / "d" / "result.json").read_text())
     assert result["verdict"] == "ok", result["reasons"]
     assert status == 0
-    assert "recorded 800 rows of visits, cut into 10 batches; more with --rows or --batches\n" in printed.err
+    counts = "recorded 800 rows of visits, 800 rows of clicks"
+    assert f"{counts}, cut into 10 batches; more with --rows or --batches\n" in printed.err
     assert "OK: 1 of 2 nodes were killed" in printed.out
     assert "The application's own sinks were not used." in printed.out
     assert not (tmp_path / "never").exists()
@@ -87,6 +107,7 @@ def test_an_application_survives_a_drill(
         "pages[0]": 5,
         "pages[1]": 4,
         "users[0]": 1,
+        "clicked[0]": 3,
     }
     assert result["faults"] == {"kill": 1, "kill-driver": 1, "start-driver": 1, "add-node": 1, "poison": 1, "cure": 1}
     assert {one["query"] for one in result["parked"]} == {"users[0]"}, "the least valuable query, and no other"
@@ -94,6 +115,9 @@ def test_an_application_survives_a_drill(
     assert checks["input"] == checks["parked"] == "ok"
     with (tmp_path / "d" / "history.jsonl").open() as lines:
         history = read_history(lines)
+    assert all(one.fields["sources"].keys() == {"visits", "clicks"} for one in history if one.kind == "logged")
+    paths = {one[1] for event in history if event.kind == "logged" for one in in_place(event.fields["sources"])}
+    assert paths == {str(tmp_path / "d" / "run" / "in" / "clicks" / name) for name in clicks_there(tmp_path)}
     assert [event.at for event in history] == sorted(event.at for event in history)
     assert sum(event.kind == "driver-ready" for event in history) == 2, "the history goes on over both drivers"
     assert all(one["back_at"] is not None for one in result["queries"]), "the driver's end takes every query down"

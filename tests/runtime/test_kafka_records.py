@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import fastavro
@@ -399,3 +400,18 @@ def test_a_missing_library_is_one_line_that_names_the_extra(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(BadInput, match=r"confluent_kafka is not installed; run `pip install 'holdfast\[kafka\]'`"):
         kafka_client.kafka_library()
+
+
+def test_an_offset_that_a_dying_broker_did_not_give_is_no_end_of_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was taken for an end below what was read: that the brokers had lost records, which ends a start."""
+    library = pytest.importorskip("confluent_kafka")
+    topic = kafka_client.Topic(hf.kafka("b:9092", "t"))
+    offsets = {0: 7, 1: -1}
+    monkeypatch.setattr(topic, "_client", lambda: (None, SimpleNamespace(list_offsets=lambda request, **_: request)))
+    monkeypatch.setattr(
+        topic, "_answer", lambda asked: {one: SimpleNamespace(offset=offsets[one.partition]) for one in asked}
+    )
+    assert topic.offsets(dict.fromkeys(offsets)) == offsets, "-1: no record is as late as a time"
+    offsets[1] = library.OFFSET_INVALID
+    with pytest.raises(kafka_client.BrokersAway, match="topic t cannot be looked at: a broker gave no offset"):
+        topic.offsets(dict.fromkeys(offsets))

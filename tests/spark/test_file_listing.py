@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,6 +14,9 @@ import holdfast as hf
 from holdfast.errors import CheckFailed
 from holdfast.ids import OperatorId
 from holdfast.runtime.io.file_reader import FileReader
+from holdfast.runtime.io.file_tracker import Notice
+from holdfast.runtime.io.in_place_readers import InPlaceReader
+from holdfast.runtime.io.kafka_client import BrokersAway
 from holdfast.spark.file_listing import FolderWatch
 from holdfast.storage.memory import MemoryStorage
 from holdfast.storage.source_files import open_source_files
@@ -84,3 +88,43 @@ def test_a_folder_that_cannot_be_listed_is_refused_at_the_start_and_tried_again_
         assert lines[1] == "source s: its folder can be listed again"
     finally:
         watch.stop()
+
+
+class TopicWithoutBrokers:
+    """A source whose brokers do not answer for a while."""
+
+    source, what, look_seconds, pause_factor = OperatorId("s"), "its topic", 0.01, 0.0
+    ended, unsettled, pending = False, False, True
+
+    def __init__(self, failures: int) -> None:
+        self._left, self.listed = failures, 0
+
+    def look(self) -> list[Notice]:
+        if self._left:
+            self._left -= 1
+            raise BrokersAway("topic s cannot be looked at: no answer", where="brokers b:9092")
+        self.listed += 1
+        return []
+
+
+def watch_of(reader: TopicWithoutBrokers, woke: threading.Event, lines: list[str]) -> FolderWatch:
+    return FolderWatch(cast(InPlaceReader, reader), woke=woke.set, log=lines.append)
+
+
+def test_a_driver_that_goes_on_waits_for_brokers_and_one_that_begins_does_not() -> None:
+    """A driver that ended in an outage of the brokers could not start again before they were back."""
+    lines, woke = list[str](), threading.Event()
+    with pytest.raises(BrokersAway):
+        watch_of(TopicWithoutBrokers(1), woke, lines).start(available_now=False)
+    with pytest.raises(BrokersAway):
+        watch_of(TopicWithoutBrokers(1), woke, lines).start(available_now=True, begun=True)
+    assert not lines
+    watch = watch_of(TopicWithoutBrokers(2), woke, lines)
+    watch.start(available_now=False, begun=True)
+    try:
+        assert watch.reading
+        assert "cannot be listed, and is tried again" in lines[0]
+        await_that(woke)
+    finally:
+        watch.stop()
+    assert lines[1] == "source s: its topic can be listed again"

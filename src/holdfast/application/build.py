@@ -165,6 +165,36 @@ class Application:
             return False
         return step.reader.in_place and (not self.keys[name][0] or self._operators[name].parallelism == 1)
 
+    def with_readers(self, readers: Mapping[str, Reader]) -> Application:
+        """Return this application with other readers of its sources, as if they had been declared with them.
+
+        A source with a key whose partitions now read in place gets the operator `NAME-by-key` that `source` would give
+        it. The application itself stays as it is.
+        """
+        made = copy(self)
+        found: dict[OperatorId, Operator] = {}
+        made.steps, made.keys, made.columns, made.event_times = {}, {}, {}, {}
+        moved: dict[OperatorId, OperatorId] = {}
+        for name, one in self._operators.items():
+            inputs = tuple(replace(feed, source=moved.get(feed.source, feed.source)) for feed in one.inputs)
+            found[name] = replace(one, inputs=inputs) if inputs else one
+            made.steps[name], made.keys[name] = self.steps[name], self.keys[name]
+            made.columns[name], made.event_times[name] = self.columns[name], self.event_times[name]
+            step, reader = self.steps[name], readers.get(name)
+            if not isinstance(step, steps.Source) or reader is None:
+                continue
+            made.steps[name] = replace(step, reader=reader)
+            keys = self.keys[name][0]
+            in_place = isinstance(reader, Files | KafkaTopic) and reader.in_place
+            if not in_place or not keys or one.parallelism == 1:
+                continue
+            moved[name] = own = OperatorId(f"{name}{BY_KEY}")
+            found[own] = Operator(own, one.parallelism, (Input(name, Partitioning.FULL),))
+            made.steps[own], made.keys[own], made.keys[name] = steps.Spread(), (keys,), ((),)
+            made.columns[own], made.event_times[own] = self.columns[name], self.event_times[name]
+        made._operators, made.sinks, made._output_names = found, dict(self.sinks), dict(self._output_names)
+        return made
+
     def output_names(self) -> dict[OperatorId, str]:
         """Return the name of every output, by its operator; operators that nothing consumes are outputs too."""
         consumed = {feed.source for one in self._operators.values() for feed in one.inputs}

@@ -118,15 +118,27 @@ _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
     "--without",
     default="",
     metavar="FAULT,…",
-    help="Faults that `mixed` does not draw, such as partition,fill-disk where there is no root.",
+    help="Faults and feeds that `mixed` does not draw, such as partition,fill-disk where there is no root, kafka where "
+    "there is no broker.",
 )
 @click.option(
     "--feed",
     default="sources",
     show_default=True,
-    type=click.Choice(["sources", "batches"]),
-    help="`sources`: files arrive, one per batch interval, and the application's sources read them. `batches`: the "
-    "drill logs batches itself.",
+    type=click.Choice(["sources", "kafka", "spark", "batches"]),
+    help="`sources`: the sources read what arrives as the application has them: `hf.files` files of its format and "
+    "`hf.kafka` a topic, in place, a streaming DataFrame through Spark; those of a SCENARIO files in place. `kafka`: "
+    "those of a SCENARIO topics. `spark`: all through Spark's file stream. `batches`: the drill logs batches itself.",
+)
+@click.option(
+    "--disorder",
+    is_flag=True,
+    help="Of what is read in place some arrives late, some twice under another name, some files in two steps.",
+)
+@click.option(
+    "--kill-broker",
+    is_flag=True,
+    help="End the Kafka broker of the drill with kill -9 during the recovery; it starts again after 5 s.",
 )
 @click.option("--batches", type=click.IntRange(1), help="Batches of the stream. Default: 90; for an APP 45.")
 @click.option(
@@ -216,10 +228,11 @@ def drill(
     batches. Its own sinks are NOT used: outputs go into the drill's folder. SCENARIO is traffic, hashtags, chain or
     any example, with generated input; `mixed` draws scenario and faults from the seed.
 
-    An embedded Spark cluster runs the application, and the faults that the options name happen to it. A file of every
-    source arrives each second, and the application's sources read them; the run decides what a batch holds (with
-    --feed batches, the drill does). Every event is recorded. Then the outputs are computed without failures in one
-    process, from the same batches, and compared row by row. Outputs that depend on operators with
+    An embedded Spark cluster runs the application, and the faults that the options name happen to it. Input of every
+    source arrives each second, and the sources read it in place: files, or topics of a Kafka broker that the drill
+    starts; a streaming DataFrame is fed through Spark (--feed). The run decides what a batch holds (with --feed
+    batches, the drill does). Every event is recorded. Then the outputs are computed without failures in one process,
+    from the same batches, and compared row by row. Outputs that depend on operators with
     deterministic=False, or that differ between two runs without failures, are named and not compared. The schedule of
     faults comes from the seed alone; in a drill of an APP the killed nodes are ones that have partitions. With
     --repeat, drills with consecutive seeds, each in a directory of its own, all with the same recorded input.
@@ -235,6 +248,7 @@ def drill(
       holdfast drill chain --strategy blocking --json
       holdfast drill traffic --kill 0 --pause-driver --take-over
       holdfast drill traffic --kill 1 --partition 1 --corrupt 1 --poison
+      holdfast drill traffic --feed kafka --kill 1 --kill-broker
       holdfast drill mixed --batches 50 --fail-at 12 --arrivals uniform:3-15 --repeat 30
     """
     from holdfast.cli.result_files import make_directory
@@ -330,6 +344,12 @@ def _check_application(asked: DrillSettings) -> None:
     from holdfast.drill.scenarios import is_application, scenario_of
     from holdfast.errors import BadInput
 
+    if asked.feed == "kafka" and is_application(asked.scenario):
+        raise BadInput(
+            "an application's sources are fed as it reads them",
+            field="--feed kafka",
+            remedy="leave it out: sources with hf.kafka read a topic of the drill",
+        )
     if asked.strategy == "structured-streaming" and is_application(asked.scenario):
         raise BadInput(
             "runs the traffic scenario only, not an application",

@@ -22,9 +22,12 @@ import pyarrow.parquet as pq
 
 from holdfast.drill import checkers
 from holdfast.drill.accuracy import TentativeAccuracy, compare_tentative
-from holdfast.drill.checkers import Check, ExactlyOnce, Verdict
+from holdfast.drill.arriving import ArrivingInput
+from holdfast.drill.broker import check_broker
+from holdfast.drill.checkers import Check, ExactlyOnce, Verdict, compare_rows
 from holdfast.drill.cluster_pool import ClusterPool
 from holdfast.drill.fault_checkers import check_input, fault_checks, parked_periods
+from holdfast.drill.feeds import FeedKind, SourceFeed, feeds_of, reads_sources, with_feeds
 from holdfast.drill.history import Event
 from holdfast.drill.logged import LoggedInput, logged_input
 from holdfast.drill.measures import measure
@@ -38,11 +41,13 @@ from holdfast.drill.result import make_result
 from holdfast.drill.scenarios import is_application, scenario_of
 from holdfast.drill.schedule import HARMFUL, Fault, FaultKind, left_out, make_schedule
 from holdfast.drill.settings import DrillFeed, DrillSettings, DrillStrategy, check_settings
-from holdfast.errors import one_line
+from holdfast.drill.source_files import as_delivered, delivered_columns
+from holdfast.errors import BadInput, one_line
 from holdfast.planning.recovery.placement import BOUND
 from holdfast.reports.document import recovery_document
 from holdfast.reports.junit import make_junit
 from holdfast.reports.page import make_page
+from holdfast.runtime.schemas import conform
 from holdfast.spark.cluster import EmbeddedCluster
 from holdfast.spark.node_network import check_network
 from holdfast.spark.small_disk import check_small_disks
@@ -94,6 +99,8 @@ def run_drill(
     scenario = scenario_of(asked)
     reads = reads_sources(asked)
     given = list(scenario.batches(asked.seed, asked.batches, asked.rows)) if reads else []
+    app = scenario.application()
+    feeds = feeds_of(app, asked) if reads else {}
     reference: Reference | None = None
     if not reads or is_application(asked.scenario):
         # Where sources are read, batches are known afterwards: this one finds outputs that differ from run to run.
@@ -103,7 +110,9 @@ def run_drill(
     with ExitStack() as held:
         pool = clusters or held.enter_context(ClusterPool())
         log(f"starting {asked.nodes} nodes")
-        drill = ClusterDrill(asked, topology, work, directory / "history.jsonl", log, watch, given)
+        parallelism = {name: app.operator(name).parallelism for name in feeds}
+        drill = ClusterDrill(asked, topology, work, directory / "history.jsonl", log, watch, given, feeds, parallelism)
+        held.callback(drill.close)
         special = cluster_options(asked)
         cluster = (
             held.enter_context(EmbeddedCluster(asked.nodes + standby_nodes(asked), **special))
@@ -113,11 +122,17 @@ def run_drill(
         history, ended = drill.run(cluster)
         if ended and not special:
             pool.give_back(asked.nodes)
-    log("comparing outputs")
-    logged: LoggedInput | None = None
-    if reads:
-        logged = logged_input(history, {name: [one[name].num_rows for one in given] for name in given[0]})
-        reference = reference_of_batches(scenario, given, logged.batches, reference)
+        log("comparing outputs")
+        logged: LoggedInput | None = None
+        if drill.input is not None:
+            # Topics are read here too: the broker is there still.
+            by_spark = [name for name, one in feeds.items() if one.kind is FeedKind.SPARK]
+            logged = logged_input(history, {name: [one[name].num_rows for one in given] for name in by_spark})
+            fed = with_feeds(app, feeds, drill.input.folder, drill.brokers)
+            reference = reference_of_batches(fed, given, logged.batches, reference)
+            rows = {name: table.num_rows for name, table in reference.read.items()}
+            problems = (*logged.problems, *check_rows_read(reference.read, feeds, drill.input))
+            logged = replace(logged, problems=problems, in_place=rows)
     assert reference is not None
     compared, unread = compare_outputs(drill.outputs, reference.rows)
     result, checks = judge_drill(
@@ -152,14 +167,11 @@ def write_files(
     return whole
 
 
-def reads_sources(asked: DrillSettings) -> bool:
-    """Whether the run's own sources read the input."""
-    return asked.feed is DrillFeed.SOURCES and asked.strategy is not DrillStrategy.STRUCTURED_STREAMING
-
-
 def cluster_options(asked: DrillSettings) -> dict[str, Any]:
     """Return what a drill's faults need of its cluster beside nodes; such a cluster is its own."""
     found: dict[str, Any] = {}
+    if needs_broker(asked):
+        check_broker("--feed kafka" if asked.feed is DrillFeed.KAFKA else asked.scenario)
     if asked.partition:
         check_network()
         found["network"] = True
@@ -171,6 +183,33 @@ def cluster_options(asked: DrillSettings) -> dict[str, Any]:
     if asked.take_over:
         found |= {"cores": 4, "memory_mb": 1200}
     return found
+
+
+def needs_broker(asked: DrillSettings) -> bool:
+    """Whether a source of the drill reads a topic; a broker that is to be killed must be there."""
+    feeds = feeds_of(scenario_of(asked).application(), asked) if reads_sources(asked) else {}
+    found = any(one.kind is FeedKind.KAFKA for one in feeds.values())
+    if asked.kill_broker and not found:
+        raise BadInput("no source reads Kafka", field="--kill-broker", remedy="give --feed kafka, or leave it out")
+    return found
+
+
+def check_rows_read(read: Mapping[str, pa.Table], feeds: Mapping[str, SourceFeed], arrived: ArrivingInput) -> list[str]:
+    """Say what is wrong with the rows that ranges hold: they must be those that arrived."""
+    problems = []
+    for name, feed in feeds.items():
+        if feed.kind is FeedKind.SPARK:
+            continue
+        given, found = arrived.rows(name), read.get(name)
+        columns = delivered_columns(given.column_names, feed.reader)
+        if found is not None:
+            given = conform(given.select(columns), found.select(columns).schema, f"source {name}")
+            found = found.select(columns)
+        compared = compare_rows(as_delivered(given.select(columns), feed.reader), found)
+        if not compared.holds:
+            what = f"{compared.missing} rows are missing, {compared.duplicated} come twice, {compared.wrong} are wrong"
+            problems.append(f"{name}: of {compared.expected} rows that arrived, {what}")
+    return problems
 
 
 def with_capacity(asked: DrillSettings, topology: Topology) -> DrillSettings:

@@ -49,9 +49,11 @@ class DriverJob:
     take_over: bool = False
     """Take the run over from a driver that is frozen."""
     input_folder: str | None = None
-    """Where the files of every source arrive."""
+    """Where the files of every source arrive; a file there says when everything has."""
     faults_folder: str | None = None
     """Where the drill says which operators raise and hang."""
+    brokers: str | None = None
+    """The drill's Kafka broker, where a source reads a topic."""
     conf: dict[str, str] = field(default_factory=dict)
     """More settings of the run, `spark.holdfast.*`."""
     session: dict[str, str] = field(default_factory=dict)
@@ -72,6 +74,7 @@ class DriverJob:
             "take_over": self.take_over,
             "input_folder": self.input_folder,
             "faults_folder": self.faults_folder,
+            "brokers": self.brokers,
             "conf": self.conf,
             "session": self.session,
         }
@@ -94,6 +97,7 @@ def read_job(path: Path) -> DriverJob:
         given["take_over"],
         given["input_folder"],
         given["faults_folder"],
+        given["brokers"],
         given["conf"],
         given["session"],
     )

@@ -2,7 +2,7 @@
 
 | check | what must hold |
 |---|---|
-| input | every file that arrived is in exactly one batch, with all its rows |
+| input | everything that arrived is in exactly one batch: files with all their rows, each byte, each offset |
 | parked | the poisoned query was parked, no other was, and it went on when the cause was removed |
 | hang | the node of the hung operator process was not taken for lost |
 | old driver | a driver that was superseded while it was frozen ended by itself |
@@ -36,7 +36,7 @@ def check_input(logged: LoggedInput) -> Check:
     if logged.problems:
         more = f" ({len(logged.problems)} in all)" if len(logged.problems) > 1 else ""
         return Check("input", Verdict.FAILED, f"{logged.problems[0]}{more}")
-    rows = sum(count for batch in logged.batches for count in batch.rows.values())
+    rows = sum(count for batch in logged.batches for count in batch.rows.values()) + sum(logged.in_place.values())
     return Check("input", Verdict.OK, f"{counted(rows, 'row')} read, each once, in {len(logged.batches)} batches")
 
 

@@ -15,6 +15,7 @@
 | fill disk | the node's local files are on a small file system, which is filled by one more file |
 | corrupt | bits flip in the node's state and fragments and in one durable snapshot; its operator processes are killed |
 | poison, cure | an operator of the least valuable query raises, until the cause is removed and the query resumed |
+| kill broker, start broker | `kill -9` of the drill's Kafka broker; it starts again on the same port with its data |
 | hang | an operator of the least valuable query sleeps in its process with Python's lock held |
 """
 
@@ -40,13 +41,15 @@ from holdfast.store.agent.agent_files import lose_messages
 
 @dataclass(frozen=True, slots=True)
 class DriverControl:
-    """What a drill does to its driver."""
+    """What a drill does to its driver and its broker."""
 
     end: Callable[[], None]
     start: Callable[[], None]
     pause: Callable[[], None]
     thaw: Callable[[], None]
     take_over: Callable[[], None]
+    end_broker: Callable[[], None] = lambda: None
+    start_broker: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,10 @@ class FaultInjector:
                 self._driver.thaw()
             case FaultKind.TAKE_OVER:
                 self._driver.take_over()
+            case FaultKind.KILL_BROKER:
+                self._driver.end_broker()
+            case FaultKind.START_BROKER:
+                self._driver.start_broker()
             case FaultKind.PARTITION:
                 self.cluster.cut_off(self._there(fault))
             case FaultKind.HEAL:

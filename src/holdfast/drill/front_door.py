@@ -1,22 +1,27 @@
 """The application of a drill through the front door: started as `hf.start` does, fed by sources that are read.
 
-Runs on the driver. Its sources read the files that the drill lets arrive (`arriving`); batches, checkpoints, outputs
-and the end are the run's own. It ends when batches hold all files and no query is parked: then all windows are closed.
+Runs on the driver. Its sources read the files and topics into which the drill lets its input arrive (`arriving`);
+batches, checkpoints, outputs and the end are the run's own. It ends when everything has arrived, batches hold all of it
+and no query is parked: then all windows are closed.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
-from holdfast.drill.arriving import with_file_sources
+from holdfast.drill.arriving import COMPLETE
 from holdfast.drill.driving import READY_SECONDS, Admission, await_executors, emit_outboxes, recovery_of, warm_up
 from holdfast.drill.faulty_operators import POISON, with_faulty_operators
+from holdfast.drill.feeds import FeedKind, feeds_of, with_feeds
 from holdfast.drill.plan_targets import plan_of_drill
 from holdfast.drill.scenarios import scenario_of
-from holdfast.ids import BatchId
+from holdfast.ids import BatchId, OperatorId
+from holdfast.runtime.io.batch_records import BatchRecord, record_fields
+from holdfast.runtime.io.in_place_readers import InPlaceReader
 from holdfast.spark.ingest import Ingestion, warm_readers
 from holdfast.spark.run import SparkRun
 from holdfast.spark.session import start_session
@@ -36,13 +41,17 @@ def drive(job: DriverJob, events: EventPipe, orders: IO[str]) -> None:
     if job.warm:
         await_executors(spark, job.nodes)
         warm_up(job, spark)
-    app = with_file_sources(scenario_of(asked).application(), Path(job.input_folder))
+    app, folder = scenario_of(asked).application(), Path(job.input_folder)
+    feeds = feeds_of(app, asked)
+    app = with_feeds(app, feeds, folder, job.brokers or "")
     app = with_faulty_operators(app, job)
-    last = {name: asked.batches - 1 for name in app.steps if not app.operator(name).inputs}
+    last = {OperatorId(name): asked.batches - 1 for name, one in feeds.items() if one.kind is FeedKind.SPARK}
+    taken = AllTaken()
 
     def has_all(running: SparkRun, ingestion: Ingestion) -> bool:
         poisoned = job.faults_folder is not None and (Path(job.faults_folder) / POISON).exists()
-        return ingestion.intake.has_taken(last) and not running.coordinator.state.parked and not poisoned
+        in_place = taken.see(ingestion.readers, complete=(folder / COMPLETE).exists())
+        return ingestion.intake.has_taken(last) and in_place and not running.coordinator.state.parked and not poisoned
 
     def request_nodes(count: int) -> str | None:
         events.emit("nodes-requested", count=count)
@@ -90,6 +99,29 @@ def conf_of_job(job: DriverJob) -> dict[str, str]:
     return {**found, **job.conf}
 
 
+class AllTaken:
+    """Whether sources that are read in place have taken everything, once everything has arrived.
+
+    Only a look that began after that sees all of it: the second one that ends is such a look.
+    """
+
+    def __init__(self) -> None:
+        self._looks: dict[OperatorId, int] | None = None
+
+    def see(self, readers: Mapping[OperatorId, InPlaceReader], *, complete: bool) -> bool:
+        """Take in how readers stand now; `complete`: everything has arrived."""
+        if not complete:
+            return False
+        if self._looks is None:
+            self._looks = {name: one.listed for name, one in readers.items()}
+        for name, one in readers.items():
+            self._looks[name] = min(self._looks[name], one.listed)  # reading has begun anew
+        return all(
+            one.listed >= self._looks[name] + 2 and not one.pending and not one.unsettled
+            for name, one in readers.items()
+        )
+
+
 class RunEvents:
     """Emits what a run does, and every batch that it logs, to the drill; called in the run's own thread."""
 
@@ -128,7 +160,17 @@ class RunEvents:
                 through={name: int(one.position.get("through", -1)) for name, one in record.sources.items()},
                 rows={name: sum(one.rows) for name, one in record.sources.items()},
                 closes=record.closes,
+                sources=manifest_fields(record),
             )
+
+
+def manifest_fields(record: BatchRecord) -> dict[str, dict[str, Any]]:
+    """Return what a record says of its sources that the outputs depend on: watermarks, ranges, how they are read."""
+    kept = ("watermark", "ranges", "how")
+    return {
+        name: {key: one[key] for key in kept if key in one}
+        for name, one in record_fields(record, "")["sources"].items()
+    }
 
 
 def _write(line: str) -> None:

@@ -3,7 +3,7 @@
 Consecutive seeds go through the scenarios in turn; everything else is drawn. Two to five of the nodes are killed, at
 once or one after the other; some drills freeze nodes too, kill more while recovery is under way, end or freeze the
 driver, slow a node, lose messages, cut a node off, fill or corrupt a disk, poison a row, let an operator hang or
-decommission a node.
+decommission a node. What feeds the drill is drawn too: files or topics read in place, or Spark's file stream.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.drill.scenarios import MIXED, SCENARIOS
 from holdfast.drill.schedule import FaultKind, make_schedule
-from holdfast.drill.settings import DrillSettings
+from holdfast.drill.settings import DrillFeed, DrillSettings
 from holdfast.errors import BadInput
 from holdfast.topology.draws import Draws
 
@@ -31,15 +31,17 @@ CHANCES = {
     "decommission": 0.2,
 }
 """How often a mixed drill has each of these faults, where it has room for it."""
+FEEDS = {"kafka": 0.35, "spark": 0.15, "kill-broker": 0.4, "disorder": 0.5}
+"""How often the input comes from topics, or through Spark's file stream; the rest are files read in place. Of drills
+from topics, in how many the broker is killed; of those that read in place, in how many input arrives in any order."""
 
 
 def read_faults(text: str) -> frozenset[str]:
     """Read `partition,fill-disk`: faults that mixed drills leave out."""
     words = frozenset(word.strip() for word in text.split(",") if word.strip())
-    if strange := words - set(CHANCES):
-        raise BadInput(
-            f"there is no fault {min(strange)!r}", field="--without", remedy=f"there are {', '.join(CHANCES)}"
-        )
+    known = (*CHANCES, *FEEDS)
+    if strange := words - set(known):
+        raise BadInput(f"there is no fault {min(strange)!r}", field="--without", remedy=f"there are {', '.join(known)}")
     return words
 
 
@@ -67,7 +69,30 @@ def draw_settings(asked: DrillSettings, without: frozenset[str] = frozenset()) -
         slow=1 if draws.chance(0.2) and survivors - freeze > 1 else 0,
         drop_packets=0.2 if draws.chance(0.2) else 0.0,
     )
-    return _with_room(replace(drawn, **_more_faults(drawn, without)))
+    drawn = replace(drawn, **_more_faults(drawn, without))
+    return _with_room(replace(drawn, **_feed(drawn, without)))
+
+
+def _feed(asked: DrillSettings, without: frozenset[str]) -> dict[str, Any]:
+    """Draw what feeds the drill, with draws of its own; one that was asked for stays."""
+    if asked.feed is not DrillFeed.SOURCES:
+        return {}
+    chosen = Draws(asked.seed).branch("mixed drill: feed").fraction()
+    has = {
+        name: Draws(asked.seed).branch(f"mixed drill: {name}").chance(FEEDS[name]) and name not in without
+        for name in ("kill-broker", "disorder")
+    }
+    if chosen < FEEDS["kafka"]:
+        feed = DrillFeed.SOURCES if "kafka" in without else DrillFeed.KAFKA
+    elif chosen < FEEDS["kafka"] + FEEDS["spark"] and "spark" not in without:
+        feed = DrillFeed.SPARK
+    else:
+        feed = DrillFeed.SOURCES
+    return {
+        "feed": feed,
+        "kill_broker": has["kill-broker"] and feed is DrillFeed.KAFKA,
+        "disorder": has["disorder"] and feed is not DrillFeed.SPARK,
+    }
 
 
 def _with_room(asked: DrillSettings) -> DrillSettings:

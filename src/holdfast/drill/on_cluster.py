@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 
-from holdfast.drill.arriving import ArrivingFiles
+from holdfast.application import KafkaTopic
+from holdfast.drill.arriving import ArrivingInput
+from holdfast.drill.broker import DrillBroker
 from holdfast.drill.driver import DriverJob
 from holdfast.drill.driver_process import DriverProcess
 from holdfast.drill.driving import Admission
 from holdfast.drill.faults import DriverControl, FaultInjector, FaultPlaces
 from holdfast.drill.faulty_operators import POISON, is_hang_untaken
+from holdfast.drill.feeds import SourceFeed
 from holdfast.drill.history import Event, HistoryFile
 from holdfast.drill.resuming import parked_queries, resume_queries
 from holdfast.drill.schedule import Fault, FaultKind, Role, make_schedule
-from holdfast.drill.settings import DrillFeed, DrillSettings, DrillStrategy
+from holdfast.drill.settings import DrillSettings
 from holdfast.drill.victims import Victims
 from holdfast.errors import CheckFailed, HoldfastError
 from holdfast.spark.cluster import EmbeddedCluster, Node
@@ -58,8 +62,13 @@ class ClusterDrill:
         log: Callable[[str], object],
         watch: Watch,
         given: Sequence[dict[str, pa.Table]],
+        feeds: Mapping[str, SourceFeed] = MappingProxyType({}),
+        parallelism: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """`given`: the input of every interval, where sources read it."""
+        """`given`: the input of every interval, where sources read it, and by what each is fed (`feeds`).
+
+        `parallelism`: of sources: a topic has two partitions at least.
+        """
         self._asked, self._topology, self._work, self._path = asked, topology, work, path
         self._log, self._watch = log, watch
         self._admission = work / "admitted"
@@ -73,8 +82,17 @@ class ClusterDrill:
         self._superseded: DriverProcess | None = None
         self._faults = (work / "faults").absolute()  # nodes have working directories of their own
         self._faults.mkdir()
-        reads = asked.feed is DrillFeed.SOURCES and asked.strategy is not DrillStrategy.STRUCTURED_STREAMING
-        self._input = ArrivingFiles(work / "in", given) if reads else None
+        self.input = (
+            ArrivingInput((work / "in").absolute(), given, feeds, seed=asked.seed, disorder=asked.disorder)
+            if feeds
+            else None
+        )
+        self._topics = {
+            one.reader.topic: max(2, parallelism.get(name, 1))
+            for name, one in feeds.items()
+            if isinstance(one.reader, KafkaTopic)
+        }
+        self._broker: DrillBroker | None = None
         self._played = threading.Event()  # set when the stream has ended or was given up
         self._victims = Victims()
         self._over = threading.Event()  # set when the drill is over
@@ -87,16 +105,30 @@ class ClusterDrill:
         finally:
             self._played.set()
             self._over.set()
-            if self._input is not None:
-                self._input.stop()
+            if self.input is not None:
+                self.input.stop()
             for driver in (self._driver, self._superseded):
                 if driver is not None:
                     driver.end()
             for thread in self._threads:
                 thread.join()
 
+    @property
+    def brokers(self) -> str:
+        """Where the drill's broker listens, until `close`; empty: it has none."""
+        return "" if self._broker is None else self._broker.servers
+
+    def close(self) -> None:
+        """End the drill's broker: nobody reads the topics any more."""
+        if self._broker is not None:
+            self._broker.close()
+
     def _on(self, cluster: EmbeddedCluster) -> tuple[list[Event], bool]:
         self._cluster = cluster
+        if self._topics:
+            self._log("starting the Kafka broker")
+            folder = (self._work / "kafka").absolute()
+            self._broker = DrillBroker(folder, self._topics, cluster.host if cluster.cuttable else None)
         self._job = DriverJob(
             self._asked,
             cluster.master_url,
@@ -106,8 +138,9 @@ class ClusterDrill:
             len(cluster.nodes),
             str(self._admission) if self._asked.standby else None,
             str(cluster.secret_file),
-            input_folder=None if self._input is None else str(self._input.folder),
+            input_folder=None if self.input is None else str(self.input.folder),
             faults_folder=str(self._faults),
+            brokers=self.brokers or None,
             session=session_settings(self._asked),
         )
         nodes = sorted(cluster.nodes.values(), key=lambda node: int(node.id.rpartition("-")[2]))
@@ -122,8 +155,8 @@ class ClusterDrill:
         for node in nodes[: self._asked.nodes]:
             history.add(history.began, "node-started", {"node": str(node.id), "host": node.host})
         driver.begin(history, history.began)
-        if self._input is not None:
-            self._input.start(history.began, self._asked.batch_seconds)
+        if self.input is not None:
+            self.input.start(history.began, self._asked.batch_seconds, self._arrived, self._broker)
         self._log("the stream has begun")
         ended = self._play(self._injector(cluster, standby), history)
         if is_hang_untaken(self._faults):
@@ -139,7 +172,13 @@ class ClusterDrill:
 
     def _injector(self, cluster: EmbeddedCluster, standby: Sequence[Node]) -> FaultInjector:
         control = DriverControl(
-            self._end_driver, self._restart_driver, self._pause_driver, self._thaw_driver, self._take_over
+            self._end_driver,
+            self._restart_driver,
+            self._pause_driver,
+            self._thaw_driver,
+            self._take_over,
+            self._end_broker,
+            lambda: self._in_background(self._start_broker),
         )
         durable = Path(self._place) / "run" / "checkpoints" if self._asked.storage is None else None
         places = FaultPlaces(self._faults, durable, self._cure)
@@ -174,6 +213,9 @@ class ClusterDrill:
             driver = self._driver
             if driver is not None and driver.finished.is_set() and not waiting:
                 return True
+            if self.input is not None and self.input.problem is not None:
+                history.add(time.time(), "driver-failed", {"why": self.input.problem})
+                return False
             if driver is not None and not driver.running and not driver.finished.is_set():
                 if driver.failure is None:
                     history.add(time.time(), "driver-failed", {"why": driver.last_line()})
@@ -286,6 +328,25 @@ class ClusterDrill:
         status = old.await_end(OVER_SECONDS)
         after = round(time.time() - thawed, 3)
         self._history.add(time.time(), "driver-over", {"status": status, "after": after, "why": old.last_line()})
+
+    # -- the input ---------------------------------------------------------------------------------------------------
+
+    def _arrived(self, source: str, fields: Mapping[str, Any]) -> None:
+        assert self._history is not None
+        self._history.add(time.time(), "arrived", {"source": source, **fields})
+
+    def _end_broker(self) -> None:
+        if self._broker is None:
+            raise CheckFailed("there is no Kafka broker to kill", where="drill", remedy="give --feed kafka")
+        self._broker.kill()
+
+    def _start_broker(self) -> None:
+        assert self._broker is not None
+        assert self._history is not None
+        try:
+            self._broker.start()
+        except OSError as error:
+            self._history.add(time.time(), "fault-failed", {"what": str(FaultKind.START_BROKER), "why": str(error)})
 
     # -- poisoned queries ---------------------------------------------------------------------------------------------
 

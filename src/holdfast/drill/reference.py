@@ -7,7 +7,7 @@ A user's application runs twice. An output whose rows differ between the two run
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -16,9 +16,10 @@ from holdfast.drill.checkers import compare_rows
 from holdfast.drill.logged import LoggedBatch
 from holdfast.drill.scenarios import Scenario
 from holdfast.drill.settings import DrillSettings
-from holdfast.ids import BatchId, OperatorId
+from holdfast.ids import BatchId, Epoch, OperatorId
 from holdfast.runtime import InProcess
-from holdfast.runtime.io.batch_records import Arrived
+from holdfast.runtime.io.batch_records import Arrived, SourceBatch
+from holdfast.runtime.io.source_pieces import Piece
 from holdfast.runtime.program import Program
 
 
@@ -29,6 +30,8 @@ class Reference:
     rows: Mapping[str, pa.Table]
     not_compared: Mapping[str, str] = field(default_factory=dict)
     """Output -> why its rows are not compared."""
+    read: Mapping[str, pa.Table] = field(default_factory=dict)
+    """The rows that the ranges of sources hold that are read in place."""
 
 
 def output_names(app: Application) -> list[str]:
@@ -52,32 +55,51 @@ def make_reference(scenario: Scenario, asked: DrillSettings, *, twice: bool) -> 
 
 
 def reference_of_batches(
-    scenario: Scenario, given: Sequence[dict[str, pa.Table]], batches: Sequence[LoggedBatch], found: Reference | None
+    app: Application, given: Sequence[dict[str, pa.Table]], batches: Sequence[LoggedBatch], found: Reference | None
 ) -> Reference:
-    """Run the batches that a drill's run has logged, each of its files in the order of their arrival.
+    """Run the batches that a drill's run has logged: the same ranges, and files in the order of their arrival.
 
-    So outputs that depend on where batches end can be compared too. `found`: a reference of the same input in other
-    batches; what could not be compared there cannot be here.
+    So outputs that depend on where batches end can be compared too. Where the batches have the manifest's watermarks,
+    these hold: a late row is late here as it was there. `app` has the readers that the run had. `found`: a reference of
+    the same input in other batches; what could not be compared there cannot be here.
     """
-    app = scenario.application()
     program = Program(app)
     left = dict(found.not_compared) if found is not None else declared_nondeterministic(program)
     done = InProcess(app)
     log = done.batch_log
+    read: dict[str, list[pa.Table]] = {}
     for batch in batches:
-        arrived = {
-            OperatorId(source): Arrived(
-                [
-                    log.write_piece(OperatorId(source), given[number][source], str(number))
-                    for number in files
-                    if number < len(given)
-                ]
-            )
+        pieces = {
+            OperatorId(source): [
+                log.write_piece(OperatorId(source), given[number][source], str(number))
+                for number in files
+                if number < len(given)
+            ]
             for source, files in batch.files.items()
         }
-        log.commit(BatchId(batch.number), arrived, last=batch.closes)
+        number = BatchId(batch.number)
+        if batch.sources:
+            log.repeat(number, {name: _with_pieces(one, pieces.get(name, [])) for name, one in batch.sources.items()})
+            for name, one in batch.sources.items():
+                if one.ranges:
+                    read.setdefault(str(name), []).extend(
+                        block.rows for block in log.blocks(name, number, Epoch(0)) if block.rows is not None
+                    )
+        else:
+            log.commit(number, {name: Arrived(some) for name, some in pieces.items()}, last=batch.closes)
         done.run()
-    return Reference({name: done.rows(name) for name in output_names(app) if name not in left}, left)
+    rows = {name: done.rows(name) for name in output_names(app) if name not in left}
+    return Reference(rows, left, {name: pa.concat_tables(tables) for name, tables in read.items() if tables})
+
+
+def _with_pieces(one: SourceBatch, pieces: Sequence[Piece]) -> SourceBatch:
+    found = [piece for piece in pieces if piece.rows]
+    partitions = 1 + max((section.partition for piece in found for section in piece.sections), default=-1)
+    counts = [0] * partitions
+    for piece in found:
+        for section in piece.sections:
+            counts[section.partition] += section.rows
+    return replace(one, pieces=tuple(found), rows=tuple(counts))
 
 
 def declared_nondeterministic(program: Program) -> dict[str, str]:

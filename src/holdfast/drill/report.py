@@ -57,6 +57,8 @@ _WORDS = {
     FaultKind.POISON: "a poisoned row in the least valuable query",
     FaultKind.CURE: "the cause of the poisoned row is removed",
     FaultKind.HANG: "an operator of the least valuable query hangs for {value:g} s",
+    FaultKind.KILL_BROKER: "kill -9 of the Kafka broker",
+    FaultKind.START_BROKER: "the Kafka broker starts again",
 }
 _ENDS = {
     FaultKind.FREEZE: FaultKind.THAW,
@@ -66,6 +68,7 @@ _ENDS = {
     FaultKind.KILL_DRIVER: FaultKind.START_DRIVER,
     FaultKind.PARTITION: FaultKind.HEAL,
     FaultKind.POISON: FaultKind.CURE,
+    FaultKind.KILL_BROKER: FaultKind.START_BROKER,
 }
 """Faults that last, and what ends each."""
 _ALWAYS = ("nodes", "kill", "arrivals", "batches", "rows", "fail_at", "seed")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
 from holdfast.application import Application
 from holdfast.application.resolving import unresolved_sources, with_columns
 from holdfast.drill import chain, merge_tree
+from holdfast.drill.feeds import feeds_of, reads_sources, with_feeds
 from holdfast.drill.inputs import read_batches, recorded_columns
 from holdfast.drill.settings import DrillSettings
 from holdfast.errors import BadInput
@@ -94,10 +95,18 @@ def scenario_of(asked: DrillSettings) -> Scenario:
         )
     else:
         found = find_scenario(asked.scenario)
+        if reads_sources(asked):
+            # Sources that are read in place may have one operator more: the exchange that brings rows to their keys.
+            found = replace(found, application=partial(_reading, found.application, asked))
     if asked.input is None:
         return found
     application = partial(_with_recorded_columns, found.application, Path(asked.input))
     return Scenario(found.name, found.title, application, partial(_recorded, application, Path(asked.input)))
+
+
+def _reading(application: Callable[[], Application], asked: DrillSettings) -> Application:
+    app = application()
+    return with_feeds(app, feeds_of(app, asked))
 
 
 @cache

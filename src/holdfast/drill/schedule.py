@@ -19,6 +19,8 @@ SLOW_SHARE = 0.3
 """What a slow node gets of its processor."""
 DRIVER_AWAY = 2.0
 """Seconds from the driver's end to its next start."""
+BROKER_AWAY = 5.0
+"""Seconds from the end of the Kafka broker to its next start."""
 TAKEN_OVER_AFTER = 1.0
 """Seconds from the moment a driver is frozen to the start of the one that takes over."""
 SETTLED = 8.0
@@ -49,6 +51,8 @@ class FaultKind(StrEnum):
     POISON = "poison"
     CURE = "cure"
     HANG = "hang"
+    KILL_BROKER = "kill-broker"
+    START_BROKER = "start-broker"
 
 
 HARMFUL = frozenset(
@@ -156,6 +160,9 @@ def make_schedule(asked: DrillSettings) -> tuple[Fault, ...]:
         faults += [Fault(at, FaultKind.PAUSE_DRIVER), Fault(round(at + asked.pause_for, 3), FaultKind.THAW_DRIVER)]
         if asked.take_over:
             faults.append(Fault(round(at + min(TAKEN_OVER_AFTER, asked.pause_for / 2), 3), FaultKind.TAKE_OVER))
+    if asked.kill_broker:
+        at = round(draws.branch("broker").real(began, began + 0.5 * (until - began)), 3)
+        faults += [Fault(at, FaultKind.KILL_BROKER), Fault(round(at + BROKER_AWAY, 3), FaultKind.START_BROKER)]
     faults += [Fault(began, kind, node) for kind, nodes in alone.items() for node in nodes]
     faults += [Fault(round(began + asked.heal_after, 3), FaultKind.HEAL, node) for node in alone[FaultKind.PARTITION]]
     if asked.poison:

@@ -35,7 +35,12 @@ class DrillFeed(StrEnum):
     """How the input gets into the run."""
 
     SOURCES = "sources"
-    """Files arrive one per batch interval, and the run's own sources read them: it decides what a batch holds."""
+    """The run's sources read what arrives, as the application reads them: `hf.files` and `hf.kafka` in place. It
+    decides what a batch holds."""
+    SPARK = "spark"
+    """Spark's file stream reads a file per batch interval, whatever the application reads."""
+    KAFKA = "kafka"
+    """The sources of a generated scenario read topics in place."""
     BATCHES = "batches"
     """The drill logs one batch per interval itself: batches are the same in every drill."""
 
@@ -106,7 +111,11 @@ class DrillSettings:
     hang: bool = False
     """An operator of the least valuable query holds its process, with Python's lock, for a while."""
     hang_for: float = 8.0
+    kill_broker: bool = False
+    """End the Kafka broker of the drill with `kill -9` during the recovery, and start it again with its data."""
     feed: DrillFeed = DrillFeed.SOURCES
+    disorder: bool = False
+    """Of what is read in place some arrives late, some twice under another name, some files in two steps."""
     batches: int = 90
     rows: int = 400
     batch_seconds: float = 1.0
@@ -248,7 +257,7 @@ def check_settings(asked: DrillSettings) -> None:
         need(0 < times < math.inf, option, f"{times:g} s", "give more than 0")
     ours = asked.strategy is not DrillStrategy.STRUCTURED_STREAMING
     need(
-        asked.plan is None or (ours and asked.feed is DrillFeed.SOURCES),
+        asked.plan is None or (ours and asked.feed is not DrillFeed.BATCHES),
         "--plan",
         "only a run that reads its sources executes a plan",
         "leave out --feed batches, and the strategy structured-streaming",
@@ -258,6 +267,18 @@ def check_settings(asked: DrillSettings) -> None:
         "--recovery" if asked.recovery else "--overhead",
         "only the plan auto is made from targets",
         "give --plan auto, or leave it out",
+    )
+    need(
+        asked.feed not in (DrillFeed.KAFKA, DrillFeed.SPARK) or ours,
+        "--feed",
+        "Spark's own engine reads batches of the drill",
+        "leave it out, or the strategy",
+    )
+    need(
+        not asked.disorder or (ours and asked.feed in (DrillFeed.SOURCES, DrillFeed.KAFKA)),
+        "--disorder",
+        "only what is read in place may arrive in any order",
+        "leave out --feed spark or batches, and the strategy structured-streaming",
     )
     only_ours = ("pause_driver", "partition", "fill_disk", "corrupt", "decommission", "poison", "hang")
     for name in only_ours:

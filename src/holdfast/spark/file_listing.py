@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from holdfast.errors import CheckFailed, HoldfastError, one_line
 from holdfast.runtime.io.in_place_readers import InPlaceReader
+from holdfast.runtime.io.kafka_client import BrokersAway
 
 
 class FolderWatch:
@@ -31,10 +32,18 @@ class FolderWatch:
         self._failing = False
         self._thread: threading.Thread | None = None
 
-    def start(self, *, available_now: bool) -> None:
-        """Begin; with `available_now`, files that come after the first listing are left for the next run."""
+    def start(self, *, available_now: bool, begun: bool = False) -> None:
+        """Begin; with `available_now`, files that come after the first listing are left for the next run.
+
+        `begun`: the log has batches of this source. Brokers that do not answer then are no reason not to go on with
+        what is logged: they are asked again. At the first start, the address may be wrong.
+        """
         try:
             self.look()
+        except BrokersAway as error:
+            if available_now or not begun:
+                raise
+            self._is_failing(error)
         except OSError as error:
             raise CheckFailed(
                 f"cannot be listed: {one_line(str(error), 200)}",
@@ -74,11 +83,7 @@ class FolderWatch:
                     self._log(f"source {self._reader.source}: {self._reader.what} can be listed again")
                 self._failing = False
             except (OSError, HoldfastError) as error:
-                if not self._failing:
-                    line = one_line(str(error), 200)
-                    what = f"source {self._reader.source}: {self._reader.what}"
-                    self._log(f"{what} cannot be listed, and is tried again: {line}")
-                self._failing = True
+                self._is_failing(error)
             # What cannot be looked at may take long to say so: that is no reason to come back late.
             took = time.monotonic() - began
             pause = 1.0 if self._failing else max(self._reader.look_seconds, self._reader.pause_factor * took)
@@ -86,3 +91,10 @@ class FolderWatch:
                 with suppress(RuntimeError):
                     self._woke()
                 return
+
+    def _is_failing(self, error: Exception) -> None:
+        if not self._failing:
+            line = one_line(str(error), 200)
+            what = f"source {self._reader.source}: {self._reader.what}"
+            self._log(f"{what} cannot be listed, and is tried again: {line}")
+        self._failing = True

@@ -28,8 +28,9 @@ import pyarrow as pa
 from holdfast.application import Application, steps
 from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId, OperatorId
+from holdfast.runtime.io.batch_log import last_positions
 from holdfast.runtime.io.batch_size import BatchSize
-from holdfast.runtime.io.in_place_readers import in_place_readers
+from holdfast.runtime.io.in_place_readers import InPlaceReader, in_place_readers
 from holdfast.runtime.io.intake import MOST_ARRIVALS, Intake, MicroBatch
 from holdfast.runtime.io.source_pieces import piece_fields, piece_name, piece_of, write_piece
 from holdfast.runtime.program import SourceProgram
@@ -133,9 +134,10 @@ class Ingestion:
             if self._run.coordinator.status.settled:
                 self._run.batch_log.check_open()
             return
+        logged = last_positions(self._run.batch_log, self._watches)
         for name, watch in self._watches.items():
             self._progress.reading(name)
-            watch.start(available_now=available_now)
+            watch.start(available_now=available_now, begun=bool(logged[name]))
         if not self._names:
             return
         self._run.reads_sources()
@@ -185,6 +187,11 @@ class Ingestion:
                 ends.callback(query.stop)
             for watch in self._watches.values():
                 ends.callback(watch.stop)
+
+    @property
+    def readers(self) -> Mapping[OperatorId, InPlaceReader]:
+        """The readers of sources that are read in place."""
+        return self._readers
 
     @property
     def reading(self) -> bool:

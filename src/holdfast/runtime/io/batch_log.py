@@ -236,6 +236,10 @@ class BatchLog:
         self.check_next(batch)
         return self._commit(batch, sources, self._decide(batch), at)
 
+    def repeat(self, batch: BatchId, sources: Mapping[OperatorId, SourceBatch], at: float | None = None) -> None:
+        """Log a batch as the log of another run has it, watermarks included: the same outputs must come of it."""
+        self._commit(batch, sources, {}, at)
+
     def _commit(
         self,
         batch: BatchId,

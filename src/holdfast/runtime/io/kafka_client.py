@@ -63,9 +63,15 @@ def client_configuration(servers: str, settings: Settings, last_error: LastError
     }
 
 
-def unreachable(what: str, servers: str, error: object, settings: Settings) -> CheckFailed:
+class BrokersAway(CheckFailed):
+    """Raised where brokers do not answer: they may be back soon."""
+
+
+def unreachable(
+    what: str, servers: str, error: object, settings: Settings, kind: type[CheckFailed] = CheckFailed
+) -> CheckFailed:
     """Return the error of brokers that do not answer, or do not let us."""
-    return CheckFailed(
+    return kind(
         f"{what}: {hidden(error, settings)}",
         where=f"brokers {servers}",
         remedy="see that the brokers run, that every node reaches them and that the settings are right",
@@ -145,6 +151,9 @@ class Topic:
                 request_timeout=self._patience,
             )
         )
+        if any(result.offset == library.OFFSET_INVALID for result in found.values()):
+            # What a broker that ended in the middle of the request leaves: no offset, and no error.
+            raise self._unreachable(self._last_error.text or "a broker gave no offset")
         return {one.partition: result.offset for one, result in found.items()}
 
     def _latest(self, numbers: list[int]) -> dict[int, int]:
@@ -222,4 +231,5 @@ class Topic:
 
     def _unreachable(self, why: object) -> HoldfastError:
         what = f"topic {self.reader.topic} cannot be looked at"
-        return unreachable(what, self.reader.servers, why, self.reader.settings)
+        kind = CheckFailed if self._last_error.refused else BrokersAway
+        return unreachable(what, self.reader.servers, why, self.reader.settings, kind)
