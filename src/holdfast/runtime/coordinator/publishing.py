@@ -375,15 +375,18 @@ class Publishing:
             self._calls[call.number] = one
             self._runner.start(call)
 
-    def _due(self, one: _Publisher) -> Gathered | None:
-        """Return what a sink may publish of what it has gathered; None: nothing is due, or all its queries are held."""
+    def _due(self, one: _Publisher, held: Collection[PartitionId] | None = None) -> Gathered | None:
+        """Return what a sink may publish of what it has gathered; None: nothing is due, or all its queries are held.
+
+        `held`: by default what was held back when news were taken last.
+        """
         if not one.sink.gathers or (self.ending and one.gave_up):
             return None
         now = math.inf if self.ending else self._clock()
         if not one.sink.due(now):
             return None
         published = {p: batch for p, batch in self.published().items() if self._sinks.get(p.operator) is one.sink}
-        if not published or (not self.ending and self._held.issuperset(published)):
+        if not published or (not self.ending and set(published) <= set(self._held if held is None else held)):
             return None
         return Gathered(published, self.generation, now)
 
@@ -401,7 +404,8 @@ class Publishing:
     def has_news(self) -> bool:
         """Whether something has returned, a call is out for too long, or one can begin."""
         return self._runner.has_returned or any(
-            self._is_late(one) or (one.call is None and (one.waiting or self._due(one))) for one in self._publishers
+            self._is_late(one) or (one.call is None and (one.waiting or self._due(one, held=())))
+            for one in self._publishers
         )
 
     def _is_late(self, one: _Publisher) -> bool:
