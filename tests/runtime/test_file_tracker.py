@@ -174,6 +174,18 @@ def test_what_is_seen_is_bounded_by_age_and_by_number(monkeypatch: pytest.Monkey
     assert many.position.low > 0
 
 
+def test_files_too_old_that_came_while_no_driver_ran_are_named_once() -> None:
+    one = tracker(maxFileAge="10 seconds")
+    one.look([file("new", at=40)], now=0, wall=WALL)
+    again = FileTracker(one.format, one.options, 1, True, take(one).position, dict(one.seen), True)
+    listing = [file("old", at=5), file("older", at=4), file("new", at=40)]
+    (said,) = again.look(listing, now=0, wall=WALL)
+    assert said.kind == "too-old"
+    assert said.line.startswith("2 files, old the newest of them, are older than maxFileAge allows")
+    assert not again.pending
+    assert again.look(listing, now=1, wall=WALL) == []
+
+
 def test_only_files_that_come_later_are_read_where_reading_starts_with_the_latest() -> None:
     one = tracker(start="latest")
     one.look([file("a"), file("b")], now=0, wall=WALL)

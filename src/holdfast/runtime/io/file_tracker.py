@@ -115,6 +115,8 @@ class FileTracker:
         there = {one.path: one for one in listing}
         notices = [found for one in there.values() if (found := self._notice(one)) is not None]
         first, self._listed = self._listed is None, frozenset(there)
+        if first and (skipped := self._skipped_at_start(there.values())) is not None:
+            notices.append(skipped)
         if first and not self.begun and self.options.start == "latest" and not self.seen:
             self.seen = {one.path: (one.modified, one.size) for one in there.values()}
             newest = max((one.modified for one in there.values()), default=_NEVER)
@@ -156,6 +158,16 @@ class FileTracker:
             return None
         self._reported[one.path, found.kind] = None
         return found
+
+    def _skipped_at_start(self, there: Iterable[SourceFile]) -> Notice | None:
+        """Say how many files are too old at a driver's first listing: which of them were read nobody knows any more."""
+        old = [one for one in there if one.modified < self.position.low and one.path not in self.seen]
+        if not old:
+            return None
+        newest = max(old, key=lambda one: (one.modified, one.path))
+        what = f"{newest.path} is" if len(old) == 1 else f"{len(old)} files, {newest.path} the newest of them, are"
+        line = f"{what} older than maxFileAge allows, beside the newest file that was read: what came while no driver "
+        return Notice("too-old", newest, line + "ran is not read")
 
     @property
     def unsettled(self) -> bool:
