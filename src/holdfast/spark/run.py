@@ -502,11 +502,11 @@ class SparkRun:
         return ParquetSink(place)
 
     def count(self, output: str) -> int:
-        """Return how many rows an output has given; its sink must be Parquet or memory."""
+        """Return how many rows an output has given; its sink must be Parquet, Delta or memory."""
         return self.coordinator.outputs.count(self.program.output_operator(output))
 
     def rows(self, output: str) -> pa.Table:
-        """Return all rows an output has given, by batch and then by partition; its sink must be Parquet or memory."""
+        """Return all rows an output has given; its sink must be Parquet, Delta (in no order) or memory."""
         return self.coordinator.outputs.rows(self.program.output_operator(output))
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from holdfast.errors import one_line
 from holdfast.ids import BatchId
 from holdfast.runtime.coordinator.outputs import ASIDE_FOLDERS
-from holdfast.runtime.io.parquet_sink import ParquetSink, expire_outputs
-from holdfast.runtime.io.sinks import Sink
+from holdfast.runtime.io.parquet_sink import expire_outputs
+from holdfast.runtime.io.sinks import Expires, Sink
 from holdfast.storage.storage import Storage
 
 _FOLDER = "ages/"
@@ -118,11 +118,11 @@ def expiry_of(
     now: Callable[[], float] = time.time,
     log: Callable[[str], object] = lambda line: None,
 ) -> Expiry:
-    """Return what deletes the late rows and dead letters of a run, and its Parquet outputs, each after so long.
+    """Return what deletes the late rows and dead letters of a run, and outputs of sinks that expire (Parquet).
 
-    None: they stay.
+    Each after so long. None: they stay.
     """
-    written = [sink for sink in sinks if isinstance(sink, ParquetSink)]
+    written = [sink for sink in sinks if isinstance(sink, Expires)]
 
     def expire_outputs_of_run(through: BatchId, most: int) -> None:
         for sink in written:

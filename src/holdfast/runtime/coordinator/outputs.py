@@ -21,7 +21,18 @@ from holdfast.runtime.coordinator.parking import Step
 from holdfast.runtime.coordinator.publishing import CallRunner, InlineRunner, Publishing, PublishSettings
 from holdfast.runtime.io.gathered_parquet import GatheredParquetSink
 from holdfast.runtime.io.parquet_sink import ParquetSink
-from holdfast.runtime.io.sinks import FunctionSink, MemorySink, Output, OutputKey, Sink, StagedRows, Stager, complete
+from holdfast.runtime.io.sinks import (
+    CountsRows,
+    FunctionSink,
+    KeepsRows,
+    MemorySink,
+    Output,
+    OutputKey,
+    Sink,
+    StagedRows,
+    Stager,
+    complete,
+)
 from holdfast.runtime.messages import Failed
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.store import StaleEpoch
@@ -256,21 +267,21 @@ class Outputs:
                 )
 
     def rows(self, operator: str) -> pa.Table:
-        """Return all rows an output has given, by batch and then by partition; its sink must be Parquet or memory."""
-        found = self._telling(operator).rows()
+        """Return all rows an output has given; its sink must keep them, as Parquet, Delta and memory do.
+
+        They come by batch and then by partition; those of a Delta table in no order.
+        """
+        sink: object = self._sinks.get(OperatorId(operator))
+        if not isinstance(sink, KeepsRows):
+            raise _keeps_no_rows(operator)
+        found = sink.rows()
         schema = self._program.operators[OperatorId(operator)].schema
         return (schema or pa.schema([])).empty_table() if found is None else found
 
     def count(self, operator: str) -> int:
-        """Return how many rows an output has given; its sink must be Parquet or memory."""
-        sink = self._telling(operator)
-        return sink.count() if isinstance(sink, ParquetSink) else self.rows(operator).num_rows
-
-    def _telling(self, operator: str) -> MemorySink | ParquetSink:
-        sink = self._sinks.get(OperatorId(operator))
-        if not isinstance(sink, MemorySink | ParquetSink):
-            raise BadInput(f"{operator!r} has no sink that keeps rows", remedy="leave out its sink, or ask the sink")
-        return sink
+        """Return how many rows an output has given; its sink must keep or count them: Parquet, Delta or memory."""
+        sink: object = self._sinks.get(OperatorId(operator))
+        return sink.count() if isinstance(sink, CountsRows) else self.rows(operator).num_rows
 
     def _key(self, block: Block) -> OutputKey:
         return OutputKey(block.header.sender, block.header.batch, generation=self._generation, run=self._run)
@@ -348,6 +359,10 @@ def name_sinks(program: Program, given: Mapping[str, object]) -> dict[OperatorId
                 remedy="give the output fewer partitions, or several outputs",
             )
     return found
+
+
+def _keeps_no_rows(operator: str) -> BadInput:
+    return BadInput(f"{operator!r} has no sink that keeps rows", remedy="leave out its sink, or ask the sink")
 
 
 def check_places(sinks: Iterable[Sink]) -> None:

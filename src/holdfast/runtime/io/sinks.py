@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -208,8 +208,32 @@ def _cannot_correct(sink: object) -> BadInput:
     return BadInput(f"{type(sink).__name__} cannot correct tentative outputs", remedy="choose a sink that can")
 
 
-_MAY_HAVE = ("kept_in",)
-"""What some sinks have beside it: `kept_in()` returns the storage that they write to."""
+@runtime_checkable
+class KeepsRows(Protocol):
+    """What a sink is as well from which all rows that it was given can be had again."""
+
+    def rows(self) -> pa.Table | None:
+        """Return all rows; None where there are none."""
+
+
+@runtime_checkable
+class CountsRows(Protocol):
+    """What a sink is as well that knows how many rows it has without reading them."""
+
+    def count(self) -> int:
+        """Return how many rows there are."""
+
+
+@runtime_checkable
+class Expires(Protocol):
+    """What a sink is as well that can delete old outputs."""
+
+    def expire(self, through: BatchId, most: int) -> int:
+        """Delete outputs of batches up to one, which no recovery makes again; so many at most. Returns how many."""
+
+
+_MAY_HAVE = ("kept_in", "rows", "count", "expire")
+"""What some sinks have beside it; `kept_in()` returns the storage that they write to."""
 
 
 class _Completed(Sink):
