@@ -19,7 +19,4 @@ def nobody_leads(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RunStatus, "leading_frontier", property(leading))
 
 
-CATCHING_UP_BUGS = [
-    Bug(put_in.__name__, put_in.__doc__ or "", put_in)
-    for put_in in (nobody_leads,)
-]
+CATCHING_UP_BUGS = [Bug(put_in.__name__, put_in.__doc__ or "", put_in) for put_in in (nobody_leads,)]
