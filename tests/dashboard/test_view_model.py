@@ -249,6 +249,17 @@ def test_a_rotated_log_begins_with_what_is_needed(tmp_path: Path) -> None:
     assert not [one for one in model.happened if one["kind"] == "parked"], "what is repeated is no news"
 
 
+def test_a_query_that_catches_up_is_named() -> None:
+    log = Log(CHAIN).started()
+    log.add("catching-up", query="out[0]", lag_batches=1600)
+    log.add("caught-up", query="out[0]")
+    texts = [one["text"] for one in folded(log).happened]
+    assert texts[-2:] == [
+        "out[0] is 1,600 batches behind and catches up",
+        "out[0] has caught up with the other queries",
+    ]
+
+
 def test_what_was_dropped_for_a_waiting_partition_is_said_until_it_is_regenerated() -> None:
     log = Log(CHAIN).started().after(1).lose("node-1", "m[1]")
     log.add("kept-no-more", partitions=["m[1]", "m[2]"], outbox_bytes=10)

@@ -41,6 +41,7 @@ from holdfast.recovery.events import (
 )
 from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
+from holdfast.runtime.coordinator.catching_up import CatchingUp
 from holdfast.runtime.coordinator.event_log import effect_line
 from holdfast.runtime.coordinator.publishing import InlineRunner, Publishing, PublishSettings
 from holdfast.runtime.coordinator.status import RunStatus, has_room
@@ -573,14 +574,36 @@ def test_a_query_that_stands_still_does_not_hold_back_one_that_is_worth_more(beh
     driven.cycle(3)
     state = driven.machine.state
     low, high = state.graph.outputs
-    for p in state.graph.members(high):
-        state.partitions[p].frontier = BatchId(20)
-    status = RunStatus(None, state, SimpleNamespace(frontier=BatchId(20)), nothing_waits())  # type: ignore[arg-type]
+    log, catching_up = SimpleNamespace(frontier=BatchId(6)), CatchingUp.of(8)
+    status = RunStatus(None, state, log, nothing_waits(), catching_up=catching_up)  # type: ignore[arg-type]
+    for now in (6, 20):
+        log.frontier = BatchId(now)
+        for p in state.graph.members(high):
+            state.partitions[p].frontier = BatchId(now)
+        catching_up.look(status.queries(), status.logged)
     assert (status.live_frontier, status.leading_frontier) == (state.partitions[low].frontier, 20)
     assert has_room(status, 8, behind) == room
     for p in state.graph.members(high):
         state.partitions[p].frontier = BatchId(10)
     assert not has_room(status, 8, 1000), "the most valuable ones hold it back, however far others may be behind"
+
+
+@pytest.mark.parametrize("kept", [0, 101])
+def test_a_restored_query_does_not_hold_back_the_others_while_it_catches_up(kept: int) -> None:
+    """It did: 600 batches behind, of the same priority, it stopped the log for all until it was within 16 of it."""
+    driven = Driven(star([1, 1]))
+    driven.arrive({"n1": 100.0})
+    driven.cycle(3)
+    state = driven.machine.state
+    state.settings = replace(state.settings, waiting_bytes=100)
+    back, live = state.graph.outputs
+    for p in {*state.graph.members(live)}:
+        state.partitions[p].frontier = BatchId(600)
+    assert not set(state.graph.members(back)).issubset(state.graph.members(live))
+    status = RunStatus(None, state, SimpleNamespace(frontier=BatchId(600)), nothing_waits())  # type: ignore[arg-type]
+    state.kept_bytes = kept
+    assert (status.leading_frontier == 600) == (kept == 0), "at the bound of outboxes sources wait for it"
+    assert has_room(status, 16, 1000) == (kept == 0)
 
 
 def test_a_start_with_checkpoints_at_several_batches_keeps_what_those_behind_need() -> None:

@@ -23,6 +23,7 @@ from holdfast.simulation.recovery.scene import (
     has_branches,
     has_copies,
     is_resident,
+    leaves_behind,
     moves_for_load,
     replans,
 )
@@ -30,6 +31,7 @@ from holdfast.simulation.recovery.segment_scene import has_segments, is_refined
 from holdfast.simulation.recovery.world import has_agents, loses_files, reads_in_place
 from simulation.branch_bugs import BRANCH_BUGS
 from simulation.bugs import AGENT_BUGS, BUGS, Bug
+from simulation.catching_up_bugs import CATCHING_UP_BUGS
 from simulation.copy_bugs import COPY_BUGS, LEAVING_BUGS, MOVE_BUGS, REPLAN_BUGS
 from simulation.detection_bugs import DETECTION_BUGS
 from simulation.fence_bugs import FENCE_BUGS
@@ -76,6 +78,7 @@ class Planted:
 
 PLANTED = (
     *(Planted(bug, _any) for bug in (*BUGS, *MARK_BUGS, *SET_BUGS, *SNAPSHOT_BUGS)),
+    *(Planted(bug, leaves_behind) for bug in CATCHING_UP_BUGS),
     *(Planted(bug, is_resident) for bug in (*RESIDENT_BUGS, *PROCESS_BUGS, *DETECTION_BUGS)),
     *(Planted(bug, is_poisoned) for bug in PARKING_BUGS),
     *(Planted(bug, has_poison_rows) for bug in QUARANTINE_BUGS),

@@ -426,6 +426,12 @@ class RunModel:
         self.dropped.difference_update(str(one) for one in event["partitions"])
         self._note(at, "regenerated", f"{some(event['partitions'])} regenerated what was dropped, and caught up")
 
+    def _catching_up(self, at: float, event: Event) -> None:
+        self._note(at, "catching-up", f"{event['query']} is {event['lag_batches']:,} batches behind and catches up")
+
+    def _caught_up(self, at: float, event: Event) -> None:
+        self._note(at, "caught-up", f"{event['query']} has caught up with the other queries")
+
     def _replicas_changed(self, at: float, event: Event) -> None:
         parts = [f"{verb} for {some(event[field])}" for field, verb in _REPLICAS_CHANGE.items() if event[field]]
         self._note(at, "replicas-changed", f"replicas {', '.join(parts)}: {event['why']}")
@@ -507,6 +513,8 @@ _HANDLERS: dict[str, Callable[[RunModel, float, Event], None]] = {
     "plan-not-found": RunModel._plan_not_found,
     "kept-no-more": RunModel._kept_no_more,
     "regenerated": RunModel._regenerated,
+    "catching-up": RunModel._catching_up,
+    "caught-up": RunModel._caught_up,
     "replicas-changed": RunModel._replicas_changed,
     "quarantined": RunModel._quarantined,
     "unread-records": RunModel._unread,

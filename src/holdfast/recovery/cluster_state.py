@@ -191,6 +191,8 @@ class ClusterState:
         """Tentative outputs, and what they come from."""
         self.dropped: set[PartitionId] = set(dropped) & self.partitions.keys()
         """Partitions that waited so long that nothing is kept for them: they get it regenerated when they return."""
+        self.kept_bytes = 0
+        """What all outboxes together hold, as far as it is reported: in a recovery, and while queries catch up."""
         self.costs: dict[PartitionId, float] = {}
         """What partitions were measured to cost; none: as the topology says."""
 

@@ -227,6 +227,7 @@ class RecoveryMachine:
         for p in self.state.in_state([PartitionState.RUNNING]):
             if self.state.partitions[p].frontier < self.state.logged - 4 * self.state.settings.level_lag:
                 self._changes.turn(p, Cause.BEHIND)
+        self.state.kept_bytes = event.kept_bytes
         self._holding_back.bound(event.kept_bytes)
         self._checkpoints.reported()
         self._holding_back.end_regeneration()

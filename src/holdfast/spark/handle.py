@@ -91,6 +91,8 @@ class Run:
             )
         if active and (parked := [query.id for query in self._view.queries() if query.state == "parked"]):
             message = f"{message}; parked: {', '.join(parked)}"
+        if active and (late := self._running.coordinator.status.catching_up):
+            message = f"{message}; catching up: {', '.join(map(str, late))}"
         behind = self._running.live_frontier < self._running.logged
         return {
             "message": message,

@@ -208,7 +208,7 @@ class Ingestion:
     @property
     def waiting(self) -> dict[OperatorId, int]:
         """Micro-batches of each source that are written down and not processed."""
-        # Those that wait for nodes have the log, and so have slow ones that are worth less: others must not wait.
+        # Those that wait for nodes have the log, and so have slow ones and those that catch up: others must not wait.
         return self.intake.waiting(self._run.leading_frontier)
 
     def await_available(self) -> Callable[[], bool]:
@@ -225,7 +225,8 @@ class Ingestion:
         """Make the next batch of what has arrived, and log it; None where nothing has."""
         now = time.monotonic()
         if self._readers:
-            self._size.completed(self._run.live_frontier, now)
+            # Of those that lead: one that catches up says nothing about how fast batches are processed.
+            self._size.completed(self._run.leading_frontier, now)
         batch = self.intake.make_batch()
         if batch is not None:
             self.took_all = bool(self._readers) and not any(one.pending for one in self._readers.values())

@@ -493,15 +493,16 @@ class Settings:
         "ingest.maxBatchesAhead",
         _whole(1),
         None,
-        "Batches that are logged ahead of the slowest live partition at most. None: twice cycle.batches. "
+        "Batches that are logged ahead of the slowest query that leads at most. None: twice cycle.batches. "
         "Where sources are read in place and the last batch took all they had, at most three.",
     )
     max_batches_behind: int = _setting(
         "ingest.maxBatchesBehind",
         _whole(1),
         1000,
-        "Batches that live queries may be behind the log where others have a higher priority: up to then a slow or "
-        "hanging query does not hold those back.",
+        "Batches that a live query may fall behind the others before sources wait for it: one that is slow, hangs, is "
+        "worth less, or catches up after a recovery, counted from where it began to. Lower it to bound the lag of slow "
+        "queries; the others then wait for these sooner.",
     )
     page_enabled: str = _setting(
         "page.enabled",

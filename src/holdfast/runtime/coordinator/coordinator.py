@@ -25,9 +25,10 @@ from holdfast.runtime.backend import Backend
 from holdfast.runtime.coordinator.adapting import ReplicaPlans
 from holdfast.runtime.coordinator.asked import Asked
 from holdfast.runtime.coordinator.assignments import assign_copies, assign_primaries, copies_have_more
+from holdfast.runtime.coordinator.catching_up import CatchingUp
 from holdfast.runtime.coordinator.cycles import Cycles
 from holdfast.runtime.coordinator.decisions import Decisions
-from holdfast.runtime.coordinator.event_log import Observation, run_fields
+from holdfast.runtime.coordinator.event_log import Observation, catching_up_lines, run_fields
 from holdfast.runtime.coordinator.expiry import Expiry
 from holdfast.runtime.coordinator.future_rows import FutureRows
 from holdfast.runtime.coordinator.marking import BatchMarks
@@ -142,7 +143,8 @@ class Coordinator:
             lambda query: refusal_of(query, program, sinks, stays=backend.takes_updates),
             clock,
         )
-        self.status = RunStatus(program, self.state, batch_log, self.outputs, self.parking.waiting)
+        self._catching_up = CatchingUp.of(self.pace.most_ahead)
+        self.status = RunStatus(program, self.state, batch_log, self.outputs, self.parking.waiting, self._catching_up)
         self._began = clock()
         self._handed_out = 0
         self._stalls = StallDetector(self.pace)
@@ -297,6 +299,7 @@ class Coordinator:
         """
         cycles = self._cycles
         cycles.read()
+        self._look_who_catches_up()
         self.asked.take()
         if (plan := self.measuring.plan_found()) is not None:
             self.choose_plan(plan)
@@ -310,6 +313,12 @@ class Coordinator:
             cycles.hand_out(self.desired_state())
         self._cycles.read(timeout)
         return True
+
+    def _look_who_catches_up(self) -> None:
+        behind, level = self._catching_up.look(self.status.queries(), self.status.logged)
+        for kind, fields, line in catching_up_lines(self.state, behind, level, self.status.logged):
+            self._log(line)
+            self._emit(kind, **fields)
 
     def _beside_has_more(self, desired: DesiredState) -> bool:
         """Whether copies or branches would have more to do with a new desired state."""
@@ -409,7 +418,7 @@ class Coordinator:
             self.pace.most_batches,
             self.pace.time_budget,
             logged - min((one.frontier for one in assignments.values()), default=logged),
-            state.buffering,
+            state.buffering or bool(self._catching_up.now),
             tuple(self._decisions.forget),
             generation=self._progress.generation,
             copies=copies,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.ids import NodeId, PartitionId, SegmentId
+from holdfast.ids import BatchId, NodeId, PartitionId, SegmentId
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.effects import (
     BranchEnded,
@@ -121,6 +121,20 @@ def detection_lines(report: NodesAnswered | DriverSuspected) -> list[tuple[str, 
     found = f"the run's storage {wording[check.storage]}, Spark's master {wording[check.master]}"
     then = "no node is declared lost meanwhile" if check.is_cut_off else "the nodes are declared lost"
     return [("driver-suspected", fields, f"{counted(len(nodes), 'node')}, most of all, fell silent: {found}; {then}")]
+
+
+def catching_up_lines(
+    state: ClusterState, behind: Sequence[PartitionId], level: Sequence[PartitionId], logged: BatchId
+) -> list[tuple[str, dict[str, Any], str]]:
+    """Return the events of queries that fell behind, or are level again: kind, fields, and a line for people."""
+    found: list[tuple[str, dict[str, Any], str]] = []
+    for query in behind:
+        lag = logged - state.partitions[query].frontier
+        line = f"{query} is {lag:,} batches behind the log and catches up; sources follow the other queries"
+        found.append(("catching-up", {"query": str(query), "lag_batches": lag}, line))
+    for query in level:
+        found.append(("caught-up", {"query": str(query)}, f"{query} has caught up with the other queries"))
+    return found
 
 
 def effect_line(effect: Effect) -> str | None:

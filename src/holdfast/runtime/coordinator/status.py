@@ -8,26 +8,34 @@ from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.states import AT_WORK_STATES, LIVE_STATES, PartitionState
+from holdfast.runtime.coordinator.catching_up import (
+    SERVES_NONE,
+    CatchingUp,
+    CatchUp,
+    Progresses,
+    QueryProgress,
+    beyond_allowance,
+    catch_ups,
+    leaders,
+)
 from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.program import Program
 
 
 def has_room(status: RunStatus, most_ahead: int, most_behind: int | None = None) -> bool:
-    """Whether another batch may be logged: the log is less than this far ahead of the partitions that can continue.
+    """Whether another batch may be logged: the log is less than this far ahead of the slowest query that leads.
 
-    With `most_behind`, those of the most valuable queries; the others may be so far behind: one that is slow, or stands
-    still, does not hold back what is worth more.
+    With `most_behind`, those lead that `catching_up` says, and the others are within their allowance: one that catches
+    up, is slow or stands still does not hold back the others. Without, all live partitions do.
     """
     if most_behind is None:
         return status.logged - status.live_frontier < most_ahead
-    return status.logged - status.leading_frontier < most_ahead and (
-        status.logged - status.live_frontier < max(most_ahead, most_behind)
-    )
+    return status.logged - status.leading_frontier < most_ahead and not status.waited_for(most_ahead, most_behind)
 
 
 class RunStatus:
-    """A view: it changes nothing, and remembers nothing."""
+    """A view: it changes nothing, and remembers nothing itself."""
 
     def __init__(
         self,
@@ -36,10 +44,15 @@ class RunStatus:
         log: BatchLog,
         outputs: Outputs,
         waiting: Callable[[], Collection[PartitionId]] = tuple,
+        catching_up: CatchingUp | None = None,
     ) -> None:
-        """`waiting` gives the partitions that have failed and whose next attempt has time."""
+        """`waiting` gives the partitions that have failed and whose next attempt has time.
+
+        `catching_up` remembers which queries catch up; who steps the run has it look.
+        """
         self._program, self._state, self._log, self._outputs = program, state, log, outputs
         self._waiting = waiting
+        self._catching_up = catching_up or CatchingUp()
 
     @property
     def logged(self) -> BatchId:
@@ -62,13 +75,45 @@ class RunStatus:
 
     @property
     def leading_frontier(self) -> BatchId:
-        """The last batch that every partition has completed that can go on, of the most valuable queries that can."""
+        """The last batch that all queries have completed that lead: sources follow these."""
+        queries = self.queries()
+        led = leaders(queries, self._catch_ups(queries), is_full=self.is_full)
+        return min((queries[one].frontier for one in led), default=self.frontier)
+
+    def waited_for(self, most_ahead: int, most_behind: int) -> list[PartitionId]:
+        """Return the queries that do not lead, and are so far behind that sources wait for them."""
+        queries = self.queries()
+        return beyond_allowance(queries, self._catch_ups(queries), self.logged, most_ahead, most_behind)
+
+    @property
+    def catching_up(self) -> tuple[PartitionId, ...]:
+        """The queries that are so far behind the others that sources would have waited for them."""
+        return self._catching_up.reported
+
+    def _catch_ups(self, queries: Progresses) -> dict[PartitionId, CatchUp]:
+        """As it is now: what is remembered is as old as the last step."""
+        return catch_ups(queries, self._catching_up.now, self.logged, self._catching_up.lag)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether outboxes have reached their bound: what is kept for queries that catch up gets no more."""
+        settings = self._state.settings
+        return self._state.kept_bytes > min(settings.waiting_bytes, settings.buffer_bytes)
+
+    def queries(self) -> dict[PartitionId, QueryProgress]:
+        """Return how far the queries are that can go on, and the partitions that can of which no query can."""
         state, topology = self._state, self._state.graph.topology
         able = self._able() - state.dropped
-        worth = {query: int(topology.priority[topology.index(query)]) for query in state.graph.outputs if query in able}
-        most = max(worth.values(), default=0)
-        leading = {p for query, one in worth.items() if one == most for p in state.graph.members(query)}
-        return min(map(self._reach, leading & able), default=self.live_frontier)
+        found: dict[PartitionId, QueryProgress] = {}
+        serves_none = set(able)
+        for query in state.graph.outputs:
+            if query in able:
+                members = able.intersection(state.graph.members(query))
+                frontier, priority = min(map(self._reach, members)), int(topology.priority[topology.index(query)])
+                is_kept = state.dropped.isdisjoint(state.graph.members(query))
+                found[query] = QueryProgress(frontier, priority, is_kept)
+                serves_none -= members
+        return found | {p: QueryProgress(self._reach(p), SERVES_NONE) for p in sorted(serves_none)}
 
     def _reach(self, partition: PartitionId) -> BatchId:
         """Return how far a partition is; the backlog of a slow sink counts once its publisher takes no more of it.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from holdfast.errors import BadInput
-from holdfast.ids import OperatorId, PartitionId
+from holdfast.ids import BatchId, OperatorId, PartitionId
 from holdfast.recovery.states import AT_WORK_STATES
+from holdfast.runtime.coordinator.catching_up import SHRINKS_EVERY
 from holdfast.runtime.coordinator.feeding import log_batches
 from holdfast.runtime.coordinator.status import has_room
 from holdfast.runtime.io.intake import MicroBatch
@@ -39,7 +42,10 @@ class Feed:
         """Make batches of what has arrived."""
         coordinator = self._driver.coordinator
         pace = coordinator.pace
-        return log_batches(coordinator.status, pace.most_ahead, self._driver.intake.make_batch, pace.batches_behind)
+        made = log_batches(coordinator.status, pace.most_ahead, self._driver.intake.make_batch, pace.batches_behind)
+        if made and (violation := running_away(self._driver)) is not None:
+            self._world.found(violation)
+        return made
 
     def deliver(self, share: float) -> None:
         """Let a share of the sources deliver what they have next."""
@@ -70,22 +76,60 @@ class Feed:
             )
 
 
+def _able(driver: Driver) -> list[PartitionId]:
+    """Return the partitions that can go on, senders first."""
+    state, waiting = driver.coordinator.state, driver.coordinator.parking.waiting()
+    able: list[PartitionId] = []
+    for p in state.graph.order:
+        works = state.partitions[p].state in AT_WORK_STATES and p not in waiting
+        if works and all(one in able for one in state.graph.senders(p)):
+            able.append(p)
+    return able
+
+
+def _furthest(driver: Driver, able: Collection[PartitionId]) -> tuple[PartitionId, BatchId] | None:
+    """Return the furthest of the most valuable queries that can go on, and its batch; None: none can."""
+    state, topology = driver.coordinator.state, driver.program.topology
+    worth = {p: int(topology.priority[topology.index(p)]) for p in driver.program.outputs if p in able}
+    best = [p for p, one in worth.items() if one == max(worth.values()) and p not in state.dropped]
+    far = {p: min(state.partitions[one].frontier for one in state.graph.members(p)) for p in best}
+    return max(far.items(), key=lambda one: one[1], default=None)
+
+
 def starving(driver: Driver) -> Violation | None:
-    """Where no batch is logged though there are rows, see that those who can go on have something to do."""
+    """Where no batch is logged though there are rows, see that those who can go on have something to do.
+
+    The furthest of the most valuable queries has: others that catch up, or are slow, do not hold it back, but at a
+    bound: of what outboxes hold, or of how far behind they may be.
+    """
     coordinator = driver.coordinator
-    if has_room(coordinator.status, coordinator.pace.most_ahead, coordinator.pace.batches_behind):
+    pace, state, logged = coordinator.pace, coordinator.state, coordinator.status.logged
+    if has_room(coordinator.status, pace.most_ahead, pace.batches_behind):
         return None
-    state, logged = coordinator.state, coordinator.status.logged
-    waiting = coordinator.parking.waiting()
-
-    def is_able(partition: PartitionId) -> bool:
-        works = state.partitions[partition].state in AT_WORK_STATES and partition not in waiting
-        return works and all(is_able(one) for one in state.graph.senders(partition))
-
-    able = [p for p in driver.program.partitions if is_able(p)]
+    able = _able(driver)
     publishing = coordinator.outputs.publishing
     if any(publishing.last(p) is not None for p in driver.program.outputs):
         return None  # a sink takes its time
     if able and all(state.partitions[p].frontier >= logged for p in able):
         return Violation(f"{able[0]} is live and has nothing to do, and no batch is logged", tuple(able))
-    return None
+    furthest = _furthest(driver, able)
+    if furthest is None or furthest[1] < logged or pace.batches_behind is None:
+        return None
+    slowest = min(able, key=lambda p: state.partitions[p].frontier)
+    lag = logged - state.partitions[slowest].frontier
+    settings = state.settings
+    full = state.kept_bytes > min(settings.waiting_bytes, settings.buffer_bytes)
+    if full or lag >= max(pace.most_ahead, pace.batches_behind - logged // SHRINKS_EVERY):
+        return None
+    what = f"{furthest[0]} has nothing to do, and no batch is logged: {slowest} is {lag} behind, and catches up"
+    return Violation(what, (furthest[0], slowest))
+
+
+def running_away(driver: Driver) -> Violation | None:
+    """Where a batch was logged, see that one of the most valuable queries is near: where all are slow, it waits."""
+    coordinator = driver.coordinator
+    furthest, logged = _furthest(driver, _able(driver)), coordinator.status.logged
+    if furthest is None or logged - furthest[1] <= coordinator.pace.most_ahead:
+        return None
+    what = f"batch {logged} is logged, and {furthest[0]} is at batch {furthest[1]}, further than all as valuable"
+    return Violation(what, (furthest[0],))

@@ -228,6 +228,16 @@ def draw_waiting_bytes(seed: int) -> float:
     return random.Random(f"{seed} waiting").choice((0.0, 0.0, 300.0)) if drops_for_waiting(seed) else math.inf
 
 
+def leaves_behind(seed: int) -> bool:
+    """Whether sources follow the queries that lead, and others catch up: in every second range of seeds."""
+    return seed // 5184 % 2 == 1
+
+
+def draw_batches_behind(seed: int) -> int | None:
+    """Draw how far queries that catch up, or are worth less, may be behind; None: all live ones hold sources back."""
+    return random.Random(f"{seed} behind").choice((4, 50, 50)) if leaves_behind(seed) else None
+
+
 def freezes_at_fences(seed: int) -> bool:
     """Whether drivers are frozen where they fence the log, in every seventh run: a fence is rare, and late more so."""
     return seed % 7 == 3

@@ -43,6 +43,7 @@ from holdfast.simulation.recovery.replanning import Replanner
 from holdfast.simulation.recovery.scene import (
     Scene,
     chooses,
+    draw_batches_behind,
     draw_branches,
     draw_copies,
     draw_waiting_bytes,
@@ -192,7 +193,8 @@ class World:
         self.chooser = Chooser(seed, self.objects, self.mischief, wanted=chooses(seed))
         self.poison_rows = PoisonRows(seed, self.mischief, resident=self.resident)
         self.giving_up = GivingUp(seed, wanted=not has_branches(seed) and not self.poison_rows.wanted)
-        self.scene.pace = replace(self.scene.pace, batches_behind=self.poison_rows.batches_behind)
+        behind = self.poison_rows.batches_behind if self.poison_rows.wanted else draw_batches_behind(seed)
+        self.scene.pace = replace(self.scene.pace, batches_behind=behind)
         self.late_sinks = LateSinks(seed, self.mischief, self.clock, self.complain)
         self.sinks: dict[OperatorId, WatchedSink | ParquetSink] = {}
         self.gathered: Given = {}
