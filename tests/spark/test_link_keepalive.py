@@ -79,7 +79,7 @@ def nodes(driver: Driver, count: int) -> Iterator[list[int]]:
         pid = os.fork()
         if pid == 0:
             try:
-                me = NodeIdentity(NodeId(f"n{number}"), "127.0.0.1", "t", str(driver.listener.address))
+                me = NodeIdentity(NodeId(f"n{number}"), "1", "127.0.0.1", "t", str(driver.listener.address))
                 answer_pings(me, KEY, seconds=60.0)
             finally:
                 os._exit(1)
@@ -174,7 +174,7 @@ def test_who_answers_pings_dials_again_where_none_come() -> None:
         return lambda *given: None, lambda *given: None
 
     listener, stop = LinkListener("127.0.0.1", 0, KEY, on_link), threading.Event()
-    me = NodeIdentity(NodeId("n1"), "127.0.0.1", "t", str(listener.address))
+    me = NodeIdentity(NodeId("n1"), "1", "127.0.0.1", "t", str(listener.address))
     beacon = threading.Thread(target=lambda: answer_pings(me, KEY, seconds=0.1, stop=stop))
     beacon.start()
     until(lambda: len(dialled) >= 3)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.errors import BadInput
-from holdfast.spark.pinned_jobs import Executor, PinnedSlots, Work, executors_of, is_here, own_host
+from holdfast.spark.pinned_jobs import Executor, PinnedSlots, Work, executors_of, is_on, own_host
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,6 +72,15 @@ def test_a_task_on_a_wrong_host_says_so_and_does_nothing(spark: SparkSession, ex
         assert {slot for slot, _ in outcome.reports} == {0}
 
 
+def test_a_task_on_another_executor_of_its_host_says_so(spark: SparkSession, executors: list[Executor]) -> None:
+    """Spark places it there where the one it was meant for is gone, or busy for longer than it waits."""
+    _, tell = works()
+    with PinnedSlots(spark.sparkContext, [Executor("99", executors[0].host), executors[1]]) as slots:
+        outcome = slots.run([tell])
+        assert outcome.misplaced == (0,)
+        assert {slot for slot, _ in outcome.reports} == {1}
+
+
 def test_nothing_to_pin_to_is_refused(spark: SparkSession) -> None:
     with pytest.raises(BadInput, match="no executor"):
         PinnedSlots(spark.sparkContext, [])
@@ -80,12 +89,12 @@ def test_nothing_to_pin_to_is_refused(spark: SparkSession) -> None:
 def test_a_process_knows_whether_it_is_on_a_host_by_name_or_address(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"):
         monkeypatch.delenv(name, raising=False)
-    assert is_here(socket.gethostname())
-    assert is_here("localhost")
-    assert is_here(own_host())
-    assert not is_here("192.0.2.55"), "an address that nobody has"
-    assert not is_here("no-such-host.invalid")
+    assert is_on(socket.gethostname())
+    assert is_on("localhost")
+    assert is_on(own_host())
+    assert not is_on("192.0.2.55"), "an address that nobody has"
+    assert not is_on("no-such-host.invalid")
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.5")
     assert own_host() == "127.0.0.5"
-    assert is_here("127.0.0.5")
-    assert not is_here("127.0.0.6"), "several nodes on one machine: each has an address of its own"
+    assert is_on("127.0.0.5")
+    assert not is_on("127.0.0.6"), "several nodes on one machine: each has an address of its own"

@@ -30,7 +30,7 @@ from holdfast.runtime.blocks import Block, Edge, Header, in_messages
 from holdfast.runtime.messages import OperatorFailed
 from holdfast.runtime.worker.step_guard import SharedGuard, StepGuard
 from holdfast.runtime.worker.subscriptions import Request
-from holdfast.spark import resident_backend, supervisor
+from holdfast.spark import pinned_jobs, resident_backend, supervisor
 from holdfast.spark.executors import FirstPlacement
 from holdfast.spark.held_nodes import Came, HeldNode, HeldProcess
 from holdfast.spark.link_keepalive import KeepAliveNews
@@ -214,12 +214,18 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def task(host: str) -> ResidentTask:
-    return ResidentTask(None, NodeIdentity(NodeId("n"), host, "t", "127.0.0.1:1"), b"s")  # type: ignore[arg-type]
+    return ResidentTask(None, NodeIdentity(NodeId("n"), "1", host, "t", "127.0.0.1:1"), b"s")  # type: ignore[arg-type]
 
 
 def test_a_task_that_spark_repeats_and_one_on_a_wrong_host_end_at_once() -> None:
     assert task("127.0.0.1").run(1) == REPEATED
     assert task("203.0.113.7").run(0) == MISPLACED
+
+
+def test_a_task_on_another_executor_of_its_host_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accepted, its processes would go with that executor, and the node be lost with the one it was meant for."""
+    monkeypatch.setattr(pinned_jobs, "own_executor_id", lambda: "2")
+    assert task("127.0.0.1").run(0) == MISPLACED
 
 
 def test_what_crashes_is_run_again_until_it_ends_in_order(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_process_whose_files_were_taken_over_ends_in_order(
     old = JournalStore(tmp_path)
     JournalStore(tmp_path)
     node = object.__new__(ResidentNode)
-    node._identity = NodeIdentity(NodeId("n1"), "127.0.0.1", "token", "127.0.0.1:1")
+    node._identity = NodeIdentity(NodeId("n1"), "1", "127.0.0.1", "token", "127.0.0.1:1")
     node._name, node._index, node._guard, node._tls = NodeId("n1"), 0, NoGuard(), None
     node._ends, node._events, node._senders, node._driver = False, queue.SimpleQueue(), {}, None
     node._beside = {}
@@ -58,7 +58,7 @@ def test_a_process_whose_files_were_taken_over_ends_in_order(
 def test_a_process_that_dials_the_driver_again_reports_everything_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was reported by the connection before may be lost with it."""
     node = object.__new__(ResidentNode)
-    node._identity = NodeIdentity(NodeId("n1"), "127.0.0.1", "token", "127.0.0.1:1")
+    node._identity = NodeIdentity(NodeId("n1"), "1", "127.0.0.1", "token", "127.0.0.1:1")
     node._name, node._index, node._guard, node._tls = NodeId("n1"), 0, NoGuard(), None
     node._listener, node._key, node._agent, node._worker = Mock(), Mock(), None, Mock()
     node._standing, node._lease, node._lease_lock = Standing(), DriverLease(2.5), threading.Lock()
@@ -248,7 +248,7 @@ def test_a_process_without_a_lease_for_long_dials_the_driver_beside_the_connecti
 ) -> None:
     """A firewall forgets connections without ending them; the task dials anew, and so its node is never silent."""
     node, old, new = object.__new__(ResidentNode), Mock(), Mock()
-    node._identity = NodeIdentity(NodeId("n1"), "127.0.0.1", "token", "127.0.0.1:1")
+    node._identity = NodeIdentity(NodeId("n1"), "1", "127.0.0.1", "token", "127.0.0.1:1")
     node._name, node._index, node._guard, node._tls = NodeId("n1"), 0, NoGuard(), None
     node._listener, node._key, node._agent, node._worker = Mock(), Mock(), None, Mock()
     node._standing, node._lease, node._lease_lock = Standing(), DriverLease(2.5), threading.Lock()

@@ -24,6 +24,7 @@ from typing import Any
 from holdfast.errors import BadInput
 from holdfast.ids import NodeId
 from holdfast.spark.certificates import files_of
+from holdfast.spark.own_executor import own_executor_process
 from holdfast.spark.pinned_jobs import own_host
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.storage.storage import is_url
@@ -117,7 +118,7 @@ def ensure_agent(
     embedded = os.environ.get(SPOOL_VARIABLE) == str(spool)
     make_folders(spool)
     if not embedded:
-        live_with(spool, _executor() if executor is None else executor)
+        live_with(spool, own_executor_process() if executor is None else executor)
     code = CodeSettings(settings.data_fragments, settings.parity_fragments, settings.survive, settings.reliability)
     write_code(spool, code)
     if join:
@@ -207,16 +208,3 @@ def _start(spool: Path, *, own_session: bool) -> None:
             )
         )
     _started[:] = [process for process in _started if process.poll() is None]
-
-
-def _executor() -> int:
-    """Return the executor's process: the nearest Java above this Python worker, else its parent."""
-    process = parent = os.getppid()
-    while process > 1:
-        try:
-            if Path(f"/proc/{process}/comm").read_text().strip() == "java":
-                return process
-            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            break
-    return parent

@@ -162,7 +162,7 @@ class SparkBackend:
         """Start a node's Python, and load the application there; whatever goes wrong shows in the first cycle."""
         with contextlib.suppress(Exception):
             self._context.setJobDescription(f"{self._program.name}: {executor.host} warms up")
-            reports = pinned_item(self._context, executor).map(_warm_up(self._run_context, executor.host)).collect()
+            reports = pinned_item(self._context, executor).map(_warm_up(self._run_context, executor)).collect()
             self._watch.take_agent_report(node, reports[0])
 
     def domain_of(self, node: NodeId) -> str | None:
@@ -319,9 +319,9 @@ class _Job:
             self._on_end()
 
 
-def _warm_up(context: RunContext, host: str) -> Callable[[Any], AgentReport | None]:
+def _warm_up(context: RunContext, executor: Executor) -> Callable[[Any], AgentReport | None]:
     def run(marker: Any) -> AgentReport | None:
-        return warm_up(context) if is_here(host) else None
+        return warm_up(context) if is_here(executor) else None
 
     return run
 

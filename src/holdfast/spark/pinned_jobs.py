@@ -6,7 +6,8 @@ the anchor with the blocks that were sent to the slots, and runs where the ancho
 it once, large blocks outvoted it and moved tasks (seen: 2 of 4 in every job with skewed blocks).
 
 Placement is a wish that Spark nearly always grants. A task that finds itself elsewhere says so (`misplaced`) instead of
-working without its state, drains its input, and the job is run again by the caller on a fresh anchor.
+working without its state, drains its input, and the job is run again by the caller on a fresh anchor. Elsewhere is
+also another executor of the same host: Spark places a task there when the one it was meant for is busy for too long.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.errors import BadInput
+from holdfast.spark.own_executor import own_executor_id
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
@@ -45,7 +47,7 @@ class Executor:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a pinned job gave: what was sent to the driver, by slot, and the slots that ran on a wrong host."""
+    """What a pinned job gave: what was sent to the driver, by slot, and the slots that ran on a wrong executor."""
 
     reports: tuple[Block, ...]
     misplaced: tuple[int, ...]
@@ -97,13 +99,13 @@ class PinnedSlots:
 
         What work sends to the driver at any level comes back as a report; blocks of the last level go nowhere.
         """
-        slots, hosts = len(self), tuple(executor.host for executor in self.executors)
+        slots = len(self)
         sent: RDD[Any] = self._context.emptyRDD()
         for number, work in enumerate(levels):
             moved = sent.partitionBy(slots, _identity)
             here = self._context.union([self._anchor, self._anchor, moved])
             here.setName(f"{name}, level {number}")  # what Spark's pages show of a stage
-            sent = here.mapPartitionsWithIndex(_task(work, hosts))
+            sent = here.mapPartitionsWithIndex(_task(work, self.executors))
         self._context.setJobDescription(name)
         try:
             given = sent.filter(_for_driver).collect()
@@ -180,7 +182,12 @@ def own_host() -> str:
     return found
 
 
-def is_here(host: str) -> bool:
+def is_here(executor: Executor) -> bool:
+    """Say whether this process belongs to an executor: by its id, where that can be had, and by its host."""
+    return own_executor_id() in (None, executor.id) and is_on(executor.host)
+
+
+def is_on(host: str) -> bool:
     """Say whether this process runs on a host, by the name or the address under which Spark knows it."""
     named = _named()
     if named == host:
@@ -217,7 +224,7 @@ def _for_driver(item: tuple[int, tuple[str, bytes]]) -> bool:
 
 
 def _task(
-    work: Work, hosts: tuple[str, ...]
+    work: Work, executors: tuple[Executor, ...]
 ) -> Callable[[int, Iterator[Any]], Iterator[tuple[int, tuple[str, bytes]]]]:
     """Return what one task of a level does: drain its input, then work if it is where it should be."""
 
@@ -231,7 +238,7 @@ def _task(
                 reports.append((target, (kind, block)))
         # What earlier levels report travels on, under the slot that said it.
         yield from reports
-        if not is_here(hosts[slot]):
+        if not is_here(executors[slot]):
             yield (slot, ("misplaced", b""))
             return
         for target, block in work(slot, blocks):

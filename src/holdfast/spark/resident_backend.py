@@ -528,7 +528,14 @@ class ResidentBackend:
         port = self._run_context.settings.exchange_port
         host = one.executor.host
         identity = NodeIdentity(
-            one.node, host, one.token, self._driver, port, processes=len(one.processes), domain=self._domains.of(host)
+            one.node,
+            one.executor.id,
+            host,
+            one.token,
+            self._driver,
+            port,
+            processes=len(one.processes),
+            domain=self._domains.of(host),
         )
         task = ResidentTask(self._run_context, identity, self._secret, self._tls.member((one.executor.host,)))
         context = self._context

@@ -77,6 +77,8 @@ class NodeIdentity:
     """Who a node is, and whom it belongs to."""
 
     node: NodeId
+    executor: str
+    """The number of its executor in Spark."""
     host: str
     """The address at which other nodes reach it."""
     token: str

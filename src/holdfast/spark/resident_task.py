@@ -1,11 +1,11 @@
 """The Spark task that holds a node, and stays: it supervises the node's operator processes. Runs in a Python worker.
 
 The task runs no user code. It starts a process that answers the driver's pings whatever operators do (beacon.py), and
-operator processes (resident_node.py) as forks of itself, watches them, and starts
-one again that crashed or hung (supervisor.py): partitions' state is in files, so that is no lost node, and the other
-processes of the node go on. A step in which a process dies again and again is answered as failed (step_guard.py), so
-that one bad row takes no node after the other. A second attempt of the task, which Spark makes when the executor of the
-first is lost, ends at once; so does one on a wrong host. The kernel ends the operator processes with the task, and the
+operator processes (resident_node.py) as forks of itself, watches them, and starts one again that crashed or hung
+(supervisor.py): partitions' state is in files, so that is no lost node, and the other processes of the node go on. A
+step in which a process dies again and again is answered as failed (step_guard.py), so that one bad row takes no node
+after the other. A second attempt of the task, which Spark makes when the executor of the first is lost, ends at once;
+so does one on a wrong executor, also of the same host. The kernel ends the operator processes with the task, and the
 task with the worker daemon.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from holdfast.runtime.detection import RETURN_FACTOR
 from holdfast.runtime.worker.step_guard import StepGuard
 from holdfast.spark.beacon import answer_pings
-from holdfast.spark.pinned_jobs import is_here
+from holdfast.spark.pinned_jobs import Executor, is_here
 from holdfast.spark.process_memory import machine_share
 from holdfast.spark.resident_node import NodeIdentity, ResidentNode
 from holdfast.spark.run_context import RunContext
@@ -26,7 +26,7 @@ from holdfast.store.wire.handshake import key_from_random
 from holdfast.store.wire.tls import Tls
 
 MISPLACED, REPEATED = "misplaced", "repeated"
-"""How a task that stays ends at once: on a wrong host; as a second attempt. See supervisor.py for the other ways."""
+"""How a task that stays ends at once: on a wrong executor; as a second attempt. Other ways: supervisor.py."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -42,7 +42,7 @@ class ResidentTask:
         """Stay until the run is over; return how it ended."""
         if attempt > 0:
             return REPEATED
-        if not is_here(self.identity.host):
+        if not is_here(Executor(self.identity.executor, self.identity.host)):
             return MISPLACED
         end_with_parent(os.getppid())
         settings, many = self.context.settings, self.identity.processes
