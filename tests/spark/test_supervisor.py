@@ -238,3 +238,41 @@ def test_files_that_a_process_maps_are_not_its_memory(tmp_path: Path) -> None:
         assert supervisor.own_bytes(os.getpid()) - before < 32 << 20
     assert touched == 0
     assert supervisor.own_bytes(2**30) == 0, "there is no such process"
+
+
+@pytest.mark.parametrize(
+    ("given", "megabytes"),
+    [
+        ({"spark.master": "yarn"}, 307),
+        ({"spark.master": "k8s://https://10.0.0.1"}, 307),
+        ({"spark.master": "yarn", "spark.executor.memory": "10g"}, 819),
+        ({"spark.master": "yarn", "spark.executor.minMemoryOverhead": "1g"}, 819),
+        ({"spark.master": "yarn", "spark.executor.memory": "4g", "spark.executor.memoryOverheadFactor": "0.4"}, 1310),
+        ({"spark.executor.memory": "4g", "spark.executor.memoryOverheadFactor": "0.4"}, 1310),
+        (
+            {"spark.master": "k8s://a", "spark.executor.memory": "4g", "spark.kubernetes.memoryOverheadFactor": "0.4"},
+            1310,
+        ),
+        (
+            {
+                "spark.master": "k8s://a",
+                "spark.executor.memory": "10g",
+                "spark.kubernetes.memoryOverheadFactor": "0.4",
+                "spark.executor.memoryOverheadFactor": "0.1",
+            },
+            819,
+        ),
+        ({"spark.master": "yarn", "spark.executor.memory": "10g", "spark.kubernetes.memoryOverheadFactor": "0.4"}, 819),
+        ({"spark.master": "yarn", "spark.executor.memory": "10g", "spark.executor.memoryOverhead": "500m"}, 400),
+        ({"spark.master": "spark://a:7077", "spark.executor.memory": "10g"}, None),
+    ],
+)
+def test_the_memory_of_a_process_is_what_spark_s_defaults_leave(given: dict[str, str], megabytes: int | None) -> None:
+    """Containers of YARN and Kubernetes have it, whether it is set or not; half of the machine was taken."""
+    assert megabytes_of(given, 1) == megabytes
+
+
+@pytest.mark.parametrize("text", ["much", "0", "-1", "nan"])
+def test_a_factor_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match=rf"spark.executor.memoryOverheadFactor: '{text}' is not a factor"):
+        megabytes_of({"spark.executor.memoryOverheadFactor": text}, 1)

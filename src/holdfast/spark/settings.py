@@ -268,7 +268,9 @@ class Settings:
         None,
         "Memory that an operator process may take, in MB, beside files that it maps; one that takes more is killed. "
         "0: no bound. None: its share of 80 % of `spark.executor.pyspark.memory` or `spark.executor.memoryOverhead`, "
-        "where set, else of half of the machine's or container's memory.",
+        "where set, else on YARN and Kubernetes of what Spark takes for the latter "
+        "(`spark.executor.memoryOverheadFactor`, by default 10 % of `spark.executor.memory`, at least 384 MB), "
+        "elsewhere of half of the machine's or container's memory.",
     )
     node_capacity: float | None = _setting(
         "node.capacity",
