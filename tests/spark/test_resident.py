@@ -25,6 +25,7 @@ from holdfast.application import Application, tumbling
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.examples.registry import EXAMPLES
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
+from holdfast.recovery.events import NodesArrived
 from holdfast.runtime import run_in_process
 from holdfast.runtime.blocks import Block, Edge, Header, in_messages
 from holdfast.runtime.messages import OperatorFailed
@@ -456,21 +457,51 @@ def test_much_goes_in_several_messages_and_earlier_batches_first() -> None:
     assert list(in_messages([])) == []
 
 
+def without_a_free_slot(monkeypatch: pytest.MonkeyPatch, cpus: int = 1) -> ResidentBackend:
+    """Return a backend with one node that is ready, in an application whose tasks that stay hold all cores."""
+    backend = object.__new__(ResidentBackend)
+    backend._watch = Mock(known={})
+    backend._held, backend._expected, backend._started_at = {NodeId("n"): held_node(link=Mock())}, 1, 0.0
+    backend._task_cpus, backend._capacity = cpus, 4.0
+    backend._admits = lambda host: True
+    backend._ready, backend._first = lambda count, wanted: None, FirstPlacement(0.0)
+    backend._program = SimpleNamespace(name="app")  # type: ignore[assignment]
+    backend._announced, backend._sent, backend._reports = None, None, []
+    backend.needs_free_slot, backend._has_no_slot = True, False
+    monkeypatch.setattr(ResidentBackend, "free_slots", lambda self: 0)
+    return backend
+
+
 @pytest.mark.parametrize(("cpus", "cores"), [(1, 2), (2, 4)])
 def test_a_run_that_leaves_no_slot_for_its_sources_is_refused(
     cpus: int, cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Readers of sources are tasks like those that stay, and claim as many cores."""
-    backend = object.__new__(ResidentBackend)
-    held = held_node(link=Mock())
-    backend._watch = SimpleNamespace(known={})  # type: ignore[assignment]
-    backend._held, backend._expected, backend._started_at = {NodeId("n"): held}, 1, 0.0
-    backend._task_cpus = cpus
-    backend._admits = lambda host: True
-    backend._ready, backend._first = lambda count, wanted: None, FirstPlacement(0.0)
-    backend._program = SimpleNamespace(name="app")  # type: ignore[assignment]
-    backend.needs_free_slot = True
-    monkeypatch.setattr(ResidentBackend, "free_slots", lambda self: 0)
+    backend = without_a_free_slot(monkeypatch, cpus)
     remedy = rf"none is left to read sources.*give executors {cores} cores, or set spark\.holdfast\.exchange=shuffle"
     with pytest.raises(BadInput, match=remedy):
         backend._admit()
+
+
+def test_a_later_executor_without_a_free_core_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is used for what is logged; one line says that sources wait, and it comes again after a core was free."""
+    backend, lines = without_a_free_slot(monkeypatch), list[str]()
+    backend._announced, backend._log = {"do": "peers"}, lines.append
+
+    def arrive(name: str) -> None:
+        backend._held[NodeId(name)] = held = held_node(link=Mock())
+        held.node = NodeId(name)
+        backend._admit()
+
+    backend._admit()
+    arrive("m")
+    (line,) = lines
+    assert "none is left to read sources" in line
+    assert "give executors 2 cores, or set spark.holdfast.exchange=shuffle" in line
+    arrived = [node for report in backend._reports if isinstance(report, NodesArrived) for node in report.nodes]
+    assert arrived == ["n", "m"]
+    monkeypatch.setattr(ResidentBackend, "free_slots", lambda self: 1)
+    arrive("k")
+    monkeypatch.setattr(ResidentBackend, "free_slots", lambda self: 0)
+    arrive("j")
+    assert lines == [line, line]

@@ -125,6 +125,8 @@ class ResidentBackend:
         self._stopped = self._woken = False
         self.sinks: NodeSinks | None = None
         """The calls of sinks on nodes, where there may be some."""
+        self._has_no_slot = False
+        """Whether a line has said that no core is left for jobs that read sources, and none has been free since."""
         self.needs_free_slot = False
         """Whether jobs that read sources run beside the tasks that stay."""
         conf = context.getConf()
@@ -457,17 +459,31 @@ class ResidentBackend:
             return
         if not watch.known and self._waits_for_more(len(ready)):
             return
-        if self.needs_free_slot and not self.free_slots():
-            raise BadInput(
-                "every core of its executors is held by a task that stays, and none is left to read sources",
-                where=f"application {self._program.name}",
-                field="spark.executor.cores",
-                remedy=f"give executors {2 * self._task_cpus} cores, or set {PREFIX}exchange=shuffle",
-            )
+        self._check_free_slot()
         watch.known.update({one.node: one.executor for one in ready})
         self._ready(len(watch.known), self._expected)
         self._introduce([process for one in ready for process in one.processes])
         self._reports.append(NodesArrived({one.node: self._capacity for one in ready}))
+
+    def _check_free_slot(self) -> None:
+        """Refuse to begin where no core is left to read sources; a run that goes on says so once, and uses its nodes.
+
+        They process what is logged, and a later executor may bring a free core.
+        """
+        if not self.needs_free_slot or self.free_slots():
+            self._has_no_slot = False
+            return
+        problem = "every core of its executors is held by a task that stays, and none is left to read sources"
+        remedy = f"give executors {2 * self._task_cpus} cores, or set {PREFIX}exchange=shuffle"
+        if self._announced is None:
+            where = f"application {self._program.name}"
+            raise BadInput(problem, where=where, field="spark.executor.cores", remedy=remedy)
+        if not self._has_no_slot:
+            self._has_no_slot = True
+            self._log(
+                f"{self._program.name}: {problem}: sources that Spark's jobs read wait for a free core, and what is "
+                f"logged is processed; {remedy} (spark.executor.cores)"
+            )
 
     def _waits_for_more(self, ready: int) -> bool:
         """Whether the first placement waits for more nodes."""
