@@ -78,6 +78,16 @@ def in_thread(call: Callable[[], None]) -> None:
         pool.submit(call).result()
 
 
+def handle(calls: FakeRun, lines: list[str], **does: Callable[..., object]) -> Run:
+    """Return a handle whose loop does this."""
+    loop: Any = SimpleNamespace(
+        log=lines.append, problem=None, request_stop=calls.request_stop, abandon=calls.abandon, **does
+    )
+    running: Any = SimpleNamespace(parked_problem=None)
+    nothing: Any = None
+    return Run(running, nothing, nothing, loop, "directory", listeners=Listeners("id", "start", "name", lines.append))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_stop_a_run_that_a_program_waits_for(number: signal.Signals) -> None:
     before = signal.getsignal(number)
@@ -87,11 +97,7 @@ def test_signals_stop_a_run_that_a_program_waits_for(number: signal.Signals) -> 
         signal.raise_signal(number)
         return timeout is None
 
-    loop: Any = SimpleNamespace(
-        log=lines.append, wait=wait, problem=None, request_stop=calls.request_stop, abandon=calls.abandon
-    )
-    nothing: Any = None
-    run = Run(nothing, nothing, nothing, loop, "directory", listeners=Listeners("id", "start", "name", lines.append))
+    run = handle(calls, lines, wait=wait)
     assert signal.getsignal(number) is before, "hf.start by itself handles no signal"
     assert run.awaitTermination(1.0) is False
     assert signal.getsignal(number) is before
@@ -99,4 +105,39 @@ def test_signals_stop_a_run_that_a_program_waits_for(number: signal.Signals) -> 
     with pytest.raises(KeyboardInterrupt):  # a second signal, though in another wait
         run.awaitTermination()
     assert calls.calls == ["request_stop", "abandon"]
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_all_available_is_processed_drains_the_run_and_then_interrupts(number: signal.Signals) -> None:
+    """The program must not go on as if all were processed, and the end of the process must not cut off the drain."""
+    before, calls, lines = signal.getsignal(number), FakeRun(), list[str]()
+
+    def wait() -> bool:
+        calls.calls.append("wait")
+        return True
+
+    def process() -> None:
+        if not lines:
+            signal.raise_signal(number)
+
+    run = handle(calls, lines, wait=wait, process_all_available=process)
+    with pytest.raises(KeyboardInterrupt):
+        run.processAllAvailable()
+    assert calls.calls == ["request_stop", "wait"]
+    assert len(lines) == 1
+    assert signal.getsignal(number) is before
+    run.processAllAvailable()  # of a run that has ended, as in PySpark
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_run_stops_does_not_cut_the_drain_off_and_the_next_one_does(number: signal.Signals) -> None:
+    before, calls, lines = signal.getsignal(number), FakeRun(), list[str]()
+    run = handle(calls, lines, wait=lambda: signal.raise_signal(number))
+    run.stop()
+    assert calls.calls == ["request_stop", "request_stop"]
+    assert len(lines) == 1
+    with pytest.raises(KeyboardInterrupt):
+        run.stop()
+    assert calls.calls[-1] == "abandon"
     assert signal.getsignal(number) is before

@@ -155,10 +155,20 @@ class Run:
 
         Windows that later rows may still belong to stay open. Raises what the run failed with, and where queries are
         parked what parked them: all others are processed then, and the run goes on.
+
+        Where the main thread waits, SIGTERM and Ctrl-C stop the run in order, as `stop` does, and then raise
+        KeyboardInterrupt; a second signal ends the process at once.
         """
-        self._loop.process_all_available()
+        requested = self._signals.requested
+        with self._signals:
+            self._loop.process_all_available()
+            interrupted = self._signals.requested and not requested
+            if interrupted:
+                self._loop.wait()
         if self._loop.problem is not None:
             raise self._loop.problem
+        if interrupted:
+            raise KeyboardInterrupt
         if (parked := self._running.parked_problem) is not None:
             raise parked
 
@@ -166,10 +176,12 @@ class Run:
         """Stop reading, process what is logged, take a checkpoint, release the executors; wait until this is done.
 
         Queries that are down are not waited for. The next start of the same directory continues from there. A session
-        that was passed to `hf.start` goes on. What failed meanwhile is in `exception()`.
+        that was passed to `hf.start` goes on. What failed meanwhile is in `exception()`. Where the main thread waits, a
+        first SIGTERM or Ctrl-C changes nothing; a second one ends the process at once.
         """
-        self._loop.request_stop()
-        self._loop.wait()
+        with self._signals:
+            self._loop.request_stop()
+            self._loop.wait()
 
     def request_stop(self) -> None:
         """Do the same as `stop`, without waiting for it: `awaitTermination` does."""

@@ -1,6 +1,7 @@
 """Ctrl-C and SIGTERM: the first stops a run in order, a second ends the process at once. Runs on the driver.
 
-They are handled by `holdfast run` and `hf.submit`, and while a program waits in `awaitTermination`.
+They are handled by `holdfast run` and `hf.submit`, and while a program waits in `awaitTermination`,
+`processAllAvailable` or `stop`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ class StopSignals:
         while self._before and threading.current_thread() is threading.main_thread():
             number, before = self._before.popitem()
             signal.signal(number, before)
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has requested the stop."""
+        return self._requested
 
     def stop(self, run: Run) -> None:
         """From now on, stop this run; before there is one, a signal ends the start with KeyboardInterrupt.
