@@ -43,7 +43,8 @@ from holdfast.recovery.machine import RecoveryMachine
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.coordinator.catching_up import CatchingUp
 from holdfast.runtime.coordinator.event_log import effect_line
-from holdfast.runtime.coordinator.publishing import InlineRunner, Publishing, PublishSettings
+from holdfast.runtime.coordinator.publishing import Publishing, PublishSettings
+from holdfast.runtime.coordinator.sink_calls import InlineRunner
 from holdfast.runtime.coordinator.status import RunStatus, has_room
 from recovery.machine_driving import Driven, chain, part, star
 

@@ -15,7 +15,8 @@ import holdfast as hf
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.coordinator.node_sinks import LOSSES, NodeSinks
-from holdfast.runtime.coordinator.publishing import Call, Publishing, PublishSettings, Returned
+from holdfast.runtime.coordinator.publishing import Publishing, PublishSettings
+from holdfast.runtime.coordinator.sink_calls import Call, Returned
 from holdfast.runtime.function_messages import decode_call, decode_returned, encode_call, encode_returned
 from holdfast.runtime.io.sinks import FunctionSink, MemorySink, Output, OutputKey, StagedRows
 from holdfast.runtime.worker.function_calls import FunctionCalls

@@ -18,7 +18,8 @@ from holdfast.recovery.checkpoints import NOTHING
 from holdfast.runtime.blocks import SINK, Block, Edge, Header
 from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.coordinator.parking import ErrorSettings
-from holdfast.runtime.coordinator.publishing import Call, Publishing, PublishSettings, Returned, run_call
+from holdfast.runtime.coordinator.publishing import Publishing, PublishSettings
+from holdfast.runtime.coordinator.sink_calls import Call, Returned, run_call
 from holdfast.runtime.coordinator.sink_threads import SinkThreads
 from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.io.sinks import FunctionSink, MemorySink, Output, OutputKey, Sink, TransactionalSink

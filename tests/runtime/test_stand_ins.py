@@ -13,7 +13,7 @@ import holdfast as hf
 from holdfast.application.readers import Files
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.runtime import InProcess
-from holdfast.runtime.coordinator.publishing import Call
+from holdfast.runtime.coordinator.sink_calls import Call
 from holdfast.runtime.coordinator.tentative import source_watermarks
 from holdfast.runtime.io.batch_log import WATERMARKS_KEPT
 from holdfast.runtime.io.sinks import VERSION_COLUMNS, FunctionSink, MemorySink, Output, OutputKey

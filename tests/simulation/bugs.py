@@ -28,7 +28,7 @@ from holdfast.recovery.states import LIVE_STATES
 from holdfast.runtime.coordinator import feeding as feedings
 from holdfast.runtime.coordinator import layout as layouts
 from holdfast.runtime.coordinator import opening as openings
-from holdfast.runtime.coordinator import publishing as publishings
+from holdfast.runtime.coordinator import sink_calls
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.decisions import Decisions
 from holdfast.runtime.coordinator.liveness import refuse_if_alive
@@ -483,12 +483,12 @@ def nondeterministic_output_in_no_snapshot(patch: Patch) -> None:
 
 def missing_rows_taken_for_published(patch: Patch) -> None:
     """Rows that a node staged, and that are gone when they are to be adopted, count as published."""
-    right = publishings.give
+    right = sink_calls.give
 
     def give(sink: Any, output: Any, epoch: Epoch) -> bool:
         return right(sink, output, epoch) or output.staged is not None
 
-    patch.setattr(publishings, "give", give)
+    patch.setattr(sink_calls, "give", give)
 
 
 # -- layouts, signs, agents, cuts, storage and feeding: each of them a rule that came with them ----------------------

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from holdfast.ids import Epoch, PartitionId
-from holdfast.runtime.coordinator import publishing as publishings
+from holdfast.runtime.coordinator import sink_calls
 from holdfast.runtime.coordinator.outputs import Outputs, Published
 from holdfast.runtime.coordinator.publishing import Publishing
 from holdfast.runtime.io.sinks import Output
@@ -55,10 +55,10 @@ def failed_output_passed_over(patch: Patch) -> None:
     def run_call(call: Any, returned: Any, *rest: Any) -> None:
         for one in call.outputs:
             try:
-                returned(publishings.Returned(call.number, one.key, publishings.give(call.sink, one, call.epoch)))
+                returned(sink_calls.Returned(call.number, one.key, sink_calls.give(call.sink, one, call.epoch)))
             except Exception as error:
-                returned(publishings.Returned(call.number, one.key, error=error))
-        returned(publishings.Returned(call.number))
+                returned(sink_calls.Returned(call.number, one.key, error=error))
+        returned(sink_calls.Returned(call.number))
 
     def take(self: Publishing) -> list[Any]:
         found = []

@@ -16,7 +16,8 @@ import pytest
 from holdfast import Application
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId
-from holdfast.runtime.coordinator.publishing import InlineRunner, Publishing, PublishSettings
+from holdfast.runtime.coordinator.publishing import Publishing, PublishSettings
+from holdfast.runtime.coordinator.sink_calls import InlineRunner
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.program import Program
 from holdfast.spark.feed import GivenFeed

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.errors import CheckFailed, HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
-from holdfast.runtime.coordinator.publishing import Call, Returned
+from holdfast.runtime.coordinator.sink_calls import Call, Returned
 from holdfast.runtime.io.sinks import Output, OutputKey, StagedRows
 from holdfast.runtime.tables import decode_rows, encode_rows
 

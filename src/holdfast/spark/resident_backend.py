@@ -27,7 +27,7 @@ from holdfast.errors import BadInput, one_line
 from holdfast.ids import NodeId
 from holdfast.recovery.events import NodesArrived, NodesLeaving, NodesLost, NodesSilent
 from holdfast.runtime.coordinator.node_sinks import NodeSinks
-from holdfast.runtime.coordinator.publishing import Call
+from holdfast.runtime.coordinator.sink_calls import Call
 from holdfast.runtime.detection import RETURN_FACTOR, SelfCheck
 from holdfast.runtime.function_messages import decode_returned, encode_call
 from holdfast.runtime.message_codec import decode_report, encode_desired

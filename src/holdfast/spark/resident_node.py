@@ -30,7 +30,7 @@ import pyarrow as pa
 from holdfast.errors import CheckFailed, HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks, in_messages
-from holdfast.runtime.coordinator.publishing import Returned
+from holdfast.runtime.coordinator.sink_calls import Returned
 from holdfast.runtime.detection import RETURN_FACTOR
 from holdfast.runtime.function_messages import decode_call, encode_returned
 from holdfast.runtime.io.batch_log import BatchLog

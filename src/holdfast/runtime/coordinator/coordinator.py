@@ -39,12 +39,13 @@ from holdfast.runtime.coordinator.parking import ErrorSettings, Parking
 from holdfast.runtime.coordinator.plan_keeping import PlanKeeping
 from holdfast.runtime.coordinator.profile_records import ProfileRecords
 from holdfast.runtime.coordinator.progress import Progress
-from holdfast.runtime.coordinator.publishing import CallRunner, PublishSettings
+from holdfast.runtime.coordinator.publishing import PublishSettings
 from holdfast.runtime.coordinator.reading import SourceReads
 from holdfast.runtime.coordinator.regeneration import Regenerations
 from holdfast.runtime.coordinator.requests import ResumeRequests, TentativeRequests
 from holdfast.runtime.coordinator.resumed_state import resumed_state
 from holdfast.runtime.coordinator.segment_schedule import SegmentSchedule
+from holdfast.runtime.coordinator.sink_calls import CallRunner
 from holdfast.runtime.coordinator.status import RunStatus
 from holdfast.runtime.coordinator.tentative import (
     TentativeChoices,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import CheckFailed
-from holdfast.runtime.coordinator.publishing import Call, Returned
+from holdfast.runtime.coordinator.sink_calls import Call, Returned
 from holdfast.runtime.coordinator.sink_threads import SinkThreads
 from holdfast.runtime.io.sinks import Output, OutputKey
 

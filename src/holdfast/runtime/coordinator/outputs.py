@@ -18,7 +18,8 @@ from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.runtime.blocks import DEAD_LETTERS, LATE, SINK, Block
 from holdfast.runtime.coordinator.parking import Step
-from holdfast.runtime.coordinator.publishing import CallRunner, InlineRunner, Publishing, PublishSettings
+from holdfast.runtime.coordinator.publishing import Publishing, PublishSettings
+from holdfast.runtime.coordinator.sink_calls import CallRunner, InlineRunner
 from holdfast.runtime.io.gathered_parquet import GatheredParquetSink
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import (

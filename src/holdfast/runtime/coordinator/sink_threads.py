@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from holdfast.runtime.coordinator.publishing import Call, Returned, run_call
+from holdfast.runtime.coordinator.sink_calls import Call, Returned, run_call
 
 
 class SinkThreads:

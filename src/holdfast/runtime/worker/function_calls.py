@@ -16,7 +16,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
-from holdfast.runtime.coordinator.publishing import Returned, give
+from holdfast.runtime.coordinator.sink_calls import Returned, give
 from holdfast.runtime.io.sinks import Output, OutputKey, Sink
 
 Begin: TypeAlias = Callable[[OperatorId, Callable[[], object], Callable[[BaseException | None], None]], None]

@@ -12,7 +12,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.runtime.coordinator.publishing import Call, CallRunner, PublishSettings, Returned, run_call
+from holdfast.runtime.coordinator.publishing import PublishSettings
+from holdfast.runtime.coordinator.sink_calls import Call, CallRunner, Returned, run_call
 from holdfast.simulation.recovery.cluster import FakeClock
 from holdfast.simulation.recovery.faults import Fault, Mischief
 
