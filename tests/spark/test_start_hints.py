@@ -31,6 +31,13 @@ FILES = replace(DEFAULT, tls_mode="files")
             {"spark.driver.host": "10.0.0.1"},
             ["not encrypted", "set spark.holdfast.tls.mode=files with spark.holdfast.tls.cert"],
         ),
+        (
+            FILES,
+            {"spark.master": "yarn", "spark.decommission.enabled": "true", "spark.task.cpus": "4"},
+            ["killed above 76 MB", "set spark.executor.memoryOverhead=1280m or more, or spark.holdfast.node.memoryMb"],
+        ),
+        (replace(DEFAULT, node_processes=2), {"spark.executor.memoryOverhead": "384m"}, ["killed above 153 MB"]),
+        (replace(DEFAULT, node_memory_mb=100), {"spark.executor.memoryOverhead": "100m"}, []),
     ],
 )
 def test_what_is_off_is_named_with_the_remedy(settings: Settings, conf: dict[str, str], expected: list[str]) -> None:

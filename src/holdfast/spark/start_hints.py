@@ -1,22 +1,31 @@
 """What a start has to say about settings that work, and leave something off. Runs on the driver; pure.
 
-One line each, with the remedy: nodes that leave without notice, what `exchange=shuffle` is without, and agents whose
-frames others in the network can read.
+One line each, with the remedy: nodes that leave without notice, what `exchange=shuffle` is without, agents whose frames
+others in the network can read, and operator processes that have hardly more memory than they begin with.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+from holdfast.spark.process_memory import SHARE_OF_OVERHEAD, megabytes_of
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.store.wire.address import is_loopback
 
 DECOMMISSION = "spark.decommission.enabled"
+LITTLE_MEGABYTES = 256
+"""An operator process has 50 to 75 MB for itself before the first row (its modules, and those of the application)."""
 
 
 def start_hints(settings: Settings, conf: Mapping[str, str]) -> list[str]:
     """Return the lines for a run with these settings, in an application with this configuration of Spark."""
-    found = (decommission_hint(settings, conf), shuffle_hint(settings), agents_hint(settings, conf))
+    found = (
+        decommission_hint(settings, conf),
+        shuffle_hint(settings),
+        agents_hint(settings, conf),
+        memory_hint(settings, conf),
+    )
     return [line for line in found if line is not None]
 
 
@@ -51,4 +60,19 @@ def agents_hint(settings: Settings, conf: Mapping[str, str]) -> str | None:
     return (
         "fragments of state travel between the agents of nodes authenticated and not encrypted: "
         f"set {PREFIX}tls.mode=files with {PREFIX}tls.cert, {PREFIX}tls.key and {PREFIX}tls.ca to encrypt them"
+    )
+
+
+def memory_hint(settings: Settings, conf: Mapping[str, str]) -> str | None:
+    """Return how to give operator processes more memory, where Spark's settings leave little."""
+    if settings.exchange != "resident" or settings.node_memory_mb is not None:
+        return None
+    processes = settings.node_processes or int(conf.get("spark.task.cpus") or 1)
+    megabytes = megabytes_of(conf, processes)
+    if megabytes is None or megabytes >= LITTLE_MEGABYTES:
+        return None
+    enough = math.ceil(LITTLE_MEGABYTES * processes / SHARE_OF_OVERHEAD)
+    return (
+        f"each operator process is killed above {megabytes} MB, its share of what executors have beside the JVM: "
+        f"set spark.executor.memoryOverhead={enough}m or more, or {PREFIX}node.memoryMb"
     )
