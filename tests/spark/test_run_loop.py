@@ -38,6 +38,7 @@ class Fake:
             outputs=SimpleNamespace(publishing=Publishing({}, InlineRunner(), PublishSettings(), time.monotonic)),
             busy=False,
             read_reports=lambda: None,
+            publish_gathered=lambda gives_up: None,
         )
         self.worked_once, self.waiting, self.waits = threading.Event(), threading.Event(), False
 
