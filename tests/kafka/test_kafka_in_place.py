@@ -17,7 +17,9 @@ from holdfast.errors import BadInput, CheckFailed, HoldfastError
 from holdfast.ids import BatchId
 from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.io import range_copies
+from holdfast.runtime.io.kafka_client import Topic
 from holdfast.runtime.io.kafka_stream import close_streams
+from holdfast.runtime.io.topic_retention import TopicRetention
 from holdfast_lab.kafka_broker import USER, KafkaBroker
 from kafka.topics import TestTopic
 
@@ -269,6 +271,15 @@ def test_what_retention_will_pass_is_copied_and_read_from_the_copy(
     running.close()
     assert ids(running) == list(range(6))
     assert sum(running.rows("counts")["count"].to_pylist()) == 6
+
+
+def test_what_a_broker_says_about_records_that_go(broker: KafkaBroker) -> None:
+    def kept(**config: str) -> TopicRetention:
+        return Topic(hf.kafka(broker.servers, TestTopic(broker, 1, **config).name)).retention()
+
+    assert kept(retention_bytes="300000", segment_bytes="1048576") == TopicRetention(None, 300_000, 1 << 20)
+    assert kept(retention_ms="5000").seconds == 5.0
+    assert kept(cleanup_policy="compact").compacted
 
 
 def test_records_that_went_before_they_were_logged_are_an_error(broker: KafkaBroker, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from holdfast.runtime.io.kafka_stream import OffsetsGone
 from holdfast.runtime.io.offset_ranges import OffsetRange
 from holdfast.runtime.io.offset_tracker import PartitionSeen, TopicSeen
 from holdfast.runtime.io.range_copies import CopyStore, RetentionWatch
+from holdfast.runtime.io.topic_retention import TopicRetention
 from holdfast.runtime.program import SourceProgram
 from holdfast.storage.memory import MemoryStorage
 
@@ -234,8 +235,8 @@ class Kept:
     def __init__(self, *, compacted: bool = False) -> None:
         self.compacted, self.asked = compacted, 0
 
-    def retention(self) -> tuple[float | None, bool]:
-        return 100.0, self.compacted
+    def retention(self) -> TopicRetention:
+        return TopicRetention(100.0, compacted=self.compacted)
 
     def offsets_at(self, numbers: list[int], milliseconds: int) -> dict[int, int | None]:
         self.asked += 1

@@ -26,7 +26,6 @@ from holdfast.runtime.io.offset_tracker import (
     TopicSeen,
     offset_fields,
     offsets_of,
-    soon_gone,
 )
 from holdfast.storage.source_files import SourceFile
 
@@ -175,14 +174,6 @@ def test_a_look_that_is_late_does_not_bring_ends_back() -> None:
     assert not problems
     assert source._tracker.ends == {0: 8}
     assert source._tracker.position.next == {0: 8}
-
-
-def test_what_may_go_soon() -> None:
-    assert not soon_gone(50, earliest=0, before=0, aged=None)
-    assert soon_gone(50, earliest=0, before=0, aged=51), "by its age"
-    assert soon_gone(50, earliest=40, before=30, aged=None), "the topic's beginning comes near"
-    assert not soon_gone(500, earliest=40, before=30, aged=None)
-    assert soon_gone(50, earliest=0, before=0, aged=None, compacted=True)
 
 
 def test_ranges_and_positions_as_json() -> None:

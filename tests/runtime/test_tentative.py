@@ -23,7 +23,15 @@ from holdfast.runtime.coordinator.requests import TentativeRequests
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.delta_sink import DeltaSink
 from holdfast.runtime.io.parquet_sink import ParquetSink
-from holdfast.runtime.io.sinks import VERSION_COLUMNS, FunctionSink, MemorySink, OutputKey, Sink, TransactionalSink
+from holdfast.runtime.io.sinks import (
+    ORIGIN_COLUMNS,
+    VERSION_COLUMNS,
+    FunctionSink,
+    MemorySink,
+    OutputKey,
+    Sink,
+    TransactionalSink,
+)
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.snapshot_store import MemorySnapshotStore
 from holdfast.runtime.state.store import MemoryStore
@@ -342,7 +350,8 @@ def test_a_delta_table_has_tentative_rows_until_the_commit_with_the_final_ones(t
     rows = DeltaSink(table).rows()
     assert rows is not None
     assert not any(rows["tentative"].to_pylist())
-    assert rows_of(rows.drop_columns(list(VERSION_COLUMNS))) == expected()
+    assert set(rows["holdfast_batch"].to_pylist()) <= set(range(len(batches()) + 1))
+    assert rows_of(rows.drop_columns([*VERSION_COLUMNS, *ORIGIN_COLUMNS])) == expected()
 
 
 def test_people_choose_in_an_outage_and_take_it_back_and_a_driver_that_starts_again_knows() -> None:

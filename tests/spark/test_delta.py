@@ -11,6 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 import holdfast as hf
+from holdfast.ids import BatchId, Epoch, PartitionId
+from holdfast.runtime.io.delta_sink import DeltaSink
+from holdfast.runtime.io.sinks import OutputKey
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,3 +55,18 @@ def test_nodes_write_and_the_driver_commits_over_two_starts(unhurried: SparkSess
     )
     assert found.count() == table.count() == 80
     assert not any("hf-driver-" in path for path in table.file_uris()), "no rows passed through the driver"
+
+
+def test_readers_of_final_rows_do_not_see_the_columns_of_tentative_ones(
+    unhurried: SparkSession, tmp_path: Path
+) -> None:
+    sink = DeltaSink(tmp_path / "lake", tentative=True)
+    for batch in range(2):
+        key = OutputKey(PartitionId.parse("all[0]"), BatchId(batch), run="lake-1")
+        sink.publish_tentative(key, pa.table({"n": [10 + batch]}), 0.5, Epoch.of(1, 1))
+    DeltaTable(str(tmp_path / "lake")).optimize.compact()
+    sink.publish(OutputKey(PartitionId.parse("all[0]"), BatchId(0), run="lake-1"), pa.table({"n": [1]}), Epoch.of(1, 1))
+    assert [row.asDict() for row in hf.read(unhurried, tmp_path / "lake").collect()] == [{"n": 1}]
+    both = hf.read(unhurried, tmp_path / "lake", tentative=True)
+    assert both.columns == ["n", "tentative", "fidelity", "revision"]
+    assert sorted((row["n"], row["tentative"]) for row in both.collect()) == [(1, False), (11, True)]

@@ -193,12 +193,13 @@ class TestWhatIsAsked:
             self.found(self.of(**given), application(sink=sink))
         assert "\n" not in str(refused.value)
 
-    def test_columns_that_say_which_version_rows_are_cannot_be_its_own(self) -> None:
+    @pytest.mark.parametrize("name", ["revision", "holdfast_query"])
+    def test_columns_that_say_which_version_rows_are_cannot_be_its_own(self, name: str) -> None:
         app = hf.Application("web")
-        app.source("visits", schema="t double, revision string").filter(lambda rows: rows["t"], id="all").output(
+        app.source("visits", schema=f"t double, {name} string").filter(lambda rows: rows["t"], id="all").output(
             tentative=True
         )
-        with pytest.raises(BadInput, match="a column 'revision' of its own"):
+        with pytest.raises(BadInput, match=f"a column '{name}' of its own"):
             self.found(Settings(), app)
 
     def test_source_replay_leaves_nothing(self) -> None:

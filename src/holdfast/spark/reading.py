@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from holdfast.errors import BadInput, missing_extra, one_line
 from holdfast.runtime.io.parquet_sink import versions_in
-from holdfast.runtime.io.sinks import VERSION_COLUMNS
+from holdfast.runtime.io.sinks import ORIGIN_COLUMNS, VERSION_COLUMNS
 from holdfast.spark.gathered import how_gathered, read_gathered
 from holdfast.spark.readers import absolute
 from holdfast.storage.storage import open_storage
@@ -38,6 +38,7 @@ def read(spark: SparkSession, path: str | Path, tentative: bool = False) -> Data
         if _is_delta(str(path)):
             found = _read_delta(spark, place)
             if set(VERSION_COLUMNS) <= set(found.columns):  # hf.delta(…, tentative=True)
+                found = found.drop(*ORIGIN_COLUMNS)
                 return found if tentative else found.where("not tentative").drop(*VERSION_COLUMNS)
             return _as_final(found, 0) if tentative else found
         if how_gathered(str(path)) is not None:

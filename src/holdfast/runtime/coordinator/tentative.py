@@ -22,7 +22,7 @@ from holdfast.runtime.blocks import SINK, Block
 from holdfast.runtime.coordinator.outputs import Outputs, Published
 from holdfast.runtime.coordinator.requests import TentativeRequests, queries_named
 from holdfast.runtime.io.batch_log import BatchLog
-from holdfast.runtime.io.sinks import VERSION_COLUMNS, Sink
+from holdfast.runtime.io.sinks import ORIGIN_COLUMNS, VERSION_COLUMNS, Sink
 from holdfast.runtime.messages import BranchAssignment, DesiredState, StandInAssignment
 from holdfast.runtime.program import Program
 
@@ -162,14 +162,15 @@ def publish_tentative(
 
 def check_columns(queries: Sequence[PartitionId], program: Program) -> None:
     """Refuse tentative outputs of a query with columns that are named like those that say which version rows are."""
+    added = (*VERSION_COLUMNS, *ORIGIN_COLUMNS)
     for query in queries:
         schema = program.operators[query.operator].schema
-        if schema is not None and (taken := [name for name in VERSION_COLUMNS if name in schema.names]):
+        if schema is not None and (taken := [name for name in added if name in schema.names]):
             raise BadInput(
                 f"asks for tentative outputs, and has a column {taken[0]!r} of its own",
                 where=f"application {program.name}",
                 field=f"output {program.output_names[query.operator]}",
-                remedy=f"rename it: readers get the columns {', '.join(VERSION_COLUMNS)} beside its own",
+                remedy=f"rename it: readers get the columns {', '.join(added)} beside its own",
             )
 
 

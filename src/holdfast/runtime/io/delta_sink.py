@@ -14,33 +14,41 @@ A revision above 0 replaces the rows of an output in one commit: it removes the 
 
 A table that takes tentative rows has the columns of `VERSION_COLUMNS`: who reads final rows only asks for `not
 tentative`. Tentative rows are added by commits with a transaction of their own, and the commit with a batch's final
-rows removes the files of its tentative ones. A tentative commit also writes how far the query's final rows are, as it
-has read it: so of a tentative and a final commit that do not know of each other, the table refuses the second.
+rows removes its tentative ones, also where `OPTIMIZE` has moved them into other files (`delta_tentative`). A commit
+that removes files is made to the table as it was looked at: where another commit came between, it looks again. A
+tentative commit also writes how far the query's final rows are, as it has read it: so of a tentative and a final
+commit that do not know of each other, the table refuses the second.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from holdfast.errors import BadInput, CheckFailed, missing_extra, one_line
 from holdfast.ids import Epoch
-from holdfast.runtime.io.delta_types import delta_rows, plain_schema
-from holdfast.runtime.io.sinks import FINAL, VERSION_COLUMNS, Output, OutputKey, Sink, StagedRows, with_version
+from holdfast.runtime.io.delta_files import DeltaFile, read_place, write_files
+from holdfast.runtime.io.delta_tentative import FileWent, Replaced, TentativeRows, with_origin
+from holdfast.runtime.io.delta_types import plain_schema
+from holdfast.runtime.io.sinks import (
+    FINAL,
+    ORIGIN_COLUMNS,
+    VERSION_COLUMNS,
+    Output,
+    OutputKey,
+    Sink,
+    StagedRows,
+    with_version,
+)
 from holdfast.storage.storage import Storage, is_url, open_storage
 
 if TYPE_CHECKING:
@@ -58,16 +66,6 @@ _NONE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
-    """A file that holds rows of an output, with the values of the columns that the table is partitioned by."""
-
-    name: str
-    size: int
-    rows: int
-    values: dict[str, str | None]
-
-
-@dataclass(frozen=True, slots=True)
 class DeltaStager:
     """See Stager: writes files into the table's folder, where this node reaches the folder of its driver."""
 
@@ -80,8 +78,8 @@ class DeltaStager:
     def stage(self, key: OutputKey, rows: pa.Table) -> StagedRows | str:
         """See Stager."""
         try:
-            rows = _final(rows) if self.versioned else rows
-            written = _write(_reached(self.url, self.start), key, rows, self.start, self.partition_by)
+            rows = _final(rows, key) if self.versioned else rows
+            written = write_files(_reached(self.url, self.start), key, rows, self.start, self.partition_by)
         except Exception as error:
             # The driver can still take the rows; where it cannot write them either, it names the output.
             return one_line(f"{type(error).__name__}: {error}")
@@ -105,6 +103,7 @@ class DeltaSink(Sink):
         self._corrected: dict[str, int] = {}
         """The last batch with tentative rows, by query, where none of them is left in the table."""
         self._storage_of: Storage | None = None
+        self._tentative_rows: TentativeRows | None = None
 
     @property
     def _storage(self) -> Storage:
@@ -132,6 +131,16 @@ class DeltaSink(Sink):
                 f"has no columns {', '.join(VERSION_COLUMNS)}: readers could not tell tentative rows from final ones",
                 where=self._place,
                 remedy="give the output a table of its own, or leave out hf.delta(…, tentative=True)",
+            )
+        if table is not None and self.corrects and not set(ORIGIN_COLUMNS) <= set(columns):
+            raise BadInput(
+                f"has no columns {', '.join(ORIGIN_COLUMNS)}, by which tentative rows are found after OPTIMIZE: an "
+                "earlier version has made it",
+                where=self._place,
+                remedy="delete its tentative rows and add the columns: `from deltalake import DeltaTable, Field; "
+                f"table = DeltaTable({self._place!r}); table.delete('tentative'); table.alter.add_columns(["
+                f"Field({ORIGIN_COLUMNS[0]!r}, 'string'), Field({ORIGIN_COLUMNS[1]!r}, 'long')])`; or give the output "
+                "a table of its own",
             )
         if self._start != "driver":
             self._storage.create(_STARTS + self._start, run.encode())
@@ -215,7 +224,7 @@ class DeltaSink(Sink):
             try:
                 self._add(table, new, {output.key: written[output.key][1] for output in new})
                 return len(new)
-            except _commit_failed() as error:
+            except (_commit_failed(), FileWent) as error:
                 # Another writer was faster: of this output (a driver that is over), or of this table.
                 last = error
                 time.sleep(_WAIT_SECONDS * min(attempt, 10))
@@ -225,14 +234,15 @@ class DeltaSink(Sink):
             remedy="let other writers of the table pause, or give this output a table of its own",
         )
 
-    def _add(self, table: DeltaTable, outputs: Sequence[Output], files: Mapping[OutputKey, Sequence[_File]]) -> None:
+    def _add(
+        self, table: DeltaTable, outputs: Sequence[Output], files: Mapping[OutputKey, Sequence[DeltaFile]]
+    ) -> None:
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction, RemoveAction
 
         now = int(time.time() * 1000)
-        actions: list[Any] = []
         versions: dict[str, int] = {}
-        replaced: dict[str, int] = {}
+        replacing = []
         for output in outputs:
             key = output.key
             identity, version = _transaction(key)
@@ -243,26 +253,41 @@ class DeltaSink(Sink):
                 identity = f"{identity}{_TENTATIVE}"
             versions[identity] = max(version, versions.get(identity, _NONE))
             if key.revision or (not output.tentative and self._may_have_tentative(table, key)):
-                replaced.update(_earlier_files(table, key))
-            actions += [
-                AddAction(one.name, one.size, one.values, now, True, json.dumps({"numRecords": one.rows}))
-                for one in files[key]
-            ]
-        actions += [RemoveAction(path, True, now, size) for path, size in replaced.items()]
+                replacing.append(key)
+        replaced = self._tentative().replaced(table, replacing, self._start) if replacing else Replaced()
+        actions: list[Any] = [
+            AddAction(one.name, one.size, one.values, now, True, json.dumps({"numRecords": one.rows}))
+            for one in (*(one for output in outputs for one in files[output.key]), *replaced.added)
+        ]
+        actions += [RemoveAction(path, True, now, size) for path, size in replaced.removed.items()]
         table.create_write_transaction(
             actions,
             "append",
             table.schema(),
             partition_by=list(self._partition_by),
             commit_properties=CommitProperties(
-                app_transactions=[Transaction(identity, version, now) for identity, version in versions.items()]
+                # The library does not notice that another commit has removed the same file: its rows may be in another
+                # one since. Without attempts of its own, it refuses a commit that is not the next one.
+                max_commit_retries=0 if replaced.removed else None,
+                app_transactions=[Transaction(identity, version, now) for identity, version in versions.items()],
             ),
         )
+        if replacing:
+            self._tentative().committed()
         for output in outputs:
             identity = _transaction(output.key)[0]
             last = table.transaction_version(f"{identity}{_TENTATIVE}")
             if last is not None and not output.tentative and output.key.batch > last:
                 self._corrected[identity] = last
+
+    def _tentative(self) -> TentativeRows:
+        if self._tentative_rows is None:
+            import pyarrow.fs as pa_fs
+            from deltalake.fs import DeltaStorageHandler
+
+            files = pa_fs.PyFileSystem(DeltaStorageHandler(self._uri()))
+            self._tentative_rows = TentativeRows(self._place, self._storage, files)
+        return self._tentative_rows
 
     def _may_have_tentative(self, table: DeltaTable, key: OutputKey) -> bool:
         """Whether the table may have tentative rows of a query, of this batch or an earlier one."""
@@ -307,12 +332,15 @@ class DeltaSink(Sink):
 
     def _write(self, output: Output, rows: pa.Table) -> str:
         if self.corrects:
-            rows = _final(rows) if output.fidelity is None else with_version(rows, fidelity=output.fidelity, revision=0)
-        return _write(self._storage, output.key, rows, self._start, self._partition_by, tentative=output.tentative)
+            if output.fidelity is None:
+                rows = _final(rows, output.key)
+            else:
+                rows = with_origin(with_version(rows, fidelity=output.fidelity, revision=0), output.key)
+        return write_files(self._storage, output.key, rows, self._start, self._partition_by, tentative=output.tentative)
 
     def _are_there(self, staged: StagedRows) -> bool:
         """Whether files are still there: VACUUM may have removed what waited for days, and a table must not name it."""
-        _, files = _read_place(staged.place)
+        _, files = read_place(staged.place)
         return all(one.name in self._storage.list(one.name) for one in files)
 
 
@@ -322,9 +350,9 @@ def _transaction(key: OutputKey) -> tuple[str, int]:
     return (base, key.batch) if not key.revision else (f"{base}/{key.batch}", key.revision)
 
 
-def _final(rows: pa.Table) -> pa.Table:
+def _final(rows: pa.Table, key: OutputKey) -> pa.Table:
     """Return final rows with the columns of a table that takes tentative ones."""
-    return with_version(rows, fidelity=None, revision=FINAL)
+    return with_origin(with_version(rows, fidelity=None, revision=FINAL), key)
 
 
 def _is_in(table: DeltaTable, output: Output) -> bool:
@@ -347,125 +375,13 @@ def _has_tentative(table: DeltaTable, key: OutputKey) -> bool:
     return held is not None and held >= key.batch
 
 
-def _stem(key: OutputKey) -> str:
-    operator, index = key.query
-    run = re.sub(r"[^A-Za-z0-9_-]", "-", key.run)
-    return f"{run}-{operator}-{index:05d}-{key.batch:010d}-g{key.generation}"
-
-
-def _write(
-    storage: Storage,
-    key: OutputKey,
-    rows: pa.Table,
-    start: str,
-    partition_by: Sequence[str],
-    *,
-    tentative: bool = False,
-) -> str:
-    """Write the rows of an output; return where they are, as `StagedRows.place` has it."""
-    rows = delta_rows(rows)
-    files = []
-    for number, (values, part) in enumerate(_parts(rows, partition_by)):
-        file = pa.BufferOutputStream()
-        pq.write_table(part, file)
-        contents = file.getvalue()
-        size = contents.size
-        # Two outages may give a batch different tentative rows; a commit of the first that failed has left their file.
-        version = f"t{_digest(contents)}" if tentative else f"r{key.revision}"
-        name = f"hf-{start}-{_stem(key)}-{version}-{number:04d}.parquet"
-        if not storage.create(name, contents):
-            # This node has written it before, or another one under this driver: with the same rows.
-            held = storage.read(name)
-            if held is None:
-                raise FileNotFoundError(name)
-            size = held.size
-        files.append([name, size, part.num_rows, values])
-    schema = rows.schema.remove_metadata().serialize().to_pybytes().hex()
-    return json.dumps({"schema": schema, "files": files})
-
-
-def _digest(contents: pa.Buffer) -> int:
-    return int.from_bytes(hashlib.blake2b(contents, digest_size=8).digest())
-
-
-def _read_place(place: str) -> tuple[pa.Schema, list[_File]]:
-    fields = json.loads(place)
-    schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(fields["schema"])))
-    return schema, [_File(*one) for one in fields["files"]]
-
-
-def _files_of(output: Output, write: Callable[[Output, pa.Table], str]) -> tuple[pa.Schema, list[_File]]:
+def _files_of(output: Output, write: Callable[[Output, pa.Table], str]) -> tuple[pa.Schema, list[DeltaFile]]:
     """Return the files of an output, which are written now where no node has."""
     if output.staged is not None:
-        return _read_place(output.staged.place)
+        return read_place(output.staged.place)
     if output.rows is None or output.retracts:
         return pa.schema([]), []
-    return _read_place(write(output, output.rows))
-
-
-def _parts(rows: pa.Table, columns: Sequence[str]) -> list[tuple[dict[str, str | None], pa.Table]]:
-    """Divide rows by the values of columns; a table's files do not contain the columns that it is partitioned by."""
-    if not columns:
-        return [({}, rows)]
-    missing = [name for name in columns if name not in rows.column_names]
-    if missing:
-        raise BadInput(
-            f"has no column {missing[0]!r} to partition by",
-            field="delta.partition_by",
-            remedy=f"there are {', '.join(rows.column_names)}",
-        )
-    groups = rows.select(list(columns)).group_by(list(columns), use_threads=False).aggregate([])
-    found = []
-    for row in groups.to_pylist():
-        chosen = None
-        for name, value in row.items():
-            column = rows[name]
-            same = pc.is_null(column) if value is None else pc.fill_null(pc.equal(column, value), False)
-            chosen = same if chosen is None else pc.and_(chosen, same)
-        part = rows.filter(chosen).drop_columns(list(columns))
-        found.append(({name: _partition_text(value) for name, value in row.items()}, part))
-    return found
-
-
-def _partition_text(value: Any) -> str | None:
-    """Write a value as Delta's log does."""
-    match value:
-        case None:
-            return None
-        case bool():
-            return "true" if value else "false"
-        case datetime():
-            at = value.astimezone(UTC) if value.tzinfo else value
-            return at.strftime("%Y-%m-%d %H:%M:%S.%f")
-        case date():
-            return value.isoformat()
-        case str() | int() | Decimal():
-            return str(value)
-        case float():
-            return repr(value)
-    raise BadInput(
-        f"a value of type {type(value).__name__} cannot be one to partition by",
-        field="delta.partition_by",
-        remedy="name columns of texts, numbers, dates or times",
-    )
-
-
-def _earlier_files(table: DeltaTable, key: OutputKey) -> list[tuple[str, int]]:
-    """Return the files that an output replaces, with their sizes: of its lower revisions, and of tentative rows.
-
-    Those of earlier batches are among them: where a late driver has added one after the final rows, it goes too.
-    """
-    query = _stem(key).rpartition("-g")[0].rpartition("-")[0]
-    of_query = re.compile(rf"hf-[^/]*-{re.escape(query)}-([0-9]+)-g([0-9]+)-([rt])([0-9]+)-[0-9]+\.parquet", re.ASCII)
-    found = []
-    for one in pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist():
-        if (named := of_query.fullmatch(one["path"])) is None:
-            continue
-        batch, generation, kind, revision = int(named[1]), int(named[2]), named[3], int(named[4])
-        lower = (batch, generation) == (key.batch, key.generation) and revision < key.revision
-        if batch <= key.batch if kind == "t" else lower:
-            found.append((one["path"], one["size_bytes"]))
-    return found
+    return read_place(write(output, output.rows))
 
 
 def _columns(schema: pa.Schema) -> str:

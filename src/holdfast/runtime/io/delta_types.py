@@ -28,6 +28,8 @@ def _plain(kind: pa.DataType, column: str) -> pa.DataType:
         return _plain(kind.value_type, column)
     if pa.types.is_string_view(kind):
         return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_plain(kind.value_type, column))
     if pa.types.is_struct(kind):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.application.kafka_topics import KafkaTopic, Settings, StartAt
 from holdfast.errors import BadInput, CheckFailed, HoldfastError, missing_extra, one_line
 from holdfast.runtime.io.offset_tracker import PartitionSeen, TopicSeen
+from holdfast.runtime.io.topic_retention import TopicRetention
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -89,6 +90,22 @@ def made(build: Callable[[dict[str, Any]], Any], configuration: dict[str, Any], 
         ) from None
 
 
+def topic_retention(settings: Mapping[str, str | None]) -> TopicRetention:
+    """Read a topic's settings; brokers of another make may lack some."""
+
+    def number(name: str) -> int | None:
+        found = int(settings.get(name) or -1)
+        return None if found < 0 else found
+
+    policy = settings.get("cleanup.policy") or "delete"
+    compacted = "compact" in policy
+    if "delete" not in policy:
+        return TopicRetention(compacted=compacted)
+    age = number("retention.ms")
+    segment = number("segment.bytes") or 0
+    return TopicRetention(None if age is None else age / 1000, number("retention.bytes"), segment, compacted)
+
+
 class Topic:
     """One topic, as the driver looks at it."""
 
@@ -122,14 +139,12 @@ class Topic:
         seen = {number: PartitionSeen(earliest[number], ends[number], starts[number]) for number in earliest}
         return TopicSeen(identity, seen)
 
-    def retention(self) -> tuple[float | None, bool]:
-        """Return after how many seconds the topic's records go (None: not by age), and whether it is compacted."""
+    def retention(self) -> TopicRetention:
+        """Return what the topic's settings say about records that go."""
         admin_module, admin = self._client()
         resource = admin_module.ConfigResource(admin_module.ResourceType.TOPIC, self.reader.topic)
         found = next(iter(self._answer(admin.describe_configs([resource], request_timeout=self._patience)).values()))
-        policy = str(found["cleanup.policy"].value)
-        kept = int(found["retention.ms"].value) if "delete" in policy else -1
-        return (kept / 1000 if kept >= 0 else None), "compact" in policy
+        return topic_retention({name: None if one.value is None else str(one.value) for name, one in found.items()})
 
     def offsets_at(self, numbers: list[int], milliseconds: int) -> dict[int, int | None]:
         """Return the first offset of each topic partition that is not older than a time; None: there is none."""

@@ -136,7 +136,7 @@ class KafkaReader:
             ) from None  # fmt: skip
         self._measure(tracker)
         if self._watch is not None:
-            lines += self._watch.look(seen)
+            lines += self._watch.look(seen, tracker.record_bytes)
         return [Notice("topic", None, line) for line in lines]
 
     def _measure(self, tracker: OffsetTracker) -> None:

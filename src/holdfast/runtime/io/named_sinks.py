@@ -75,7 +75,8 @@ def delta(table: str | Path, partition_by: str | Sequence[str] = (), *, tentativ
     first rows. Several outputs, and several runs, may write to one table.
 
     With `tentative` the table takes tentative rows, and the commit with a batch's final rows removes them. Its rows
-    have three more columns: `tentative`, `fidelity`, `revision`; ask for `not tentative` where only final ones count.
+    have five more columns: `tentative`, `fidelity`, `revision`, `holdfast_query`, `holdfast_batch`; ask for `not
+    tentative` where only final ones count.
 
     >>> import holdfast as hf
     >>> app = hf.Application("web")

@@ -170,20 +170,6 @@ class OffsetTracker:
         self.position, self.begun = OffsetPosition(taken.position.topic_id, known), True
 
 
-def soon_gone(
-    needed: int, earliest: int, before: int, aged: int | None, *, compacted: bool = False, margin: float = 4.0
-) -> bool:
-    """Whether the record at an offset that is still needed may go soon.
-
-    `before`: where the topic partition began at the look before; it is taken to move on like that, `margin` times.
-    `aged`: the first offset that is younger than most of the retention time; None: nothing goes by age.
-    """
-    if compacted or needed < earliest:
-        return True
-    moved = earliest - before
-    return (moved > 0 and needed < earliest + margin * moved) or (aged is not None and needed < aged)
-
-
 # -- as JSON -----------------------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,8 @@ from holdfast.ids import BatchId, OperatorId
 from holdfast.runtime.io.file_ranges import HowRead
 from holdfast.runtime.io.kafka_records import Records, decode_records
 from holdfast.runtime.io.offset_ranges import OffsetRange
-from holdfast.runtime.io.offset_tracker import TopicSeen, soon_gone
+from holdfast.runtime.io.offset_tracker import FIRST_RECORD_BYTES, TopicSeen
+from holdfast.runtime.io.topic_retention import TopicRetention, first_kept_by_size, moves_to, soon_gone
 from holdfast.storage.storage import Storage
 
 LOOK_SECONDS = 2.0
@@ -100,8 +101,8 @@ Needed = tuple[BatchId, int, int, OffsetRange, HowRead]
 class KeptTopic(Protocol):
     """What is asked about a topic's retention."""
 
-    def retention(self) -> tuple[float | None, bool]:
-        """Return after how many seconds records go (None: not by age), and whether the topic is compacted."""
+    def retention(self) -> TopicRetention:
+        """Return what the topic's settings say about records that go."""
         ...
 
     def offsets_at(self, numbers: list[int], milliseconds: int) -> dict[int, int | None]:
@@ -127,33 +128,47 @@ class RetentionWatch:
         self._source, self._topic, self._needed, self._copies, self._read = source, topic, needed, copies, read
         self._clock, self._wall = clock, wall
         self._looked = self._asked = -1e9
-        self._kept: tuple[float | None, bool] = (None, False)
+        self._kept = TopicRetention()
         self._aged_at: float | None = None
         self._first_safe: dict[int, int | None] = {}
         """Of each topic partition, the first record that was younger than that."""
         self._began: dict[int, int] = {}
         """Where topic partitions began at the look before."""
+        self._reach: dict[int, int] = {}
+        """Up to where their beginnings may move on next, by how far they did before."""
         self._lost: set[tuple[BatchId, int, int]] = set()
         self._failing: set[int] = set()
         """Topic partitions that could not be read last: their ranges come after all others."""
 
-    def look(self, seen: TopicSeen) -> list[str]:
-        """Copy ranges that may go soon; return lines about it. Every few seconds, and while more of them are due."""
+    def look(self, seen: TopicSeen, record_bytes: float = FIRST_RECORD_BYTES) -> list[str]:
+        """Copy ranges that may go soon; return lines about it. Every few seconds, and while more of them are due.
+
+        `record_bytes`: what the source knows of the size of a record.
+        """
         now = self._clock()
         if now - self._looked < LOOK_SECONDS:
             return []
         self._looked = now
-        there = [one for one in self._needed() if not self._is_over(one)]
-        lines: list[str] = []
-        if there:
-            aged = self._aged(seen)
-            due = [one for one in there if self._goes(one[3], seen, aged=aged)]
-            due.sort(key=lambda one: one[3].topic_partition in self._failing)
-            lines = self._copy(due[:MOST_AT_ONCE])
-            if len(due) > MOST_AT_ONCE and all(map(self._is_over, due[:MOST_AT_ONCE])):
-                self._looked = -1e9  # brokers that do not answer are asked again in a few seconds
-        self._began = {number: one.earliest for number, one in seen.partitions.items()}
+        for number, there in seen.partitions.items():
+            before = self._began.get(number, there.earliest)
+            self._reach[number] = moves_to(there.earliest, before, self._reach.get(number, 0))
+            self._began[number] = there.earliest
+        needed = [one for one in self._needed() if not self._is_over(one)]
+        if not needed:
+            return []
+        aged = self._aged(seen)
+        due = [one for one in needed if self._goes(one[3], seen, record_bytes, aged=aged)]
+        due.sort(key=lambda one: self._turn(one[3], seen))
+        lines = self._copy(due[:MOST_AT_ONCE])
+        if len(due) > MOST_AT_ONCE and all(map(self._is_over, due[:MOST_AT_ONCE])):
+            self._looked = -1e9  # brokers that do not answer are asked again in a few seconds
         return lines
+
+    def _turn(self, one: OffsetRange, seen: TopicSeen) -> tuple[bool, bool, int]:
+        """Return when a range has its turn: the oldest that can still be copied first, those that are gone last."""
+        number = one.topic_partition
+        earliest = seen.partitions[number].earliest
+        return number in self._failing, one.end <= earliest, one.start - earliest
 
     def _is_over(self, one: Needed) -> bool:
         """Whether there is a copy of a range, or none can be had."""
@@ -163,8 +178,7 @@ class RetentionWatch:
         """Return the first offset of each topic partition that is not about to go by its age."""
         if self._clock() - self._asked >= RETENTION_SECONDS:
             self._kept, self._asked = self._topic.retention(), self._clock()
-        seconds, _ = self._kept
-        if seconds is None:
+        if (seconds := self._kept.seconds) is None:
             return {}
         at = self._wall() - SAFE_SHARE * seconds
         if self._aged_at is None or not 0 <= at - self._aged_at < min(RETENTION_SECONDS, AGED_SHARE * seconds):
@@ -174,13 +188,19 @@ class RetentionWatch:
             self._aged_at = at
         return self._first_safe
 
-    def _goes(self, one: OffsetRange, seen: TopicSeen, *, aged: dict[int, int | None]) -> bool:
+    def _goes(self, one: OffsetRange, seen: TopicSeen, record_bytes: float, *, aged: dict[int, int | None]) -> bool:
         number = one.topic_partition
-        if number not in seen.partitions:
+        if (there := seen.partitions.get(number)) is None:
             return False
-        earliest = seen.partitions[number].earliest
-        before = self._began.get(number, earliest)
-        return soon_gone(one.start, earliest, before, aged.get(number), compacted=self._kept[1])
+        size = max(record_bytes, one.bytes / max(1, one.end - one.start))  # the log remembers what was known then
+        return soon_gone(
+            one.start,
+            there.earliest,
+            reach=self._reach.get(number, 0),
+            aged=aged.get(number),
+            sized=first_kept_by_size(there, self._kept, size),
+            compacted=self._kept.compacted,
+        )
 
     def _copy(self, due: list[Needed]) -> list[str]:
         lines, copied = list[str](), list[Needed]()

@@ -274,6 +274,8 @@ class _Fence:
 
 VERSION_COLUMNS = ("tentative", "fidelity", "revision")
 """The columns that rows have beside their own where tentative ones are among them."""
+ORIGIN_COLUMNS = ("holdfast_query", "holdfast_batch")
+"""The columns that rows of a Delta table with tentative ones have, too: of which run and query, and which batch."""
 FINAL = 1
 """The revision of a final version that replaces a tentative one, which has revision 0."""
 
