@@ -305,7 +305,7 @@ def drill(
         check_settings(one)
         if not (random_plans and one.plan != "auto"):
             # One for another topology, or targets that contradict each other, are refused before anything is started.
-            plan_for_run(plan_of_drill(one), topology, None, nodes=one.nodes)
+            plan_for_run(plan_of_drill(one), topology, None, nodes=one.nodes, replicas=one.replicas)
         cluster_options(one)  # what needs root or a tool that is not there is refused before anything is started
     check_application(asked)
     make_directory(place)

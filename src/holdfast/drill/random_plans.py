@@ -18,6 +18,7 @@ from holdfast.planning.joint.explaining import plan_document
 from holdfast.planning.joint.intervals import segments_of as joint_segments_of
 from holdfast.planning.joint.model import JointModel, JointPlan
 from holdfast.planning.joint.targets import Assumptions, Targets
+from holdfast.planning.replicas.budget import ReplicaBudget
 from holdfast.recovery.segments import segments_of
 from holdfast.topology import Topology, made_for
 from holdfast.topology.draws import Draws
@@ -76,7 +77,7 @@ def _joint(draws: Draws, topology: Topology, asked: DrillSettings) -> dict[str, 
     able = asked.exchange != "shuffle" and asked.strategy is not DrillStrategy.SOURCE_REPLAY and asked.replicas is None
     replicas = np.zeros(len(topology), bool)
     replicas[draws.sample(range(len(topology)), draws.whole(0, MOST_REPLICAS) if able else 0)] = True
-    targets = Targets(replicas=float(replicas.sum()))
+    targets = Targets(replicas=ReplicaBudget(count=int(replicas.sum())))
     model = JointModel(topology, targets, Assumptions().given(nodes=asked.nodes))
     chosen = set(_anchors(draws, topology))
     anchors = np.array([str(one.id) in chosen for one in topology.operators], bool)
