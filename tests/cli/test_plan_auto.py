@@ -78,6 +78,10 @@ def test_targets_that_contradict_each_other_end_with_status_3(pair: str, capsys:
     assert "recovery 5:6 (priority 5 and above back in 6 s) and overhead 0.01 contradict each other" in line
     assert run(["plan", "auto", pair, "--survive", "3", "--nodes", "3"]) == 3
     assert "survive 3 contradicts a cluster of 3 nodes" in capsys.readouterr().err
+    every = document(capsys, "auto", pair, "--replica-budget", "1.0")
+    assert every["targets"]["replicas"] == "1.0"
+    assert len(every["replicas"]) == len(document(capsys, "auto", pair, "--replica-budget", "99")["replicas"]) > 1
+    assert document(capsys, "auto", pair, "--replica-budget", "2 cores")["targets"]["replicas"] == "2.0 cores"
     for wrong in (["--recovery", "5"], ["--recovery", "x:1"], ["--recovery", "5:0"], ["--replica-budget", "1.5"]):
         assert run(["plan", "auto", pair, *wrong]) == 2, wrong
 

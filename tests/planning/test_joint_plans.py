@@ -86,7 +86,7 @@ def test_the_joint_plan_is_never_worse_than_one_after_the_other_and_passes_the_c
 ) -> None:
     model = JointModel(topology, wanted, ASSUMED)
     found = plan_jointly(model, clock=clock, seconds=1.0)
-    replicas = replica_mask(topology, wanted.replica_budget(len(topology)))
+    replicas = replica_mask(topology, wanted.replicas)
     before, _ = one_after_the_other(model, clock, replicas)
     if before is not None:
         assert found.score[:2] <= score_of(before, model.evaluate(before))[:2]
@@ -297,8 +297,8 @@ def test_targets_are_read_strictly() -> None:
     assert wanted.recovery == ((1, 60.0), (5, 20.0))
     assert [wanted.seconds_for(priority) for priority in (1, 4, 5, 9)] == [60, 60, 20, 20]
     assert math.isinf(Targets().seconds_for(5))
-    assert [wanted.replica_budget(size) for size in (4, 10)] == [0, 2]
-    assert targets(replicas=3).replica_budget(10) == 3
+    assert [wanted.replicas.count_for(chain(size)) for size in (4, 10)] == [0, 2]
+    assert targets(replicas=3).replicas.count_for(chain(10)) == 3
     bad: list[dict[str, object]] = [
         {"recovery": {0: 5}},
         {"recovery": {5: "soon"}},
@@ -307,6 +307,11 @@ def test_targets_are_read_strictly() -> None:
         {"overhead": 2},
         {"survive": -1},
         {"replicas": 1.5},
+        {"replicas": 3.0},
+        {"replicas": -1},
+        {"replicas": True},
+        {"replicas": "some"},
+        {"replicas": float("nan")},
     ]
     for one in bad:
         with pytest.raises(BadInput):

@@ -19,6 +19,7 @@ from holdfast.planning.joint.explaining import plan_document
 from holdfast.planning.joint.model import JointModel
 from holdfast.planning.joint.search import plan_jointly
 from holdfast.planning.joint.targets import Assumptions, targets
+from holdfast.planning.replicas.budget import ReplicaBudget
 from holdfast.planning.segments.algorithms import Algorithm, plan_segments
 from holdfast.planning.segments.grid import FrequencyGrid
 from holdfast.planning.segments.model import model_of
@@ -87,6 +88,26 @@ def test_targets_become_settings_and_promises_of_what_is_executed() -> None:
     automatic = plan_for_run("auto", chain(), None, nodes=3, clock=clock)
     assert automatic is not None
     assert automatic.document["targets"]["overhead"] == 0.05
+
+
+@pytest.mark.parametrize("text", ["3", "0.5", "1.0", "3 cores"])
+def test_a_budget_that_is_set_is_planned_with_and_the_plan_runs(text: str) -> None:
+    budget, key = ReplicaBudget.parse(text), f"{PREFIX}replicas.budget"
+    for asked in ("auto", targets(recovery={5: 60})):
+        plan = plan_for_run(asked, chain(), None, nodes=4, replicas=text, clock=clock)
+        assert plan is not None
+        assert plan.replicas is not None
+        assert len(plan.replicas.partitions) == (5 if text == "1.0" else 0 if text == "0.5" else 3)
+        assert ReplicaBudget.read(plan.document["targets"]["replicas"]).document() == budget.document()
+        changed, remarks = plan.applied(Settings.of({key: text}), {key: text})
+        assert (changed.replicas_budget, remarks) == (None, [])
+        assert plan.replicas.cores == budget.cores
+    by_hand = {key: text, f"{PREFIX}replicas.algorithm": "greedy"}
+    changed, remarks = plan.applied(Settings.of(by_hand), by_hand)
+    assert changed.replicas_budget == text
+    assert bool(remarks) == bool(plan.replicas.partitions)
+    with pytest.raises(BadInput, match=r"replicas\.budget: 'some' is no budget"):
+        plan_for_run("auto", chain(), None, nodes=4, replicas="some", clock=clock)
 
 
 def test_what_is_set_by_hand_goes_before_the_plan() -> None:

@@ -1,22 +1,23 @@
 """`holdfast drill`: real faults on an embedded cluster, checked; one drill or many with consecutive seeds.
 
-What is shown while it runs and afterwards is in `drill_display.py`.
+What is shown while it runs and afterwards is in `drill_display.py`, what is refused in `drill_checks.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.drill_checks import check_application, check_plans
 from holdfast.cli.drill_display import print_outcome, shown
 from holdfast.cli.output import json_option, print_json
 
 if TYPE_CHECKING:
     from holdfast.drill.drill import DrillOutcome
-    from holdfast.drill.settings import DrillSettings
 
 STRATEGIES = (
     "incremental",
@@ -26,6 +27,8 @@ STRATEGIES = (
     "best-case",
     "structured-streaming",
 )
+PLAN_FILE = "drawn-plan.json"
+"""The plan that was drawn for a drill, beside its result."""
 _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
 
 
@@ -122,6 +125,12 @@ _STATUS = {"ok": 0, "failed": 1, "unknown": 4}
     "there is no broker.",
 )
 @click.option(
+    "--random-plans",
+    is_flag=True,
+    help="With `mixed`: let every drill's run execute a plan that is drawn from the seed (segments, backups, a joint "
+    "plan, or auto), in the place of --checkpoint-every. It is in drawn-plan.json beside the result.",
+)
+@click.option(
     "--feed",
     default="sources",
     show_default=True,
@@ -216,6 +225,7 @@ def drill(
     out: Path | None,
     keep: bool,
     without: str,
+    random_plans: bool,
     feed: str,
     as_json: bool,
     **rest: Any,
@@ -250,14 +260,16 @@ def drill(
       holdfast drill traffic --kill 1 --partition 1 --corrupt 1 --poison
       holdfast drill traffic --feed kafka --kill 1 --kill-broker
       holdfast drill mixed --batches 50 --fail-at 12 --arrivals uniform:3-15 --repeat 30
+      holdfast drill mixed --random-plans --batches 40 --fail-at 12 --repeat 20
     """
-    from holdfast.cli.result_files import make_directory
+    from holdfast.cli.result_files import make_directory, write_json
     from holdfast.drill.checkers import Verdict
     from holdfast.drill.cluster_pool import ClusterPool
     from holdfast.drill.drill import DrillOutcome, cluster_options, run_drill
     from holdfast.drill.mixed import MIXED, draw_settings, read_faults
     from holdfast.drill.plan_targets import plan_of_drill
     from holdfast.drill.prepare import prepare_input
+    from holdfast.drill.random_plans import draw_plan
     from holdfast.drill.scenarios import is_application, scenario_of
     from holdfast.drill.settings import DrillFeed, DrillSettings, DrillStrategy, check_settings, read_arrivals
     from holdfast.errors import CheckFailed
@@ -275,16 +287,27 @@ def drill(
     drawn = [replace(asked, seed=seed + number) for number in range(repeat)]
     if scenario == MIXED:
         drawn = [draw_settings(one, read_faults(without)) for one in drawn]
+    check_plans(asked, {one.scenario for one in drawn}, random_plans=random_plans)
     if asked.plan is not None and asked.plan != "auto":
         drawn = [replace(one, plan=str(Path(asked.plan).resolve())) for one in drawn]
+    place = out or Path("out") / f"drill-{folder_name(scenario.replace('.py', '').rpartition('/')[2])}"
+    places = [place if repeat == 1 else place / f"seed-{one.seed}" for one in drawn]
+    plans: dict[int, str | Mapping[str, Any]] = {}
+    if random_plans:
+        plans = {one.seed: draw_plan(one, scenario_of(one).application().topology()) for one in drawn}
+        files = [str((where / PLAN_FILE).resolve()) for where in places]
+        drawn = [
+            replace(one, plan=plan if isinstance(plan := plans[one.seed], str) else file)
+            for one, file in zip(drawn, files, strict=True)
+        ]
     for one in drawn:
         topology = scenario_of(one).application().topology()
         check_settings(one)
-        # One for another topology, or targets that contradict each other, are refused before anything is started.
-        plan_for_run(plan_of_drill(one), topology, None, nodes=one.nodes)
+        if not (random_plans and one.plan != "auto"):
+            # One for another topology, or targets that contradict each other, are refused before anything is started.
+            plan_for_run(plan_of_drill(one), topology, None, nodes=one.nodes, replicas=one.replicas)
         cluster_options(one)  # what needs root or a tool that is not there is refused before anything is started
-    _check_application(asked)
-    place = out or Path("out") / f"drill-{folder_name(scenario.replace('.py', '').rpartition('/')[2])}"
+    check_application(asked)
     make_directory(place)
     if repeat > 1 and is_application(scenario):
         with shown(asked, quiet=as_json) as (log, _):
@@ -292,8 +315,11 @@ def drill(
         drawn = [replace(one, input=recorded) for one in drawn]
     done: list[DrillOutcome] = []
     with ClusterPool() as clusters:
-        for one in drawn:
-            where = place if repeat == 1 else place / f"seed-{one.seed}"
+        for one, where in zip(drawn, places, strict=True):
+            if random_plans:
+                (where / PLAN_FILE).unlink(missing_ok=True)
+                if not isinstance(plans[one.seed], str):
+                    write_json(where / PLAN_FILE, plans[one.seed])
             try:
                 with shown(one, quiet=as_json) as (log, watch):
                     outcome = run_drill(one, where, log=log, watch=watch, keep=keep, clusters=clusters)
@@ -335,38 +361,3 @@ def _with_defaults(given: dict[str, Any], *, application: bool) -> dict[str, Any
         "fail_at": 12.0 if application else 20.0,
     }
     return {**given, **{name: value for name, value in usual.items() if given[name] is None}}
-
-
-def _check_application(asked: DrillSettings) -> None:
-    """Refuse what an application cannot have in a drill, or an input that is missing, before anything is started."""
-    from holdfast.application import steps
-    from holdfast.drill.inputs import is_recorded, read_input
-    from holdfast.drill.scenarios import is_application, scenario_of
-    from holdfast.errors import BadInput
-
-    if asked.feed == "kafka" and is_application(asked.scenario):
-        raise BadInput(
-            "an application's sources are fed as it reads them",
-            field="--feed kafka",
-            remedy="leave it out: sources with hf.kafka read a topic of the drill",
-        )
-    if asked.strategy == "structured-streaming" and is_application(asked.scenario):
-        raise BadInput(
-            "runs the traffic scenario only, not an application",
-            field="--strategy structured-streaming",
-            remedy="leave it out, or drill traffic",
-        )
-    if asked.input is not None:
-        app = scenario_of(replace(asked, input=None)).application()
-        if not is_recorded(Path(asked.input)):
-            read_input(app, Path(asked.input), asked.batches * asked.rows)
-    elif is_application(asked.scenario):
-        app = scenario_of(asked).application()
-        for name, step in app.steps.items():
-            if isinstance(step, steps.Source) and step.reader is None:
-                raise BadInput(
-                    "has no reader, so there is nothing to record",
-                    where=asked.scenario,
-                    field=name,
-                    remedy="give its rows with --input DIR, or the source a reader",
-                )

@@ -30,10 +30,10 @@ _MOST_QUERIES = 20
 @click.option("--survive", default=0, show_default=True, type=click.IntRange(0), help="Nodes that may fail together.")
 @click.option(
     "--replica-budget",
-    default=0.0,
+    default="0",
     show_default=True,
-    type=click.FloatRange(0),
-    help="Partitions that may run twice: a share below 1, or a number.",
+    metavar="N|SHARE",
+    help="Partitions that may run twice: a count (12), a share (0.5; 1.0: all) or '4 cores'.",
 )
 @click.option(
     "--one-segment", "--executable", "one_segment", is_flag=True, help="Plan one checkpoint of all operators together."
@@ -52,7 +52,7 @@ def auto(
     recovery: tuple[str, ...],
     overhead: float | None,
     survive: int,
-    replica_budget: float,
+    replica_budget: str,
     one_segment: bool,
     time_limit: float,
     bandwidth: float | None,

@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from holdfast.planning.joint.targets import Assumptions, Targets
+    from holdfast.planning.replicas.budget import ReplicaBudget
     from holdfast.topology import Topology
 
 P = ParamSpec("P")
@@ -34,7 +35,9 @@ def cluster_options(function: Callable[P, R]) -> Callable[P, R]:
     return function
 
 
-def read_targets(recovery: tuple[str, ...], overhead: float | None, survive: int, replicas: float) -> Targets:
+def read_targets(
+    recovery: tuple[str, ...], overhead: float | None, survive: int, replicas: str | ReplicaBudget
+) -> Targets:
     """Read `--recovery 5:20 …` and the others."""
     from holdfast.planning.joint.targets import recovery_times, targets
 

@@ -12,6 +12,10 @@ simulate = lazy_group(
             "holdfast.cli.simulate_recovery:simulate_recovery_command",
             "Recoveries under every fault, seed by seed; times of large clusters.",
         ),
+        "store": (
+            "holdfast.cli.simulate_store:simulate_store_command",
+            "The fragment store itself under every fault, seed by seed.",
+        ),
         "ring": (
             "holdfast_lab.commands.simulate_ring:simulate_ring_command",
             "The fragment store's ring: 500 to 5,000 peers.",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.output import json_option, print_json, print_table
-from holdfast.cli.phases import phases
+from holdfast.cli.simulate_seeds import SHOWN, fail_on, run_and_show, seed_options
 from holdfast.cli.topology_files import TOPOLOGY, read_topology
 from holdfast.errors import BadInput
 
@@ -19,19 +18,13 @@ if TYPE_CHECKING:
     from holdfast.simulation.recovery.run import Outcome
     from holdfast.simulation.recovery.times import TimeConstants
 
-SHOWN = 5
+COMMAND = "simulate recovery"
 STRATEGIES = ("incremental", "operator-centric", "blocking", "source-replay", "best-case")
 
 
 @click.command("recovery")
 @click.argument("given", metavar=f"[{TOPOLOGY}]", required=False)
-@click.option("--seeds", default=1000, show_default=True, type=click.IntRange(1), help="How many seeds to run.")
-@click.option("--first-seed", default=0, show_default=True, type=int, help="The first of them.")
-@click.option("--fresh", is_flag=True, help="Draw the first seed anew: seeds that nobody has run before.")
-@click.option(
-    "--jobs", default=1, show_default=True, type=click.IntRange(1, 64), help="Processes that share the seeds."
-)
-@click.option("--seed", default=None, type=int, help="Run this one seed, and print its history line by line.")
+@seed_options
 @click.option(
     "--nodes",
     default=None,
@@ -118,26 +111,18 @@ def simulate_recovery_command(
     if seed is not None:
         _replay(seed, as_json)
         return
-    from holdfast.cli.result_files import write_json
     from holdfast.simulation.recovery.campaign import run_campaign
 
-    if fresh:
-        first_seed = secrets.randbelow(1 << 40)
-    with phases() as report:
-        campaign = run_campaign(
-            range(first_seed, first_seed + seeds),
-            jobs=jobs,
-            report=lambda done, total: report("seeds", done, total),
-        )
-    document = {"first_seed": first_seed, **campaign.document()}
-    write_json(out / "result.json", document)
-    if as_json:
-        print_json(document)
-    else:
-        _print_campaign(campaign)
-        click.echo(f"seeds {first_seed} to {first_seed + seeds - 1}")
-        click.echo(f"result: {out / 'result.json'}")
-    _fail_on(campaign.violations)
+    run_and_show(
+        seeds,
+        first_seed,
+        lambda chosen, report: run_campaign(chosen, jobs=jobs, report=report),
+        _print_campaign,
+        fresh=fresh,
+        out=out,
+        as_json=as_json,
+        command=COMMAND,
+    )
 
 
 def _constants(path: Path | None) -> TimeConstants:
@@ -172,7 +157,7 @@ def _replay(seed: int, as_json: bool) -> None:
             click.echo(f"no violation: {injected} faults, {outcome.epochs} epochs, {outcome.drivers} drivers")
         else:
             _print_violation(outcome)
-    _fail_on([outcome] if outcome.violation is not None else [])
+    fail_on([outcome] if outcome.violation is not None else [], COMMAND)
 
 
 def _print_campaign(campaign: Campaign) -> None:
@@ -201,16 +186,4 @@ def _print_violation(outcome: Outcome) -> None:
     click.echo(f"VIOLATION, seed {outcome.seed} ({outcome.recipe}, {outcome.strategy}): {outcome.violation.what}")
     for history in outcome.histories:
         click.echo(f"  {history}")
-    click.echo(f"  replay: holdfast simulate recovery --seed {outcome.seed}")
-
-
-def _fail_on(violations: list[Outcome]) -> None:
-    from holdfast.errors import CheckFailed
-
-    if violations:
-        first = violations[0]
-        raise CheckFailed(
-            f"{len(violations)} seeds violate what must hold, the first is {first.seed}",
-            where="simulate recovery",
-            remedy=f"see its history: holdfast simulate recovery --seed {first.seed}",
-        )
+    click.echo(f"  replay: holdfast {COMMAND} --seed {outcome.seed}")

@@ -28,6 +28,7 @@ from holdfast.planning.joint.explaining import plan_document, promises_of, read_
 from holdfast.planning.joint.model import JointModel, JointPlan
 from holdfast.planning.joint.search import Planned, plan_jointly, replica_mask
 from holdfast.planning.joint.targets import Targets, assumptions_of
+from holdfast.planning.replicas.budget import ReplicaBudget
 from holdfast.recovery.executed_plan import ExecutedPlan, SegmentInterval
 from holdfast.recovery.segments import ALL_PARTITIONS, ONE_SEGMENT
 from holdfast.runtime.coordinator.plan_keeping import Replanning
@@ -42,6 +43,7 @@ from holdfast.topology import Topology, fingerprint, from_document, smallest_mc_
 from holdfast.wording import counted
 
 AUTO = "auto"
+BUDGET = f"{PREFIX}replicas.budget"
 PLAN_SECONDS = 3.0
 """How long a start may plan."""
 
@@ -66,6 +68,8 @@ class RunPlan:
     replicas: PlannedReplicas | None = None
     origin: str = ""
     """Names what was asked for: a restart that asks for the same goes on with the last plan made from it."""
+    takes_budget: bool = False
+    """Whether the replicas are those of the budget that somebody has set."""
     joint: tuple[JointModel, JointPlan] | None = None
     """The model and the plan; None: it is not a joint plan, and is not made again."""
 
@@ -87,8 +91,10 @@ class RunPlan:
         kept += sorted(fixed)
         if f"{PREFIX}retention" in given:
             kept.append(f"{PREFIX}retention")
-        if self.replicas is not None and self.replicas.partitions and f"{PREFIX}replicas.budget" in given:
-            kept.append(f"{PREFIX}replicas.budget")
+        if self.takes_budget and f"{PREFIX}replicas.algorithm" not in given:
+            changed["replicas_budget"] = None  # the plan's replicas are within it
+        elif self.replicas is not None and self.replicas.partitions and BUDGET in given:
+            kept.append(BUDGET)
         line = f"set by hand, so not as planned, and promises may not hold: {', '.join(kept)}"
         return replace(settings, **changed), [line] if kept else []
 
@@ -161,6 +167,7 @@ def plan_for_run(
     *,
     nodes: int | None = None,
     never_anchors: Iterable[str] = (),
+    replicas: str | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> RunPlan | None:
     """Return the plan for a run: `auto`, targets, or a plan's file; None where none is asked for.
@@ -168,12 +175,16 @@ def plan_for_run(
     `auto` and targets plan with the profile that an earlier driver of the run has left in its storage, where it is of
     this topology; else with what the application declares. Contradicting targets end with status 3, before a start. No
     segment begins with one of `never_anchors`. A file's plan that misses its targets is executed, and a line says so.
+    `replicas` is the budget that somebody has set: `auto` and targets plan with it.
     """
     if given is None:
         return None
     if isinstance(given, Targets) or given == AUTO:
         wanted = given if isinstance(given, Targets) else Targets()
-        return _made(wanted, topology, storage, nodes, frozenset(never_anchors), clock)
+        if replicas is not None:
+            wanted = replace(wanted, replicas=_budget(replicas))
+        made = _made(wanted, topology, storage, nodes, frozenset(never_anchors), clock)
+        return replace(made, takes_budget=replicas is not None)
     if not isinstance(given, str | Path):
         raise BadInput(f"{given!r} is not a plan", field="plan", remedy='give "auto", a plan\'s file, or hf.targets(…)')
     where = str(given)
@@ -225,12 +236,20 @@ def _made(
         raise Undecided(f"the plan that was found is not valid: {'; '.join(problems)}", remedy="give a plan's file")
     asked = {"topology": fingerprint(topology), "targets": wanted.document()}
     made = replace(_run_plan(model, found.plan, measured), origin=_origin(asked), joint=(model, found.plan))
-    budget = wanted.replica_budget(len(topology))
-    if budget and made.replicas is not None and not made.replicas.partitions:
-        least = smallest_mc_tree_size(topology)
-        line = f"a budget of {counted(budget, 'replica')} keeps no output alive, so none is started: the smallest tree "
+    if wanted.replicas.any and made.replicas is not None and not made.replicas.partitions:
+        least, count = smallest_mc_tree_size(topology), wanted.replicas.count_for(topology)
+        budget = wanted.replicas if count is None else counted(count, "replica")
+        line = f"a budget of {budget} keeps no output alive, so none is started: the smallest tree "
         made = replace(made, lines=(*made.lines, f"{line}from sources to an output has {least} partitions"))
     return made
+
+
+def _budget(text: str) -> ReplicaBudget:
+    try:
+        return ReplicaBudget.parse(text)
+    except ValueError:
+        remedy = "give a whole number, a share from 0.0 to 1.0, or cores like '4 cores'"
+        raise BadInput(f"{text!r} is no budget", field=BUDGET, remedy=remedy) from None
 
 
 def _origin(asked: Mapping[str, Any]) -> str:
@@ -321,7 +340,9 @@ def _run_plan(model: JointModel, plan: JointPlan, measured: Mapping[str, Any] | 
 
 def _replicas(model: JointModel, plan: JointPlan) -> PlannedReplicas:
     """Return a plan's replicas; those that are not for fidelity are there for recovery times, and stay."""
-    for_fidelity = replica_mask(model.topology, int(plan.replicas.sum()))
-    fixed = model.topology.partitions([int(p) for p in (plan.replicas & ~for_fidelity).nonzero()[0]])
-    every = model.topology.partitions([int(p) for p in plan.replicas.nonzero()[0]])
-    return PlannedReplicas(tuple(every), tuple(fixed))
+    for_fidelity = replica_mask(model.topology, ReplicaBudget(count=int(plan.replicas.sum())))
+    fixed = plan.replicas & ~for_fidelity
+    every = model.topology.partitions(plan.replicas.nonzero()[0].tolist())
+    cores = model.targets.replicas.cores
+    left = None if cores is None else max(0.0, cores - float(model.topology.cost[fixed].sum()))
+    return PlannedReplicas(tuple(every), tuple(model.topology.partitions(fixed.nonzero()[0].tolist())), left)

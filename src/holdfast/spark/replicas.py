@@ -29,6 +29,8 @@ class PlannedReplicas:
     partitions: tuple[PartitionId, ...]
     fixed: tuple[PartitionId, ...] = ()
     """Those of them that recovery times rest on: they stay whatever rates are."""
+    cores: float | None = None
+    """What those that follow rates may cost; None: their number counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def choose_replicas(
         assert plan is not None
         fixed = tuple(dict.fromkeys((*named, *plan.fixed)))
         chosen, by = tuple(p for p in plan.partitions if p not in fixed), "the plan's"
-        budget = ReplicaBudget(count=len(chosen))
+        budget = ReplicaBudget(count=len(chosen)) if plan.cores is None else ReplicaBudget(cores=plan.cores)
         fidelity = LossModel(topology).value_of([topology.index(p) for p in plan.partitions])
     lines += _left_out(chosen, none_of)
     rules = ReplicaRules(budget, fixed, none_of, following or AdaptationSettings())

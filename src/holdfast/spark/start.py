@@ -35,7 +35,7 @@ from holdfast.spark.handle import Run
 from holdfast.spark.ingest import Ingestion
 from holdfast.spark.listeners import Listeners
 from holdfast.spark.page import open_page, wants_page
-from holdfast.spark.planned import RunPlan, plan_for_run
+from holdfast.spark.planned import BUDGET, RunPlan, plan_for_run
 from holdfast.spark.planned_segments import never_anchors
 from holdfast.spark.readers import open_sources, resolved
 from holdfast.spark.requirements import check_requirements
@@ -173,7 +173,9 @@ def launch(
     progress = StartProgress(_LOG.info) if starting is None else starting
     special = drill or DrillOptions()
     app.topology()  # what cannot run is refused before a cluster starts
-    planned = _planned(plan, app, directory or conf.get(f"{PREFIX}directory"), special.nodes if spark else nodes)
+    budget = {**({} if spark is None else conf_of(spark)), **conf}.get(BUDGET)
+    place_of_run = directory or conf.get(f"{PREFIX}directory")
+    planned = _planned(plan, app, place_of_run, special.nodes if spark else nodes, budget)
     if spark is None:
         _refuse_active_session()
         check_before_start(app, conf, master=None, directory=directory, reads=batches is None)
@@ -300,11 +302,15 @@ def launch(
 
 
 def _planned(
-    plan: str | Path | Targets | None, app: Application, directory: str | Path | None, nodes: int | None
+    plan: str | Path | Targets | None,
+    app: Application,
+    directory: str | Path | None,
+    nodes: int | None,
+    replicas: str | None,
 ) -> RunPlan | None:
     """Return the plan of a start; it needs no cluster, and what is wrong with it is refused before one starts."""
     storage = None if plan is None or directory is None else open_storage(f"{str(directory).rstrip('/')}/run")
-    return plan_for_run(plan, app.topology(), storage, nodes=nodes, never_anchors=never_anchors(app))
+    return plan_for_run(plan, app.topology(), storage, nodes=nodes, never_anchors=never_anchors(app), replicas=replicas)
 
 
 def _promise_watch(running: SparkRun, planned: RunPlan) -> PromiseWatch:

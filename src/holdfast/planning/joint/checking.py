@@ -36,7 +36,7 @@ def unsound(model: JointModel, plan: JointPlan) -> list[str]:
         found.append(f"{plan.coding} needs {plan.coding.total} peers, there are {model.peers}")
     if model.peers > 1 and not model.keeps_code and plan.coding.parity < max(1, model.targets.survive):
         found.append(f"{plan.coding} does not survive the loss of {counted(max(1, model.targets.survive), 'node')}")
-    if int(plan.replicas.sum()) > model.targets.replica_budget(len(topology)):
+    if not model.targets.replicas.allows(topology, np.flatnonzero(plan.replicas).tolist()):
         found.append("there are more replicas than the budget allows")
     return found
 

@@ -31,7 +31,7 @@ def plan_exhaustively(model: JointModel, *, one_segment: bool = False) -> tuple[
         )
     free = [] if one_segment else np.flatnonzero(model.anchorable).tolist()
     keepable = [n for n in range(size) if not model.sinks[model.own(n)].all()]
-    replicas = replica_mask(topology, model.targets.replica_budget(len(topology)))
+    replicas = replica_mask(topology, model.targets.replicas)
     best: tuple[JointPlan, Evaluation] | None = None
     for coding in model.codings:
         for chosen in product((False, True), repeat=len(free)):

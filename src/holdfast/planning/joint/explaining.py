@@ -16,6 +16,7 @@ from holdfast.errors import BadInput
 from holdfast.planning.joint.intervals import segments_of
 from holdfast.planning.joint.model import Evaluation, JointModel, JointPlan
 from holdfast.planning.joint.targets import Assumptions, Targets
+from holdfast.planning.replicas.budget import ReplicaBudget
 from holdfast.planning.replicas.fidelity import LossModel
 from holdfast.topology import Floats, Topology, as_mask, from_document, made_for, require_made_for, to_document
 from holdfast.wording import counted
@@ -241,7 +242,7 @@ def read_plan(
             tuple(sorted((int(priority), float(within)) for priority, within in asked["recovery"].items())),
             float(asked["overhead"]),
             int(asked["survive"]),
-            float(asked["replicas"]),
+            ReplicaBudget.read(asked["replicas"]),
         )
         model = JointModel(mine, targets, Assumptions.read(document["assumptions"]))
         anchors, interval = np.zeros(len(mine.operators), bool), np.zeros(len(mine.operators))

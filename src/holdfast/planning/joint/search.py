@@ -21,6 +21,7 @@ from holdfast.planning.backups.algorithms import BackupAlgorithm, plan_backups
 from holdfast.planning.backups.model import BackupProblem
 from holdfast.planning.joint.intervals import best_intervals, segments_of
 from holdfast.planning.joint.model import TOLERANCE, Evaluation, JointModel, JointPlan, Mask
+from holdfast.planning.replicas.budget import ReplicaBudget, most_within_cores
 from holdfast.planning.replicas.fidelity import LossModel
 from holdfast.planning.replicas.structure_aware import structure_aware
 from holdfast.planning.segments.algorithms import plan_segments
@@ -83,7 +84,7 @@ class Search:
         size = len(model.topology.operators)
         self.anchorable = np.zeros(0, np.int64) if one_segment else np.flatnonzero(model.anchorable)
         self.keepable = np.array([n for n in range(size) if not model.sinks[model.own(n)].all()], np.int64)
-        self.replicas = replica_mask(model.topology, model.targets.replica_budget(len(model.topology)))
+        self.replicas = replica_mask(model.topology, model.targets.replicas)
         self._best: tuple[JointPlan, Evaluation] | None = None
 
     @property
@@ -212,14 +213,19 @@ class Search:
         assert self._best is not None
         plan, found = self._best
         model = self.model
-        budget = int(self.replicas.sum())
-        if not found.late or model.targets.survive >= 2 or not budget or self.out_of_time:
+        if not found.late or model.targets.survive >= 2 or not self.replicas.any() or self.out_of_time:
             return
+        budget = model.targets.replicas
+        if budget.cores is None:
+            budget = ReplicaBudget(count=int(self.replicas.sum()))
         over = found.promised / model.limit
-        order = np.argsort(-over, kind="stable")[:budget]
+        order = np.argsort(-over, kind="stable")
+        chosen: list[int] = []
+        for one in dict.fromkeys([*order[over[order] > 1.0].tolist(), *np.flatnonzero(self.replicas).tolist()]):
+            if budget.allows(model.topology, [*chosen, one]):
+                chosen.append(one)
         forced = np.zeros(len(model.topology), bool)
-        forced[order[over[order] > 1.0]] = True
-        forced[np.flatnonzero(self.replicas & ~forced)[: budget - int(forced.sum())]] = True
+        forced[chosen] = True
         self._descend(*self.look(plan.anchors, plan.backups, forced, plan.coding))
 
     def _fewer_backups(self) -> None:
@@ -257,11 +263,24 @@ def _helps(tried: tuple[JointPlan, Evaluation], base: tuple[JointPlan, Evaluatio
     return int(tried[0].backups.sum()) < int(base[0].backups.sum())
 
 
-def replica_mask(topology: Topology, budget: int) -> Mask:
+def replica_mask(topology: Topology, budget: ReplicaBudget) -> Mask:
     """Return the partitions that PPA replicates within a budget, for the most fidelity."""
     mask = np.zeros(len(topology), bool)
-    if budget > 0:
-        mask[structure_aware(LossModel(topology), budget)] = True
+    if not budget.any:
+        return mask
+    loss, count = LossModel(topology), budget.count_for(topology)
+
+    def plan(most: int) -> list[int]:
+        return list(structure_aware(loss, most)) if most else []
+
+    def cost(chosen: list[int]) -> float:
+        return float(topology.cost[chosen].sum())
+
+    mask[
+        most_within_cores(len(topology), plan, cost, budget.cores or 0.0)
+        if count is None
+        else plan(min(count, len(topology)))
+    ] = True
     return mask
 
 

@@ -15,9 +15,11 @@ from typing import Any
 from holdfast.application.durations import seconds
 from holdfast.errors import BadInput
 from holdfast.planning.profiles.run_profile import profile_field
+from holdfast.planning.replicas.budget import ReplicaBudget
 
 DEFAULT_OVERHEAD = 0.05
 """The share of the bandwidth that checkpoints and kept outputs may take where nothing is said."""
+NO_REPLICAS = ReplicaBudget(count=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,8 @@ class Targets:
     """Share of the bandwidth for checkpoints, stored inputs and backups; None: 0.05."""
     survive: int = 0
     """Nodes that may be lost at once; 0: a partition that fails alone."""
-    replicas: float = 0.0
-    """Partitions that may run twice: below 1 a share of all, else a number."""
+    replicas: ReplicaBudget = NO_REPLICAS
+    """Partitions that may run twice."""
 
     @property
     def overhead_limit(self) -> float:
@@ -42,17 +44,13 @@ class Targets:
         """Return within how many seconds a query of a priority must be back; infinite: nothing is asked."""
         return min((within for least, within in self.recovery if priority >= least), default=math.inf)
 
-    def replica_budget(self, partitions: int) -> int:
-        """Return how many of so many partitions may run twice."""
-        return min(partitions, math.floor(self.replicas * partitions if self.replicas < 1 else self.replicas))
-
     def document(self) -> dict[str, Any]:
         """Return the targets as a plan's document has them."""
         return {
             "recovery": {str(priority): within for priority, within in self.recovery},
             "overhead": self.overhead_limit,
             "survive": self.survive,
-            "replicas": self.replicas,
+            "replicas": self.replicas.document(),
         }
 
 
@@ -61,13 +59,14 @@ def targets(
     recovery: Mapping[int, float | str] | None = None,
     overhead: float | None = None,
     survive: int = 0,
-    replicas: float = 0.0,
+    replicas: float | str | ReplicaBudget = 0,
 ) -> Targets:
     """Say what a plan must reach: `hf.start(app, plan=hf.targets(…))`.
 
     `recovery` maps a priority to a time: queries of that priority and above are back within it. `overhead` is the
     share of the bandwidth that checkpoints, stored inputs and backups may take (0.05 by default), `survive` the nodes
-    that may be lost at once, `replicas` the share (below 1) or number of partitions that may run twice.
+    that may be lost at once, `replicas` the partitions that may run twice: `3` of them, a share (`0.2`; `1.0` is all),
+    or `"4 cores"`, as `spark.holdfast.replicas.budget` has it.
 
     >>> import holdfast as hf
     >>> hf.targets(recovery={5: "20 seconds", 1: 60}, overhead=0.05, survive=2).recovery
@@ -84,13 +83,15 @@ def targets(
         raise BadInput(f"{overhead!r} is not a share", field="targets.overhead", remedy="give above 0, up to 1")
     if isinstance(survive, bool) or not isinstance(survive, int) or survive < 0:
         raise BadInput(f"{survive!r} is not a number of nodes", field="targets.survive", remedy="give 0 or more")
-    if not (_is_number(replicas) and replicas >= 0 and (replicas < 1 or float(replicas).is_integer())):
+    try:
+        budget = ReplicaBudget.of(replicas)
+    except ValueError:
         raise BadInput(
-            f"{replicas!r} is neither a share below 1 nor a whole number",
+            f"{replicas!r} is no budget of replicas",
             field="targets.replicas",
-            remedy="give 0.2 for a fifth of the partitions, or 3 for three",
-        )
-    return Targets(tuple(times), overhead, survive, float(replicas))
+            remedy="give 0.2 for a fifth of the partitions (1.0: all), 3 for three, or '4 cores'",
+        ) from None
+    return Targets(tuple(times), overhead, survive, budget)
 
 
 def recovery_times(words: Iterable[str]) -> dict[int, float | str]:

@@ -1,12 +1,14 @@
 """How many partitions get a replica: a count, a share of all, or cores; and which, for a run. Runs anywhere; pure.
 
-A budget is written as people say it: `12` (replicas), `0.5` (of all partitions), `4 cores` (their summed costs).
+A budget is written as people say it: `12` (replicas), `0.5` (of all partitions; `1.0` is all of them), `4 cores` (their
+summed costs). Settings, options, targets in a program and plan documents are all read here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from holdfast.errors import BadInput
 from holdfast.ids import PartitionId
@@ -15,6 +17,8 @@ from holdfast.planning.replicas.plan import ReplicaPlan
 from holdfast.topology import Topology, smallest_mc_tree_size
 
 _CORES = ("cores", "core")
+_ROUNDING = 1e-9
+_Plan = TypeVar("_Plan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,45 @@ class ReplicaBudget:
             raise ValueError("must be 0 or more")
         return cls(count=count)
 
+    @classmethod
+    def of(cls, given: object) -> ReplicaBudget:
+        """Read what a program gives: a whole number, a float that is a share, or a text; else a ValueError."""
+        if isinstance(given, ReplicaBudget):
+            return given
+        if isinstance(given, str):
+            return cls.parse(given)
+        if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+            return cls(count=given)
+        if isinstance(given, float) and 0 <= given <= 1:
+            return cls(share=given)
+        raise ValueError("must be a share from 0.0 to 1.0, a whole number, or cores")
+
+    @classmethod
+    def read(cls, given: object) -> ReplicaBudget:
+        """Read what `document` wrote. Numbers are those of plans before texts: below 1 a share, else a count."""
+        if isinstance(given, str):
+            return cls.parse(given)
+        if isinstance(given, bool) or not isinstance(given, int | float):
+            raise ValueError(f"{given!r} is no budget of replicas")
+        if 0 < given < 1:
+            return cls(share=float(given))
+        if given < 0 or not float(given).is_integer():
+            raise ValueError(f"{given!r} is no budget of replicas")
+        return cls(count=int(given))
+
+    def document(self) -> float | str:
+        """Return the budget as plan documents have it; what numbers cannot say there is a text."""
+        if self.cores is not None:
+            return f"{self.cores!r} cores"
+        if self.share is not None:
+            return self.share if self.share < 1 else "1.0"
+        return float(self.count or 0)
+
+    @property
+    def any(self) -> bool:
+        """Whether it allows anything at all."""
+        return bool(self.count or self.share or self.cores)
+
     def __str__(self) -> str:
         if self.cores is not None:
             return f"{self.cores:g} cores"
@@ -54,7 +97,14 @@ class ReplicaBudget:
         """Return how many replicas that is; None: it is a matter of what they cost."""
         if self.cores is not None:
             return None
-        return self.count if self.count is not None else int((self.share or 0.0) * len(topology) + 1e-9)
+        return self.count if self.count is not None else int((self.share or 0.0) * len(topology) + _ROUNDING)
+
+    def allows(self, topology: Topology, replicas: Sequence[int]) -> bool:
+        """Whether replicas of these partitions are within it."""
+        if self.cores is not None:
+            return float(topology.cost[list(replicas)].sum()) <= self.cores + _ROUNDING
+        count = self.count_for(topology)
+        return count is None or len(replicas) <= count
 
 
 def plan_within(
@@ -66,8 +116,11 @@ def plan_within(
         return plan_replicas(topology, count, clock=clock, algorithm=algorithm, with_bound=False)
 
     count = budget.count_for(topology)
-    found = _within_cores(topology, plan, budget.cores or 0.0) if count is None else plan(count)
-    if not found.replicas and any((budget.count, budget.share, budget.cores)):
+    if count is None:
+        found = most_within_cores(len(topology), plan, lambda one: cost_of(topology, one.replicas), budget.cores or 0.0)
+    else:
+        found = plan(count)
+    if not found.replicas and budget.any:
         raise BadInput(
             f"a budget of {budget} keeps no output alive",
             field="replicas",
@@ -81,14 +134,14 @@ def cost_of(topology: Topology, replicas: Sequence[PartitionId]) -> float:
     return float(topology.cost[topology.indices(replicas)].sum()) if replicas else 0.0
 
 
-def _within_cores(topology: Topology, plan: Callable[[int], ReplicaPlan], cores: float) -> ReplicaPlan:
-    """Return the plan with the most replicas whose costs fit."""
-    low, high = 0, len(topology)
+def most_within_cores(most: int, plan: Callable[[int], _Plan], cost: Callable[[_Plan], float], cores: float) -> _Plan:
+    """Return, of the plans for so many replicas at most, the one with the most whose costs fit."""
+    low, high = 0, most
     best = plan(0)
     while low < high:
         middle = (low + high + 1) // 2
         found = plan(middle)
-        if cost_of(topology, found.replicas) <= cores + 1e-9:
+        if cost(found) <= cores + _ROUNDING:
             low, best = middle, found
         else:
             high = middle - 1

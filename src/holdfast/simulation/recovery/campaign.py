@@ -1,21 +1,14 @@
-"""Many simulated recoveries: seed after seed, in one process or several. Runs anywhere.
-
-A seed gives the same run wherever it runs, so several processes only share the work.
-"""
+"""What came of many simulated recoveries. Runs anywhere."""
 
 from __future__ import annotations
 
-import multiprocessing
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from holdfast.simulation.campaign import run_seeds
 from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.run import Outcome, simulate_recovery
-
-CHUNK = 20
-"""Seeds that a process takes at a time."""
 
 
 @dataclass(slots=True)
@@ -97,29 +90,4 @@ def run_campaign(
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Campaign:
     """Run seeds; stop early after so many violations."""
-    campaign = Campaign()
-    began = time.perf_counter()
-    for outcomes, cpu_seconds in _chunks(seeds, jobs):
-        campaign.cpu_seconds += cpu_seconds
-        for outcome in outcomes:
-            campaign.add(outcome)
-        report(campaign.seeds, len(seeds))
-        if stop_at is not None and len(campaign.violations) >= stop_at:
-            break
-    campaign.seconds = time.perf_counter() - began
-    return campaign
-
-
-def _chunks(seeds: Sequence[int], jobs: int) -> Iterator[tuple[list[Outcome], float]]:
-    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
-    if jobs == 1:
-        yield from map(_run_chunk, chunks)
-        return
-    # New processes, not forks: Arrow and the solver may have threads here.
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        yield from pool.imap(_run_chunk, chunks)
-
-
-def _run_chunk(seeds: Iterable[int]) -> tuple[list[Outcome], float]:
-    began = time.process_time()
-    return [simulate_recovery(seed) for seed in seeds], time.process_time() - began
+    return run_seeds(Campaign(), simulate_recovery, seeds, jobs=jobs, stop_at=stop_at, report=report)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -87,7 +88,7 @@ class StoreOutcome:
 
 
 def simulate_store(seed: int, *, record: bool = False) -> StoreOutcome:
-    """Run one seed; `record` fills the journal."""
+    """Run one seed; `record` fills the journal, at the end with where an unexpected error was raised."""
     outcome = StoreOutcome(seed)
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="holdfast-store-", dir=memory if memory.is_dir() else None))
@@ -104,7 +105,7 @@ def simulate_store(seed: int, *, record: bool = False) -> StoreOutcome:
             except Exception as error:
                 outcome.violation = f"{type(error).__name__} was raised: {error}"
                 if record:
-                    raise
+                    outcome.journal += traceback.format_exc().splitlines()
             finally:
                 run.end()
                 scheduler.close()
