@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId, SegmentId
+from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId, SegmentId
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.recovery.cluster_state import ClusterState, ParkedQuery
 from holdfast.recovery.effects import GlobalCheckpoint, RecoveryEnded
@@ -19,6 +19,7 @@ from holdfast.recovery.events import (
     PartitionsReported,
     QueriesParked,
     QueriesResumed,
+    RestoreFailed,
     StateMissing,
 )
 from holdfast.recovery.graph import PartitionGraph
@@ -181,6 +182,82 @@ def test_rows_kept_aside_beyond_the_acknowledged_frontier_are_made_again() -> No
         assert driven.machine.state.partitions[B].frontier == 3
 
 
+# -- two versions of a batch -------------------------------------------------------------------------------------------
+
+
+def save_twice(driven: Driven, p: PartitionId, batch: int, outbox_from: int, *, durable: bool = False) -> SavedSnapshot:
+    """Save two versions of a batch, as after a restore: the later one alone holds outputs. Returns the later."""
+    epoch = driven.machine.state.partitions[p].start.epoch
+    earlier = SavedSnapshot(BatchId(batch), Epoch(epoch - 1), None, None, saved=(1, 1))
+    later = SavedSnapshot(BatchId(batch), epoch, None, BatchId(outbox_from), durable, saved=(1, 2))
+    for one in (earlier, later):
+        driven.tell(CheckpointStored(p, one))
+    assert driven.machine.state.checkpoints.snapshots(p)[-2:] == [earlier, later]
+    return later
+
+
+def lose_snapshot(driven: Driven, p: PartitionId, snapshot: SavedSnapshot) -> None:
+    """Lose the node of a partition, and find that the snapshot it starts from is damaged."""
+    node = driven.machine.state.partitions[p].node
+    assert node is not None
+    driven.lose(node)
+    driven.arrive({f"instead of {node}": 2.0})
+    assert driven.machine.state.partitions[p].start.snapshots[-1] == snapshot
+    driven.tell(RestoreFailed(p, snapshot.id, driven.machine.state.epoch, "3 of 4 fragments are gone"))
+
+
+def test_a_version_that_lacks_what_a_consumer_needs_does_not_stand_for_a_lost_one() -> None:
+    """Seed 1034263644060: the consumer asked for batches that its sender did not have, and nothing moved any more."""
+    driven = waiting()
+    driven.cycle(8)
+    driven.tell(CheckpointMarked(BatchId(8), durable=False))
+    later = save_twice(driven, S, 8, 4)
+    driven.save(A, 8)
+    assert line_of(driven, "sab") == [8, 8, 3], "the later snapshot of `s` holds what `b` needs"
+    lose_snapshot(driven, S, later)
+    state = driven.machine.state
+    assert is_consistent(state.graph, state.checkpoints.line, state.checkpoints.outbox_from)
+    assert line_of(driven, "sab") == [3, 3, 3]
+    assert state.partitions[S].kept_from <= state.partitions[B].start.batch + 1
+
+
+def test_a_version_of_a_batch_stands_for_a_lost_one_where_nobody_needs_more() -> None:
+    driven = waiting()
+    driven.arrive({"n4": 2.0})
+    driven.cycle(8)
+    driven.tell(CheckpointMarked(BatchId(8), durable=False))
+    later = save_twice(driven, S, 8, 4)
+    for p in (A, B):
+        driven.save(p, 8)
+    assert line_of(driven, "sab") == [8, 8, 8]
+    lose_snapshot(driven, S, later)
+    assert line_of(driven, "sab") == [8, 8, 8]
+    assert driven.machine.state.partitions[S].start.batch == 8
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_version_that_lacks_rows_that_are_not_out_does_not_stand_for_a_lost_one(durable: bool) -> None:
+    """Its sink failed: the later snapshot holds the outputs of batches 6 to 8, the earlier one does not."""
+    driven = Driven(star([1, 5]), nodes={"n1": 2.0, "n2": 2.0, "n3": 2.0})
+    for batch in (1, 3):
+        driven.cycle(batch)
+        driven.checkpoint(batch, durable=True)
+    driven.cycle(5)
+    state = driven.machine.state
+    driven.logged = BatchId(8)
+    state.keep_from()
+    frontiers = dict.fromkeys((S, A, B), BatchId(8))
+    driven.tell(PartitionsReported(state.epoch, BatchId(8), frontiers, frozenset(frontiers), {A: BatchId(8)}))
+    driven.tell(CheckpointMarked(BatchId(8), durable))
+    for p in (S, A):
+        driven.save(p, 8, durable=durable)
+    later = save_twice(driven, B, 8, 6, durable=durable)
+    assert line_of(driven, "sab") == [8, 8, 8]
+    lose_snapshot(driven, B, later)
+    assert line_of(driven, "sab") == [3, 3, 3]
+    assert state.partitions[B].kept_from <= state.published[B] + 1
+
+
 # -- anything in any order ---------------------------------------------------------------------------------------------
 
 
@@ -307,6 +384,47 @@ class Storm:
 @given(st.integers(0, 2**32))
 def test_whatever_is_lost_its_inputs_can_be_had(seed: int) -> None:
     storm = Storm(seed)
+    for _ in range(40):
+        storm.step()
+
+
+class DamagingStorm(Storm):
+    """A storm in which nodes have more than one version of a batch, and snapshots are damaged."""
+
+    def step(self) -> None:
+        super().step()
+        if self.draw.random() < 0.3:
+            self.damage()
+            self.check()
+
+    def save(self, *, everybody: bool = False) -> None:
+        for p in self.state.in_state(LIVE_STATES):
+            mine = self.state.partitions[p]
+            for mark in self.state.marks_for(p):
+                if mark <= mine.frontier and self.state.graph.deterministic(p) and self.draw.random() < 0.4:
+                    before = Epoch(mine.start.epoch - 1)
+                    saved = (self.draw.getrandbits(30), 0)
+                    self.driven.tell(CheckpointStored(p, SavedSnapshot(mark, before, saved=saved)))
+                    self.check()
+        super().save(everybody=everybody)
+
+    def damage(self) -> None:
+        """Damage what a partition restores; not where only durable checkpoints are left."""
+        state = self.state
+        found = [
+            (p, one)
+            for p in state.in_state([PartitionState.RESTORING])
+            for one in state.partitions[p].start.snapshots
+            if not one.durable
+        ]
+        if found:
+            p, one = self.draw.choice(found)
+            self.driven.tell(RestoreFailed(p, one.id, state.epoch, "3 of 4 fragments are gone"))
+
+
+@given(st.integers(0, 2**32))
+def test_whatever_snapshot_is_damaged_inputs_can_be_had(seed: int) -> None:
+    storm = DamagingStorm(seed)
     for _ in range(40):
         storm.step()
 

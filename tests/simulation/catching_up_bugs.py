@@ -19,4 +19,9 @@ def nobody_leads(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RunStatus, "leading_frontier", property(leading))
 
 
-CATCHING_UP_BUGS = [Bug(put_in.__name__, put_in.__doc__ or "", put_in) for put_in in (nobody_leads,)]
+def nobody_catches_up(patch: pytest.MonkeyPatch) -> None:
+    """Live queries wait for those that are behind, as they did before decision 0270."""
+    patch.setattr(RunStatus, "_catch_ups", lambda self, queries: {})
+
+
+CATCHING_UP_BUGS = [Bug(put_in.__name__, put_in.__doc__ or "", put_in) for put_in in (nobody_leads, nobody_catches_up)]

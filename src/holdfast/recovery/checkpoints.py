@@ -16,6 +16,7 @@ from base64 import b64decode, b64encode
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.errors import CheckFailed
@@ -391,7 +392,7 @@ class Checkpoints:
             return self._move_segments({} if published is None else published)
         level = len(set(self.line.values())) == 1
         if level and self.line != self.durable_line and all(self.has_durable(p, at) for p, at in self.line.items()):
-            self._move_durable(dict(self.line))
+            self._move_durable(dict(self.line), published or {})
         covered = self.global_batch
         # One that all have reached, and some not durably, stays open for these.
         undone = any(self.lacks(p, covered) for p in self._partitions if p not in moving)
@@ -402,16 +403,16 @@ class Checkpoints:
 
     def _move_segments(self, published: Mapping[PartitionId, BatchId]) -> dict[PartitionId, list[SavedSnapshot]]:
         if (durable := self.durable_next(published)) is not None:
-            self._move_durable(dict.fromkeys(self.line, durable))
+            self._move_durable(dict.fromkeys(self.line, durable), published)
         self.marks = [one for one in self.marks if any(self.lacks(p, one) for p in self._partitions)]
         self._marked = {mark: names for mark, names in self._marked.items() if mark in self.marks}
         kept = {*self.marks, *self.line.values(), *self.durable_line.values()}
         self._durable_marks &= kept
         return self.sweep()
 
-    def _move_durable(self, line: dict[PartitionId, BatchId]) -> None:
+    def _move_durable(self, line: dict[PartitionId, BatchId], published: Mapping[PartitionId, BatchId]) -> None:
         """Move the durable line. One that is known to be damaged (`lost`) is not kept as the one before it."""
-        if not self.durable_is_damaged:
+        if not self.durable_is_damaged(published):
             self.line_before = self.durable_line
         self.durable_line = line
 
@@ -442,17 +443,21 @@ class Checkpoints:
         """The batches after which inputs are needed: of the older durable checkpoint."""
         return self.durable_line if self.line_before is None else self.line_before
 
-    @property
-    def durable_is_damaged(self) -> bool:
-        """Whether a snapshot of the last durable checkpoint is lost."""
-        return any(at != NOTHING and self.at(p, at) is None for p, at in self.durable_line.items())
+    def durable_is_damaged(self, published: Mapping[PartitionId, BatchId]) -> bool:
+        """Whether a snapshot of the last durable checkpoint is lost, or one with rows that are not out."""
+        return any(
+            at != NOTHING and (self.at(p, at) is None or not self.is_covered(p, at, published))
+            for p, at in self.durable_line.items()
+        )
 
-    def go_durable(self) -> dict[PartitionId, list[SavedSnapshot]]:
+    def go_durable(
+        self, published: Mapping[PartitionId, BatchId] = MappingProxyType({})
+    ) -> dict[PartitionId, list[SavedSnapshot]]:
         """A checkpoint is lost: the last durable line takes the place of the line, and what came after is forgotten.
 
         Where that one is damaged too, the durable one before takes its place.
         """
-        if self.durable_is_damaged and self.line_before is not None:
+        if self.durable_is_damaged(published) and self.line_before is not None:
             self.durable_line, self.line_before = self.line_before, None
         self.line = dict(self.durable_line)
         self.marks, self._marked = [], {}

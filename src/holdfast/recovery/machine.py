@@ -33,7 +33,6 @@ from holdfast.ids import PartitionId
 from holdfast.recovery.assignment import Assignment, assign, assignment_problems, with_costs
 from holdfast.recovery.branching import BranchLifecycle
 from holdfast.recovery.checkpointing import CheckpointLifecycle
-from holdfast.recovery.checkpoints import NOTHING
 from holdfast.recovery.cluster_state import ClusterState, batch_of
 from holdfast.recovery.copies import promotable
 from holdfast.recovery.copying import CopyLifecycle
@@ -182,12 +181,8 @@ class RecoveryMachine:
         elif event.epoch != self.state.epoch or event.snapshot not in [one.id for one in mine.start.snapshots]:
             return
         self._changes.forget(event.partition, self.state.checkpoints.lost(event.partition, event.snapshot))
-        whole = (
-            self.state.checkpoints.line[event.partition] == NOTHING
-            or self.state.checkpoints.at(event.partition, self.state.checkpoints.line[event.partition]) is not None
-        )
-        if not whole:
-            if self.state.checkpoints.durable_is_damaged and not self.has_older():
+        if not self._starts.serves(event.partition):
+            if self.state.checkpoints.durable_is_damaged(self.state.published) and not self.has_older():
                 raise CheckFailed(
                     f"the durable checkpoint at batch {self.state.checkpoints.durable_batch} is lost: {event.why}",
                     where=f"partition {event.partition}",
@@ -318,7 +313,7 @@ class RecoveryMachine:
         """Too few fragments of the global checkpoint are left: everything starts again from the durable one."""
         self._changes.new_epoch(f"checkpoint {self.state.checkpoints.global_batch} is lost ({event.why})")
         self._copies.drop_all(self.state.graph.order, "its checkpoint is lost")
-        for p, snapshots in self.state.checkpoints.go_durable().items():
+        for p, snapshots in self.state.checkpoints.go_durable(self.state.published).items():
             self._changes.forget(p, snapshots)
         self.state.dropped.clear()  # everybody starts from one batch: all is made again
         self._roll_back(self.state.in_state(PLACED_STATES))

@@ -9,7 +9,7 @@ from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING, SavedSnapshot
 from holdfast.recovery.cluster_state import ClusterState, batch_of
 from holdfast.recovery.intermediate import latest_start
-from holdfast.recovery.recovery_line import Line
+from holdfast.recovery.recovery_line import Line, edge_holds
 from holdfast.recovery.rollback import starts_again
 from holdfast.recovery.state_changes import StateChanges
 from holdfast.recovery.states import PartitionState
@@ -43,6 +43,22 @@ class Starts:
         ):
             return last
         return checkpoints.at(partition, at)
+
+    def serves(self, partition: PartitionId) -> bool:
+        """Whether a partition can start from its checkpoint as the recovery line counts on it.
+
+        Its snapshot is there, and holds what its consumers and its sink need from theirs on. Of several versions of a
+        batch a later one may be lost, and the one that stands for it then may hold less.
+        """
+        checkpoints, dropped = self._state.checkpoints, self._state.dropped
+        line, at = checkpoints.line, checkpoints.line[partition]
+        if at != NOTHING and checkpoints.at(partition, at) is None:
+            return False
+        return checkpoints.is_covered(partition, at, self._state.published) and all(
+            edge_holds(self._state.graph, partition, at, line[one], checkpoints.outbox_from)
+            or (one in dropped and at > line[one])
+            for one in self._state.graph.consumers(partition)
+        )
 
     def batch_for(self, partition: PartitionId, starts: Line) -> BatchId:
         """Return where a partition starts again, given where its consumers do: as late as serves them."""

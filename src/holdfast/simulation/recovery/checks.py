@@ -48,6 +48,7 @@ class StepChecks:
         self._stood: dict[PartitionId, tuple[int, int]] = {}
         self._epoch = -1
         self._lines: object = None
+        self._standing: object = None
         self._published: dict[PartitionId, BatchId] = {}
 
     def after_step(
@@ -63,8 +64,13 @@ class StepChecks:
         if lines != self._lines:
             self._lines = [dict(line) for line in lines]
             self._snapshots(state)
+        # Of several versions of a batch one may be lost, and another stand for it that holds less.
+        standing = [{p: checkpoints.at(p, at) for p, at in line.items()} for line in lines]
+        if (lines, standing) != self._standing:
+            self._standing = self._lines, standing
             for line in lines:
                 self._inputs(state, line)
+            self._outputs(state)
         self._parked(state)
         self._no_waiting(state, clean, logged, failing)
 
@@ -146,8 +152,6 @@ class StepChecks:
                         self._complain(
                             Violation(f"checkpoint {batch} is complete, and snapshot {one.id} of {p} is not safe", (p,))
                         )
-
-        self._outputs(state)
 
     def _inputs(self, state: ClusterState, line: Mapping[PartitionId, BatchId]) -> None:
         """Whatever starts from a line gets its inputs: they are made again, the same, or snapshots hold them."""
