@@ -21,7 +21,8 @@ from holdfast.planning.joint.explaining import plan_document, read_plan
 from holdfast.planning.joint.intervals import best_intervals
 from holdfast.planning.joint.losing import chosen_nodes, losing
 from holdfast.planning.joint.model import JointModel, JointPlan
-from holdfast.planning.joint.search import one_after_the_other, plan_jointly, replica_mask, score_of
+from holdfast.planning.joint.replicas import replica_mask
+from holdfast.planning.joint.search import one_after_the_other, plan_jointly, score_of
 from holdfast.planning.joint.targets import Assumptions, Targets, assumptions_of, targets
 from holdfast.topology import Input, Operator, Partitioning, Topology
 from planning.joint_cases import asked, topologies

@@ -12,7 +12,8 @@ from holdfast.ids import OperatorId
 from holdfast.planning.joint.checking import unsound
 from holdfast.planning.joint.explaining import plan_document, read_plan
 from holdfast.planning.joint.model import JointModel
-from holdfast.planning.joint.search import plan_jointly, replica_mask
+from holdfast.planning.joint.replicas import replica_mask
+from holdfast.planning.joint.search import plan_jointly
 from holdfast.planning.joint.targets import Assumptions, Targets, targets
 from holdfast.planning.replicas.budget import ReplicaBudget
 from holdfast.topology import Input, Operator, Partitioning, Topology

@@ -110,6 +110,23 @@ def test_a_budget_that_is_set_is_planned_with_and_the_plan_runs(text: str) -> No
         plan_for_run("auto", chain(), None, nodes=4, replicas="some", clock=clock)
 
 
+def test_a_start_names_replicas_without_room_and_promises_nothing_of_them() -> None:
+    def planned(cores: float) -> tuple[list[str], float]:
+        storage = MemoryStorage()
+        nodes = {f"n{number}": cores for number in range(3)}
+        ProfileRecords(storage, 1).write(0.0, to_document(chain(), {"nodes": nodes}))
+        plan = plan_for_run(targets(replicas=5, survive=1, overhead=1.0), chain(), storage, clock=clock)
+        assert plan is not None
+        longest = max(one["predicted"] for one in plan.predicted if one["what"] == "recovery")
+        return [line for line in plan.lines if "promise" in line], longest
+
+    (line,), restored = planned(2.0)
+    assert line.startswith("the plan does not promise take-over by 5 replicas without room: s[0]")
+    nothing, taken_over = planned(9.0)
+    assert nothing == []
+    assert taken_over < restored
+
+
 def test_what_is_set_by_hand_goes_before_the_plan() -> None:
     plan = plan_for_run("auto", chain(), None, nodes=4, clock=clock)
     assert plan is not None

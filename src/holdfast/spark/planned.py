@@ -24,9 +24,10 @@ from holdfast.errors import BadInput, HoldfastError, Undecided
 from holdfast.ids import PartitionId
 from holdfast.planning.joint.checking import missed_targets, problems_of, unsound
 from holdfast.planning.joint.conflicts import refuse, require_room
-from holdfast.planning.joint.explaining import plan_document, promises_of, read_plan
+from holdfast.planning.joint.explaining import plan_document, promises_of, read_plan, replicas_without_room
 from holdfast.planning.joint.model import JointModel, JointPlan
-from holdfast.planning.joint.search import Planned, plan_jointly, replica_mask
+from holdfast.planning.joint.replicas import fixed_replicas
+from holdfast.planning.joint.search import Planned, plan_jointly
 from holdfast.planning.joint.targets import Targets, assumptions_of
 from holdfast.planning.replicas.budget import ReplicaBudget
 from holdfast.recovery.executed_plan import ExecutedPlan, SegmentInterval
@@ -324,6 +325,7 @@ def _run_plan(model: JointModel, plan: JointPlan, measured: Mapping[str, Any] | 
         f"plan: {how_often}, {len(backups)} backups, {len(replicas.partitions)} replicas, fragments {code}; "
         f"predicted: all queries back within {slowest:.3g} s, overhead {evaluated.overhead:.2%}",
         *(f"the plan misses a target: {one}" for one in missed_targets(model, evaluated)),
+        *(f"the plan does not promise {one}" for one in replicas_without_room(model, plan)),
     ]
     return RunPlan(
         document=plan_document(model, plan, measured),
@@ -340,8 +342,7 @@ def _run_plan(model: JointModel, plan: JointPlan, measured: Mapping[str, Any] | 
 
 def _replicas(model: JointModel, plan: JointPlan) -> PlannedReplicas:
     """Return a plan's replicas; those that are not for fidelity are there for recovery times, and stay."""
-    for_fidelity = replica_mask(model.topology, ReplicaBudget(count=int(plan.replicas.sum())))
-    fixed = plan.replicas & ~for_fidelity
+    fixed = fixed_replicas(model.topology, plan.replicas)
     every = model.topology.partitions(plan.replicas.nonzero()[0].tolist())
     cores = model.targets.replicas.cores
     left = None if cores is None else max(0.0, cores - float(model.topology.cost[fixed].sum()))

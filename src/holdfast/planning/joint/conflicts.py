@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 
 from holdfast.errors import NoPlan, Undecided
 from holdfast.planning.joint.model import JointModel
+from holdfast.planning.joint.replicas import replica_mask
 from holdfast.planning.joint.search import Planned, plan_jointly
 from holdfast.planning.joint.targets import Assumptions, Targets
 from holdfast.topology import Topology
+from holdfast.wording import counted
 
 EACH_SECONDS = 1.5
 """How long one set of targets may be searched."""
@@ -107,7 +109,7 @@ def refuse(
             kept = rest
     words = " and ".join(one.words for one in kept)
     verb = "contradict each other" if len(kept) > 1 else "cannot be met"
-    return NoPlan(f"{words} {verb}: {_why(model, kept, planned)}", remedy=_remedy(kept))
+    return NoPlan(f"{words} {verb}: {_why(model, kept, planned)}{_left_out(model)}", remedy=_remedy(kept))
 
 
 def _why(model: JointModel, kept: list[Target], planned: Callable[[Targets], Planned]) -> str:
@@ -121,6 +123,17 @@ def _why(model: JointModel, kept: list[Target], planned: Callable[[Targets], Pla
     return (
         f"{model.topology.partition(worst)} is back after {found.evaluation.promised[worst]:.4g} s at the soonest: "
         f"detection and plan take {assumed.fixed_seconds:g} s, then its state and {assumed.least_interval:g} s of input"
+    )
+
+
+def _left_out(model: JointModel) -> str:
+    """Return how many replicas within the budget find no room; the promises do not count them."""
+    wanted = replica_mask(model.topology, model.targets.replicas)
+    without = int((wanted & ~model.placed(wanted)).sum())
+    if not without:
+        return ""
+    return (
+        f"; {without} of {counted(int(wanted.sum()), 'replica')} find no room on {counted(model.assumed.nodes, 'node')}"
     )
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from holdfast.errors import Undecided
 from holdfast.planning.joint.intervals import best_intervals
 from holdfast.planning.joint.model import Evaluation, JointModel, JointPlan
-from holdfast.planning.joint.search import replica_mask, score_of
+from holdfast.planning.joint.replicas import replica_mask
+from holdfast.planning.joint.search import score_of
 
 MOST_OPERATORS = 8
 

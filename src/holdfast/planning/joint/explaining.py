@@ -59,7 +59,7 @@ def promises_of(model: JointModel, plan: JointPlan, evaluated: Evaluation) -> li
     )
     found.append({"what": "survive", "query": None, "predicted": plan.coding.parity, "target": model.targets.survive})
     if plan.replicas.any():
-        value = LossModel(model.topology).value_of(np.flatnonzero(plan.replicas).tolist())
+        value = LossModel(model.topology).value_of(np.flatnonzero(model.placed(plan.replicas)).tolist())
         found.append({"what": "fidelity", "query": None, "predicted": _short(value), "target": None})
     return found
 
@@ -168,9 +168,12 @@ def explanation(model: JointModel, plan: JointPlan, evaluated: Evaluation) -> li
         else "fragments: none, every checkpoint goes to the run's directory"
     )
     if plan.replicas.any():
-        value = LossModel(topology).value_of(np.flatnonzero(plan.replicas).tolist())
+        placed = model.placed(plan.replicas)
+        value = LossModel(topology).value_of(np.flatnonzero(placed).tolist())
         twice = [str(p) for p in topology.partitions(np.flatnonzero(plan.replicas).tolist())]
-        lines.append(f"replicas: {_some(twice)}; fidelity {value:.3g} when everything else is lost")
+        left_out = int((plan.replicas & ~placed).sum())
+        room = f", {left_out} of them without room" if left_out else ""
+        lines.append(f"replicas: {_some(twice)}{room}; fidelity {value:.3g} when everything else is lost")
     return lines
 
 
@@ -197,6 +200,9 @@ def cannot_promise(model: JointModel, plan: JointPlan) -> list[str]:
         found.append("room for what is lost on the nodes that are left: how many there are is not known (--nodes)")
     elif math.isinf(assumed.cores):
         found.append("room for what is lost on the nodes that are left: their cores are not known")
+    found += replicas_without_room(model, plan)
+    if plan.replicas.any() and (not assumed.nodes or math.isinf(assumed.cores)):
+        found.append("room for replicas: nodes or their cores are not known, and one without room takes over nothing")
     if (busy := np.flatnonzero(model.work >= 1.0)).size:
         worst = int(busy[np.argmax(model.work[busy])])
         found.append(
@@ -210,6 +216,23 @@ def cannot_promise(model: JointModel, plan: JointPlan) -> list[str]:
     if guessed:
         found.append(f"times on a machine of which nothing was measured: assumed are {', '.join(guessed)}")
     return found
+
+
+def replicas_without_room(model: JointModel, plan: JointPlan) -> list[str]:
+    """Return which replicas of a plan find no room, in a line; nothing where all do."""
+    assumed, topology = model.assumed, model.topology
+    left_out = np.flatnonzero(plan.replicas & ~model.placed(plan.replicas)).tolist()
+    if not left_out:
+        return []
+    names = _some([str(p) for p in topology.partitions(left_out)])
+    what = f"take-over by {counted(len(left_out), 'replica')} without room: {names}"
+    if assumed.nodes == 1:
+        return [f"{what}; a replica needs a node besides that of its primary"]
+    free = max(0.0, assumed.nodes * assumed.cores * assumed.bound - float(topology.cost.sum()))
+    return [
+        f"{what}; besides the primaries {assumed.nodes} nodes of {assumed.cores:g} cores have {free:.4g} within the "
+        f"bound of {assumed.bound:g}"
+    ]
 
 
 def _losses(model: JointModel) -> str:
@@ -290,4 +313,5 @@ __all__ = [
     "promises_of",
     "query_seconds",
     "read_plan",
+    "replicas_without_room",
 ]

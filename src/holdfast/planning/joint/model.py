@@ -21,6 +21,8 @@ on most days, and what expected downtime is computed from. *Promised*: the losse
 it is elsewhere. With 2 or more, all of these may be lost with what they serve: they do not count at all. What is
 promised is the longest L with all that is lost restored on the nodes that are left, crowded accordingly.
 
+**Replicas** count where they find room beside the primaries, by nodes and cores where these are known (`replicas`).
+
 **Downtime** is what plans minimise: expected seconds of downtime per second, weighed by priority: the sum over
 partitions of failure rate x priority of the queries that need it x (fixed time + L alone).
 
@@ -40,6 +42,7 @@ from numpy.typing import NDArray
 
 from holdfast.erasure.layout import Coding
 from holdfast.planning.fragments.choice import all_codings, loss_probability
+from holdfast.planning.joint.replicas import replicas_with_room
 from holdfast.planning.joint.targets import Assumptions, Targets
 from holdfast.planning.profiles.run_profile import PRIOR_SECONDS
 from holdfast.topology import Floats, Ints, Partitioning, Queries, Topology, rates_of
@@ -139,6 +142,7 @@ class JointModel:
         """
         self.topology, self.targets, self.assumed, self._coding = topology, targets, assumed, coding
         self.never_anchors = frozenset(never_anchors)
+        self._placed: dict[bytes, Mask] = {}
         operators, of = topology.operators, topology.operator_of
         rates = rates_of(topology)
 
@@ -232,6 +236,15 @@ class JointModel:
     def own(self, operator: int) -> slice:
         """Return the partitions of an operator."""
         return slice(int(self.topology.first[operator]), int(self.topology.first[operator + 1]))
+
+    # -- replicas ------------------------------------------------------------------------------------------------------
+
+    def placed(self, replicas: Mask) -> Mask:
+        """Return the replicas that find room, and so take over from what they copy."""
+        key = replicas.tobytes()
+        if key not in self._placed:
+            self._placed[key] = replicas_with_room(self.topology, replicas, self.assumed)
+        return self._placed[key]
 
     # -- the code ------------------------------------------------------------------------------------------------------
 
@@ -336,7 +349,8 @@ class JointModel:
     def alone(self, plan: JointPlan) -> tuple[Floats, Floats]:
         """Return seconds and slope per partition that fails alone, without the fixed time."""
         fixed, slope = self.parts(plan)
-        return self._taken_over(plan, *self.longest(fixed, slope, plan.backups | plan.replicas, plan.anchors))
+        serves = plan.backups | self.placed(plan.replicas)
+        return self._taken_over(plan, *self.longest(fixed, slope, serves, plan.anchors))
 
     def promised(self, plan: JointPlan) -> tuple[Floats, Floats]:
         """Return seconds and slope per partition for the losses that the targets name, without the fixed time."""
@@ -355,7 +369,7 @@ class JointModel:
         domains = range(len(self.topology.domains) if survive == 1 else 0)
         if len(domains) > MOST_DOMAINS:
             domains = range(0)
-        replicas = plan.replicas if survive == 1 else nothing
+        replicas = self.placed(plan.replicas) if survive == 1 else nothing
         # Which partitions share a node is not known, but for those that are in different domains.
         losses = [(domain_of < 0 if domains else ~nothing, replicas, nothing)]
         for lost in domains:
@@ -371,7 +385,7 @@ class JointModel:
         """Return the times where replicas take over from what they copy."""
         if not plan.replicas.any():
             return length, slopes
-        sooner = plan.replicas & (length > self.assumed.takeover_seconds)
+        sooner = self.placed(plan.replicas) & (length > self.assumed.takeover_seconds)
         return np.where(sooner, self.assumed.takeover_seconds, length), np.where(sooner, 0.0, slopes)
 
     # -- what it comes to ----------------------------------------------------------------------------------------------

@@ -21,13 +21,12 @@ from holdfast.planning.backups.algorithms import BackupAlgorithm, plan_backups
 from holdfast.planning.backups.model import BackupProblem
 from holdfast.planning.joint.intervals import best_intervals, segments_of
 from holdfast.planning.joint.model import TOLERANCE, Evaluation, JointModel, JointPlan, Mask
-from holdfast.planning.replicas.budget import ReplicaBudget, most_within_cores
-from holdfast.planning.replicas.fidelity import LossModel
-from holdfast.planning.replicas.structure_aware import structure_aware
+from holdfast.planning.joint.replicas import replica_mask
+from holdfast.planning.replicas.budget import ReplicaBudget
 from holdfast.planning.segments.algorithms import plan_segments
 from holdfast.planning.segments.grid import FrequencyGrid
 from holdfast.planning.segments.model import model_of
-from holdfast.topology import Floats, Topology
+from holdfast.topology import Floats
 
 PAIRS_UP_TO = 12
 """Operators up to which pairs of changes are tried."""
@@ -261,27 +260,6 @@ def _helps(tried: tuple[JointPlan, Evaluation], base: tuple[JointPlan, Evaluatio
     if abs(one.downtime - other.downtime) > _LEAST_GAIN * other.downtime:
         return one.downtime < other.downtime
     return int(tried[0].backups.sum()) < int(base[0].backups.sum())
-
-
-def replica_mask(topology: Topology, budget: ReplicaBudget) -> Mask:
-    """Return the partitions that PPA replicates within a budget, for the most fidelity."""
-    mask = np.zeros(len(topology), bool)
-    if not budget.any:
-        return mask
-    loss, count = LossModel(topology), budget.count_for(topology)
-
-    def plan(most: int) -> list[int]:
-        return list(structure_aware(loss, most)) if most else []
-
-    def cost(chosen: list[int]) -> float:
-        return float(topology.cost[chosen].sum())
-
-    mask[
-        most_within_cores(len(topology), plan, cost, budget.cores or 0.0)
-        if count is None
-        else plan(min(count, len(topology)))
-    ] = True
-    return mask
 
 
 def plan_jointly(

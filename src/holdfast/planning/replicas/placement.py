@@ -105,6 +105,9 @@ def _chain(
     on: Mapping[NodeId, set[PartitionId]],
 ) -> list[tuple[PartitionId, NodeId]] | None:
     """Return the shortest chain of moves that makes room for a replica: (who, where to), the new one first."""
+    least = min([cost[partition], *(cost[one] for there in on.values() for one in there)])
+    if max(free.values(), default=0.0) + _ROUNDING < least:
+        return None  # whoever moves last finds nothing
     came: dict[NodeId, tuple[PartitionId, NodeId | None]] = {}
     queue: deque[tuple[PartitionId, NodeId | None]] = deque([(partition, None)])
     while queue:
