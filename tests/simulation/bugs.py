@@ -497,12 +497,12 @@ def missing_rows_taken_for_published(patch: Patch) -> None:
 def changed_program_accepted(patch: Patch) -> None:
     """A restart with another layout goes on with the state as it is."""
     patch.setattr(openings, "changes_of", lambda storage, program: None)
-    patch.setattr(openings, "check_layout", lambda progress, program, where: None)
+    patch.setattr(openings, "check_layout", lambda progress, program, where, without=(): None)
 
 
 def layout_compared_before_the_claim_only(patch: Patch) -> None:
     """A driver that was frozen before its claim takes the layout that another one has made for its own."""
-    patch.setattr(openings, "check_layout", lambda progress, program, where: None)
+    patch.setattr(openings, "check_layout", lambda progress, program, where, without=(): None)
 
 
 def layout_without_a_fence(patch: Patch) -> None:
