@@ -136,7 +136,9 @@ class KafkaBroker:
     def _format(self) -> None:
         (self.folder / "log4j2.properties").write_text(_LOGGING)
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        command = self._command("kafka.tools.StorageTool", "format", "-t", cluster, "-c", "server.properties")
+        command = self._command(
+            "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", "server.properties"
+        )
         done = subprocess.run(
             command, cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
         )

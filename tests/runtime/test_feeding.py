@@ -36,7 +36,7 @@ def test_ingestion_says_whether_a_batch_took_everything(tmp_path: Path) -> None:
         claim=1,
         batch_log=BatchLog(program.sources, "files", storage, claim=1),
         coordinator=SimpleNamespace(reads=SimpleNamespace(is_ahead=lambda: False)),
-        live_frontier=BatchId(-1),
+        leading_frontier=BatchId(-1),
         wake=lambda: None,
         reads_sources=lambda: None,
     )
