@@ -86,6 +86,11 @@ def read_place(place: str) -> tuple[pa.Schema, list[DeltaFile]]:
     return schema, [DeltaFile(*one) for one in fields["files"]]
 
 
+def are_there(storage: Storage, files: Sequence[DeltaFile]) -> bool:
+    """Whether files are still there: VACUUM removes what no commit names, and a table must not name what is gone."""
+    return all(one.name in storage.list(one.name) for one in files)
+
+
 def _parts(rows: pa.Table, columns: Sequence[str]) -> list[tuple[dict[str, str | None], pa.Table]]:
     """Divide rows by the values of columns; a table's files do not contain the columns that it is partitioned by."""
     if not columns:
