@@ -25,9 +25,7 @@ from holdfast.runtime.io.delta_types import delta_rows
 from holdfast.runtime.io.sinks import OutputKey
 from holdfast.storage.storage import Storage
 
-_OURS = re.compile(
-    r"hf-[^/]+-[0-9]+-([0-9]+)-g([0-9]+)-(?:q([0-9a-f]{16})-([rt])|r)([0-9]+)-[0-9]+\.parquet", re.ASCII
-)
+_OURS = re.compile(r"hf-[^/]+-[0-9]+-([0-9]+)-g([0-9]+)-(?:q([0-9a-f]{16})-([rt])|r)([0-9]+)-[0-9]+\.parquet", re.ASCII)
 """Earlier versions wrote no digest of the query: their final files have none to remove, and the rows of their tentative
 ones are looked at, as if others had written them."""
 

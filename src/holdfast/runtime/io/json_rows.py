@@ -155,57 +155,63 @@ def json_object(text: bytes) -> dict[str, Any]:
 
 def json_value(value: Any, field: pa.Field) -> Any:
     """Return a value as its column takes it; texts of other values, and times as numbers, as Spark does."""
-    kind = field.type
-    if value is None:
-        return None
     try:
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-            return text.encode(errors="replace").decode()  # half of a pair of surrogates is "?", as in Spark
-        if pa.types.is_timestamp(kind):
-            found = _json_time(value, kind)
-            pa.scalar(found, kind)  # refuses what is out of its range
-            return found
-        if pa.types.is_boolean(kind) != isinstance(value, bool):
-            raise TypeError
-        if pa.types.is_date(kind) and (isinstance(value, int) or (isinstance(value, _Written) and value.text == "-0")):
-            if pa.types.is_date64(kind) and value % 86_400_000:
-                raise ValueError  # milliseconds that are no whole days
-            # Days, or such milliseconds, as Arrow's parser reads them.
-            return pa.scalar(int(value), pa.int64() if pa.types.is_date64(kind) else pa.int32()).cast(kind).as_py()
-        if pa.types.is_date(kind) or pa.types.is_binary(kind):
-            return pa.scalar(value, pa.string()).cast(kind).as_py()
-        if _has_map(kind):
-            value = _with_pairs(value, kind)
-        if pa.types.is_decimal(kind) and not isinstance(value, dict | list):
-            text = value.text if isinstance(value, _Written) else str(value)
-            return pa.scalar(text, pa.string()).cast(kind).as_py()
-        if pa.types.is_integer(kind) and isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if pa.types.is_floating(kind) and isinstance(value, int):
-            value = _nearest_double(value)
-        return pa.scalar(value, kind).as_py()
+        return _value(value, field.type)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, OSError, pa.ArrowException):
         shown = one_line(json.dumps(value, ensure_ascii=False).encode(errors="replace").decode(), 100)
-        raise ValueError(f"column {field.name!r}: {shown} is not {kind}") from None
+        raise ValueError(f"column {field.name!r}: {shown} is not {field.type}") from None
 
 
-def _has_map(kind: pa.DataType) -> bool:
-    return pa.types.is_map(kind) or any(_has_map(kind.field(at).type) for at in range(kind.num_fields))
+def _value(value: Any, kind: pa.DataType) -> Any:
+    """Return a value as Arrow's parser reads it, and what that one does not take as Spark does; so do nested ones."""
+    if value is None:
+        return None
+    if pa.types.is_nested(kind):
+        found = _nested_value(value, kind)
+        pa.scalar(found, kind)  # refuses what is out of a range, or of another length
+        return found
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        return text.encode(errors="replace").decode()  # half of a pair of surrogates is "?", as in Spark
+    if pa.types.is_timestamp(kind):
+        found = _json_time(value, kind)
+        pa.scalar(found, kind)  # refuses what is out of its range
+        return found
+    if pa.types.is_boolean(kind) != isinstance(value, bool):
+        raise TypeError
+    if pa.types.is_date(kind) and (isinstance(value, int) or (isinstance(value, _Written) and value.text == "-0")):
+        if pa.types.is_date64(kind) and value % 86_400_000:
+            raise ValueError  # milliseconds that are no whole days
+        # Days, or such milliseconds, as Arrow's parser reads them.
+        return pa.scalar(int(value), pa.int64() if pa.types.is_date64(kind) else pa.int32()).cast(kind).as_py()
+    if pa.types.is_date(kind) or pa.types.is_binary(kind):
+        return pa.scalar(value, pa.string()).cast(kind).as_py()
+    if pa.types.is_decimal(kind) and not isinstance(value, dict | list):
+        text = value.text if isinstance(value, _Written) else str(value)
+        return pa.scalar(text, pa.string()).cast(kind).as_py()
+    if pa.types.is_integer(kind) and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if pa.types.is_floating(kind) and isinstance(value, int):
+        value = _nearest_double(value)
+    return pa.scalar(value, kind).as_py()
 
 
-def _with_pairs(value: Any, kind: pa.DataType) -> Any:
-    """Return a value with pairs for its maps, which are objects or lists of {"key": …, "value": …}."""
-    if value is None or not _has_map(kind):
-        return value
+def _nested_value(value: Any, kind: pa.DataType) -> Any:
+    """Return a list, a struct, or the pairs of a map, which is an object or a list of {"key": …, "value": …}."""
     if pa.types.is_map(kind):
         pairs = value.items() if isinstance(value, dict) else [(one["key"], one["value"]) for one in value]
         if any(key is None for key, _ in pairs):
             raise TypeError
-        return [(_with_pairs(key, kind.key_type), _with_pairs(one, kind.item_type)) for key, one in pairs]
+        return [(_value(key, kind.key_type), _value(one, kind.item_type)) for key, one in pairs]
     if pa.types.is_struct(kind):
-        return {field.name: _with_pairs(value.get(field.name), field.type) for field in kind}
-    return [_with_pairs(one, kind.value_type) for one in value]
+        return {one.name: _value(value.get(one.name), one.type) for one in kind}
+    if not isinstance(value, list):
+        raise TypeError
+    return [_value(one, kind.value_type) for one in value]
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) or any(_has_map(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _nearest_double(value: int) -> float:
