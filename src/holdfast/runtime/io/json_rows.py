@@ -27,6 +27,9 @@ _LOOK_AHEAD = 64 << 10
 _NEWLINE, _RETURN, _OPENING, _CLOSING = b"\n\r{}"
 _MOST_DIGITS = 4300
 _BLANK = frozenset(b" \t\r\n")
+_IS_BLANK = np.isin(np.arange(256), list(_BLANK))
+_MOST_BLANKS = 64
+"""So many blanks and line ends between two lines are passed over all at once."""
 
 
 def read_json(data: pa.Buffer, schema: pa.Schema) -> tuple[pa.Table, list[Rejected]]:
@@ -87,27 +90,43 @@ def object_lines(data: pa.Buffer) -> int | None:
     and no text goes on over lines. A value is an object then where there are as many values as lines.
     """
     held = np.frombuffer(data, np.uint8)
-    last = int(held.size)
+    first, last = 0, int(held.size)
     while last and held[last - 1] in _BLANK:
         last -= 1
-    if not last:
+    while first < last and held[first] in _BLANK:
+        first += 1
+    held = held[first:last]
+    if not held.size:
         return 0
-    held = held[:last]
     ends = np.flatnonzero(held == _NEWLINE)
-    before = held[ends - 1]
-    returns = before == _RETURN
-    if returns.any():
-        before = np.where(returns, held[ends - 2], before)
-    if (
-        held[0] == _OPENING
-        and held[-1] == _CLOSING
-        and (before == _CLOSING).all()
-        and (held[ends + 1] == _OPENING).all()
-        and np.count_nonzero(held == _RETURN) == np.count_nonzero(returns)
-    ):
-        return len(ends) + 1
-    lines = [line.strip(b" \t") for line in held.tobytes().splitlines()]
-    filled = [line for line in lines if line]
+    returns = np.count_nonzero(held == _RETURN)
+    if returns and returns != np.count_nonzero(held[ends - 1] == _RETURN):
+        return _object_lines_slowly(held)  # some are line ends of their own
+    if held[0] != _OPENING or held[-1] != _CLOSING:
+        return None
+    others = ends[(held[ends - 1] != _CLOSING) | (held[ends + 1] != _OPENING)]
+    before, behind = _past_blanks(held, others, -1), _past_blanks(held, others, 1)
+    if before is None or behind is None:
+        return _object_lines_slowly(held)
+    if (held[before] != _CLOSING).any() or (held[behind] != _OPENING).any():
+        return None
+    # Between two lines that are not blank there may be several line ends: those behind the same byte.
+    return int(len(ends) - len(others) + np.count_nonzero(np.diff(before, prepend=-1)) + 1)
+
+
+def _past_blanks(held: np.ndarray, ends: np.ndarray, step: int) -> np.ndarray | None:
+    """Return where the next byte is that is no blank and no line end, to one side; None: some are far away."""
+    at = ends + step
+    for _ in range(_MOST_BLANKS):
+        blank = _IS_BLANK[held[at]]
+        if not blank.any():
+            return at
+        at += step * blank
+    return None
+
+
+def _object_lines_slowly(held: np.ndarray) -> int | None:
+    filled = [line for line in (one.strip(b" \t") for one in held.tobytes().splitlines()) if line]
     return len(filled) if all(line[:1] == b"{" and line[-1:] == b"}" for line in filled) else None
 
 
