@@ -101,3 +101,25 @@ def test_the_values_of_maps_are_those_of_columns() -> None:
     rows, rejected = read_json(pa.py_buffer(b'{"v":{"k":"2026-11-18 21:00:00"}}'), schema)
     assert rejected == []
     assert str(rows["v"][0].as_py()) == "[('k', datetime.datetime(2026, 11, 18, 21, 0))]"
+
+
+@pytest.mark.parametrize("beside", [[], ["null"]])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("-0", "0"),
+        ("-0.0", "-0.0"),
+        ("1e2", "100.0"),
+        ("9" * 4400, "9" * 4400),
+        ("-" + "9" * 4400, "-" + "9" * 4400),
+        ('{"b":-0,"c":[-0,{"d":%s}],"é":"\\""}' % ("9" * 4400), '{"b":0,"c":[0,{"d":%s}],"é":"\\""}' % ("9" * 4400)),
+        ("[]", "[]"),
+        ("true", "true"),
+    ],
+    ids=lambda one: one[:12],
+)
+def test_a_number_in_a_column_of_texts_has_its_digits(text: str, value: str, beside: list[str]) -> None:
+    data = "\n".join([f'{{"a":{text}}}', *beside]).encode()
+    rows, rejected = read_json(pa.py_buffer(data), pa.schema([("a", pa.string())]))
+    assert rows.to_pylist() == [{"a": value}]
+    assert len(rejected) == len(beside)

@@ -158,6 +158,11 @@ class _Written(float):
         made.text = text
         return made
 
+    @property
+    def whole(self) -> bool:
+        """Whether it was written without a point or an exponent."""
+        return self.text.removeprefix("-").isdigit()
+
 
 def _whole(text: str) -> int | _Written:
     """Return a whole number; -0 keeps its sign, and one with more digits than Python takes is a double."""
@@ -177,7 +182,7 @@ def json_value(value: Any, field: pa.Field) -> Any:
     try:
         return _value(value, field.type)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, OSError, pa.ArrowException):
-        shown = one_line(json.dumps(value, ensure_ascii=False).encode(errors="replace").decode(), 100)
+        shown = one_line(_json_text(value).encode(errors="replace").decode(), 100)
         raise ValueError(f"column {field.name!r}: {shown} is not {field.type}") from None
 
 
@@ -190,7 +195,7 @@ def _value(value: Any, kind: pa.DataType) -> Any:
         pa.scalar(found, kind)  # refuses what is out of a range, or of another length
         return found
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        text = value if isinstance(value, str) else _json_text(value)
         return text.encode(errors="replace").decode()  # half of a pair of surrogates is "?", as in Spark
     if pa.types.is_timestamp(kind):
         found = _json_time(value, kind)
@@ -227,6 +232,17 @@ def _nested_value(value: Any, kind: pa.DataType) -> Any:
     if not isinstance(value, list):
         raise TypeError
     return [_value(one, kind.value_type) for one in value]
+
+
+def _json_text(value: Any) -> str:
+    """Write a value as JSON: whole numbers have all their digits, and 0 has no sign."""
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{_json_text(name)}:{_json_text(one)}' for name, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_json_text, value))}]"
+    if isinstance(value, _Written) and value.whole:
+        return "0" if value.text == "-0" else value.text
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _has_map(kind: pa.DataType) -> bool:
