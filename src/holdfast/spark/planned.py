@@ -183,14 +183,14 @@ def plan_for_run(
         return None
     if isinstance(given, Targets) or given == AUTO:
         wanted = given if isinstance(given, Targets) else Targets()
-        said: tuple[str, ...] = ()
+        remarks: tuple[str, ...] = ()
         if replicas is not None:
             budget, targeted = _budget(replicas), wanted.replicas
             if targeted.any and targeted != budget:
-                said = (f"{BUDGET}={budget} is set, and goes before hf.targets(replicas={targeted})",)
+                remarks = (f"{BUDGET}={budget} is set, and goes before hf.targets(replicas={targeted})",)
             wanted = replace(wanted, replicas=budget)
         made = _made(wanted, topology, storage, nodes, frozenset(never_anchors), clock)
-        return replace(made, takes_budget=replicas is not None, lines=(*made.lines, *said))
+        return replace(made, takes_budget=replicas is not None, lines=(*made.lines, *remarks))
     if not isinstance(given, str | Path):
         raise BadInput(f"{given!r} is not a plan", field="plan", remedy='give "auto", a plan\'s file, or hf.targets(…)')
     where = str(given)
