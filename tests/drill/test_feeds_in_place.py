@@ -357,6 +357,23 @@ def test_ranges_in_a_history_are_those_of_the_batch_log() -> None:
     ]
 
 
+HOUR = 3_600_000_000
+
+
+def _with_watermark_moved(history: list[Event], by: int) -> list[Event]:
+    """Move the last watermark of a source with event time, before the batch that closes all windows."""
+    found = list(history)
+    for at in reversed(range(len(found))):
+        if found[at].kind == "logged" and not found[at].fields["closes"]:
+            sources = found[at].fields["sources"]
+            for name, one in sources.items():
+                if one["watermark"] is not None and one["watermark"] > 0:
+                    moved = {**sources, name: {**one, "watermark": one["watermark"] + by}}
+                    found[at] = replace(found[at], fields={**found[at].fields, "sources": moved})
+                    return found
+    raise AssertionError("no source has a watermark")
+
+
 @pytest.mark.parametrize("disorder", [False, True])
 @pytest.mark.parametrize(("name", "seed"), [("traffic", 1), ("chain", 2)])
 def test_the_expected_rows_follow_the_ranges_and_watermarks_of_the_manifest(
@@ -396,6 +413,13 @@ def test_the_expected_rows_follow_the_ranges_and_watermarks_of_the_manifest(
     assert len(found.batches) > 3
     reference = reference_of_batches(fed, given, found.batches, None)
     assert check_rows_read(reference.read, feeds, arriving) == []
+    assert reference.problems == ()
+    for by, said in ((HOUR, "and its rows so far allow"), (-HOUR, "fell from")):
+        other = logged_input(_with_watermark_moved(history, by), {})
+        problems = reference_of_batches(fed, given, other.batches, None).problems
+        judged = check_input(replace(other, problems=(*other.problems, *problems)))
+        assert judged.verdict is Verdict.FAILED
+        assert said in judged.reason
     for output, rows in reference.rows.items():
         assert rows.num_rows
         assert compare_rows(rows, run.rows(output)).holds, output

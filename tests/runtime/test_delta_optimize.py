@@ -300,6 +300,25 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     assert shown(place) == [(1, True), (5, False)]
 
 
+def test_a_rewrite_that_vacuum_has_removed_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was committed from memory: the table named a file that was gone, and its final rows were lost."""
+    place, one = tmp_path / "t", sink(tmp_path / "t")
+    one.publish(key(0), table(1), AT)
+    one.publish_tentative(key(1), table(20), 0.5, AT)
+    compact(place)
+
+    def fails(*given: Any, **named: Any) -> None:
+        raise OSError("storage does not answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "create_write_transaction", fails)
+        with pytest.raises(OSError, match="does not answer"):
+            one.publish(key(1), table(2), AT)
+    DeltaTable(str(place)).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+    one.publish(key(1), table(2), AT)
+    assert shown(place) == [(1, False), (2, False)]
+
+
 def test_rows_that_are_marked_as_deleted_are_not_brought_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Protocol:
         reader_features = ("deletionVectors",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,40 @@ def test_tentative_rows_that_came_before_there_was_a_table_to_refuse_them_go_wit
     DeltaSink(tmp_path / "t", tentative=True).publish_tentative(key(0), table(9), 0.5, AT)
     sink.publish(key(3), table(3), AT)
     assert versions_in(tmp_path / "t") == [(3, False, 1.0, 1)]
+
+
+def test_a_run_whose_name_ends_like_another_one_s_does_not_remove_its_tentative_rows(tmp_path: Path) -> None:
+    """Files were told apart by their names, in which the run `eu-orders` ends as the run `orders` does."""
+    place = tmp_path / "t"
+    sinks = {run: DeltaSink(place, tentative=True) for run in ("orders", "eu-orders", "a", "a-q")}
+    for number, (run, one) in enumerate(sinks.items()):
+        one.stager(f"{run}-0123456789ab")
+        query = "q-q[0]" if run == "a" else "q[0]"
+        one.publish_tentative(key(0, query, run), table(100 + number), 0.5, AT)
+    seen = [(100, True, 0.5, 0), (101, True, 0.5, 0), (102, True, 0.5, 0), (103, True, 0.5, 0)]
+    assert versions_in(place) == seen
+    for number, (run, one) in enumerate(sinks.items()):
+        query = "q-q[0]" if run == "a" else "q[0]"
+        one.publish(key(0, query, run), table(number), AT)
+        seen = sorted([*(row for row in seen if row[0] != 100 + number), (number, False, 1.0, 1)])
+        assert versions_in(place) == seen
+
+
+def test_tentative_rows_in_a_file_that_an_earlier_version_has_named_are_removed(tmp_path: Path) -> None:
+    """Its name does not say which query it is of without doubt; its rows do."""
+    place = tmp_path / "t"
+    one = DeltaSink(place, tentative=True)
+    one.publish_tentative(key(0), table(7), 0.5, AT)
+    one.publish_tentative(key(0, run="eu-web-1"), table(8), 0.5, AT)
+    for path in [*place.glob("hf-*.parquet"), *place.glob("_delta_log/*.json")]:
+        named = re.sub(r"-q[0-9a-f]{16}-t", "-t", path.name)
+        if path.suffix == ".json":
+            path.write_text(re.sub(r"-q[0-9a-f]{16}-t", "-t", path.read_text()))
+        else:
+            path.rename(path.with_name(named))
+    late = DeltaSink(place, tentative=True)
+    late.publish(key(0), table(1), AT)
+    assert versions_in(place) == [(1, False, 1.0, 1), (8, True, 0.5, 0)]
 
 
 def test_final_rows_that_nodes_have_written_replace_tentative_ones(tmp_path: Path) -> None:

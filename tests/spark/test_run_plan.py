@@ -110,6 +110,21 @@ def test_a_budget_that_is_set_is_planned_with_and_the_plan_runs(text: str) -> No
         plan_for_run("auto", chain(), None, nodes=4, replicas="some", clock=clock)
 
 
+@pytest.mark.parametrize(("target", "text"), [(6, "2"), ("4 cores", "2"), (3, "0.5")])
+def test_a_budget_that_goes_before_the_one_of_the_targets_is_named(target: int | str, text: str) -> None:
+    plan = plan_for_run(targets(replicas=target), chain(), None, nodes=4, replicas=text, clock=clock)
+    assert plan is not None
+    (line,) = [line for line in plan.lines if "hf.targets" in line]
+    budget = ReplicaBudget.parse(text)
+    assert line == (
+        f"{PREFIX}replicas.budget={budget} is set, and goes before hf.targets(replicas={ReplicaBudget.of(target)})"
+    )
+    for asked in ("auto", targets(), targets(replicas=budget)):
+        same = plan_for_run(asked, chain(), None, nodes=4, replicas=text, clock=clock)
+        assert same is not None
+        assert not any("hf.targets" in line for line in same.lines)
+
+
 def test_a_start_names_replicas_without_room_and_promises_nothing_of_them() -> None:
     def planned(cores: float) -> tuple[list[str], float]:
         storage = MemoryStorage()

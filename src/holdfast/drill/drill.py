@@ -131,7 +131,7 @@ def run_drill(
             fed = with_feeds(app, feeds, drill.input.folder, drill.brokers)
             reference = reference_of_batches(fed, given, logged.batches, reference)
             rows = {name: table.num_rows for name, table in reference.read.items()}
-            problems = (*logged.problems, *check_rows_read(reference.read, feeds, drill.input))
+            problems = (*logged.problems, *reference.problems, *check_rows_read(reference.read, feeds, drill.input))
             logged = replace(logged, problems=problems, in_place=rows)
     assert reference is not None
     compared, unread = compare_outputs(drill.outputs, reference.rows)

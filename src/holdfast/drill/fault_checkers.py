@@ -2,7 +2,7 @@
 
 | check | what must hold |
 |---|---|
-| input | everything that arrived is in exactly one batch: files with all their rows, each byte, each offset |
+| input | everything that arrived is in exactly one batch: each file, byte and offset; watermarks follow from rows |
 | parked | the poisoned query was parked, no other was, and it went on when the cause was removed |
 | hang | the node of the hung operator process was not taken for lost |
 | old driver | a driver that was superseded while it was frozen ended by itself |

@@ -16,11 +16,13 @@ from holdfast.drill.checkers import compare_rows
 from holdfast.drill.logged import LoggedBatch
 from holdfast.drill.scenarios import Scenario
 from holdfast.drill.settings import DrillSettings
+from holdfast.drill.watermarks import LoggedWatermarks
 from holdfast.ids import BatchId, Epoch, OperatorId
 from holdfast.runtime import InProcess
 from holdfast.runtime.io.batch_records import Arrived, SourceBatch
 from holdfast.runtime.io.source_pieces import Piece
 from holdfast.runtime.program import Program
+from holdfast.runtime.times import event_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Reference:
     """Output -> why its rows are not compared."""
     read: Mapping[str, pa.Table] = field(default_factory=dict)
     """The rows that the ranges of sources hold that are read in place."""
+    problems: tuple[str, ...] = ()
+    """What is wrong with the watermarks that the run has logged."""
 
 
 def output_names(app: Application) -> list[str]:
@@ -60,14 +64,16 @@ def reference_of_batches(
     """Run the batches that a drill's run has logged: the same ranges, and files in the order of their arrival.
 
     So outputs that depend on where batches end can be compared too. Where the batches have the manifest's watermarks,
-    these hold: a late row is late here as it was there. `app` has the readers that the run had. `found`: a reference of
-    the same input in other batches; what could not be compared there cannot be here.
+    these hold: a late row is late here as it was there, and `problems` names watermarks that do not follow from the
+    rows. `app` has the readers that the run had. `found`: a reference of the same input in other batches; what could
+    not be compared there cannot be here.
     """
     program = Program(app)
     left = dict(found.not_compared) if found is not None else declared_nondeterministic(program)
     done = InProcess(app)
     log = done.batch_log
     read: dict[str, list[pa.Table]] = {}
+    marks = LoggedWatermarks()
     for batch in batches:
         pieces = {
             OperatorId(source): [
@@ -81,15 +87,26 @@ def reference_of_batches(
         if batch.sources:
             log.repeat(number, {name: _with_pieces(one, pieces.get(name, [])) for name, one in batch.sources.items()})
             for name, one in batch.sources.items():
+                held = [block.rows for block in log.blocks(name, number, Epoch(0)) if block.rows is not None]
+                marks.see(
+                    number, program.sources[name], one.watermark, _newest(program, name, held), closes=batch.closes
+                )
                 if one.ranges:
-                    read.setdefault(str(name), []).extend(
-                        block.rows for block in log.blocks(name, number, Epoch(0)) if block.rows is not None
-                    )
+                    read.setdefault(str(name), []).extend(held)
         else:
             log.commit(number, {name: Arrived(some) for name, some in pieces.items()}, last=batch.closes)
         done.run()
     rows = {name: done.rows(name) for name in output_names(app) if name not in left}
-    return Reference(rows, left, {name: pa.concat_tables(tables) for name, tables in read.items() if tables})
+    ranges = {name: pa.concat_tables(tables) for name, tables in read.items() if tables}
+    return Reference(rows, left, ranges, tuple(marks.problems))
+
+
+def _newest(program: Program, source: OperatorId, tables: Sequence[pa.Table]) -> int | None:
+    """Return the latest event time of a source's rows, in microseconds; None: there is none."""
+    if (column := program.sources[source].event_time) is None:
+        return None
+    found = [times[known].max() for times, known in (event_times(rows, column) for rows in tables) if known.any()]
+    return int(max(found)) if found else None
 
 
 def _with_pieces(one: SourceBatch, pieces: Sequence[Piece]) -> SourceBatch:

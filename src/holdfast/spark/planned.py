@@ -176,16 +176,21 @@ def plan_for_run(
     `auto` and targets plan with the profile that an earlier driver of the run has left in its storage, where it is of
     this topology; else with what the application declares. Contradicting targets end with status 3, before a start. No
     segment begins with one of `never_anchors`. A file's plan that misses its targets is executed, and a line says so.
-    `replicas` is the budget that somebody has set: `auto` and targets plan with it.
+    `replicas` is the budget that somebody has set: `auto` and targets plan with it; a line says so where targets have
+    another one.
     """
     if given is None:
         return None
     if isinstance(given, Targets) or given == AUTO:
         wanted = given if isinstance(given, Targets) else Targets()
+        remarks: tuple[str, ...] = ()
         if replicas is not None:
-            wanted = replace(wanted, replicas=_budget(replicas))
+            budget, targeted = _budget(replicas), wanted.replicas
+            if targeted.any and targeted != budget:
+                remarks = (f"{BUDGET}={budget} is set, and goes before hf.targets(replicas={targeted})",)
+            wanted = replace(wanted, replicas=budget)
         made = _made(wanted, topology, storage, nodes, frozenset(never_anchors), clock)
-        return replace(made, takes_budget=replicas is not None)
+        return replace(made, takes_budget=replicas is not None, lines=(*made.lines, *remarks))
     if not isinstance(given, str | Path):
         raise BadInput(f"{given!r} is not a plan", field="plan", remedy='give "auto", a plan\'s file, or hf.targets(…)')
     where = str(given)

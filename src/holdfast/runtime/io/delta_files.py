@@ -1,7 +1,8 @@
 """Files with the rows of outputs for a Delta table: written, named, described. Runs anywhere, with pyarrow alone.
 
-A file's name says of which output it is: driver's start, run, query, batch, generation, and revision (`r`) or, of
-tentative rows, a digest (`t`). Files that others write (`OPTIMIZE`) have other names.
+A file's name says of which output it is: driver's start, run, query, batch, generation, a digest of run and query
+(`q`), and revision (`r`) or, of tentative rows, a digest (`t`). Names of runs and operators have dashes of their own:
+only the digest tells queries apart. Files that others write (`OPTIMIZE`) have other names.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from holdfast.runtime.io.delta_types import delta_rows
 from holdfast.runtime.io.sinks import OutputKey
 from holdfast.storage.storage import Storage
 
-_OURS = re.compile(r"hf-[^/]+-[0-9]+-[0-9]+-g[0-9]+-[rt][0-9]+-[0-9]+\.parquet", re.ASCII)
+_OURS = re.compile(r"hf-[^/]+-[0-9]+-([0-9]+)-g([0-9]+)-(?:q([0-9a-f]{16})-([rt])|r)([0-9]+)-[0-9]+\.parquet", re.ASCII)
+"""Earlier versions wrote no digest of the query: their final files have none to remove, and the rows of their tentative
+ones are looked at, as if others had written them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def write_files(
         size = contents.size
         # Two outages may give a batch different tentative rows; a commit of the first that failed has left their file.
         version = f"t{_digest(contents)}" if tentative else f"r{key.revision}"
-        name = f"hf-{start}-{stem(key)}-{version}-{number:04d}.parquet"
+        name = f"hf-{start}-{stem(key)}-q{_query_digest(key)}-{version}-{number:04d}.parquet"
         if not storage.create(name, contents):
             # This node has written it before, or another one under this driver: with the same rows.
             held = storage.read(name)
@@ -79,11 +82,20 @@ def _digest(contents: pa.Buffer) -> int:
     return int.from_bytes(hashlib.blake2b(contents, digest_size=8).digest())
 
 
+def _query_digest(key: OutputKey) -> str:
+    return hashlib.blake2b(f"{key.run}/{key.query}".encode(), digest_size=8).hexdigest()
+
+
 def read_place(place: str) -> tuple[pa.Schema, list[DeltaFile]]:
     """Return the columns and the files of an output, of what `StagedRows.place` has."""
     fields = json.loads(place)
     schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(fields["schema"])))
     return schema, [DeltaFile(*one) for one in fields["files"]]
+
+
+def are_there(storage: Storage, files: Sequence[DeltaFile]) -> bool:
+    """Whether files are still there: VACUUM removes what no commit names, and a table must not name what is gone."""
+    return all(one.name in storage.list(one.name) for one in files)
 
 
 def _parts(rows: pa.Table, columns: Sequence[str]) -> list[tuple[dict[str, str | None], pa.Table]]:
@@ -143,10 +155,8 @@ def is_replaced(path: str, key: OutputKey) -> bool:
 
     Those of earlier batches are among them: where a late driver has added one after the final rows, it goes too.
     """
-    query = stem(key).rpartition("-g")[0].rpartition("-")[0]
-    of_query = rf"hf-[^/]*-{re.escape(query)}-([0-9]+)-g([0-9]+)-([rt])([0-9]+)-[0-9]+\.parquet"
-    if (named := re.fullmatch(of_query, path, re.ASCII)) is None:
+    if (named := _OURS.fullmatch(path)) is None or named[3] != _query_digest(key):
         return False
-    batch, generation, kind, revision = int(named[1]), int(named[2]), named[3], int(named[4])
+    batch, generation, kind, revision = int(named[1]), int(named[2]), named[4], int(named[5])
     lower = (batch, generation) == (key.batch, key.generation) and revision < key.revision
     return batch <= key.batch if kind == "t" else lower

@@ -36,7 +36,7 @@ import pyarrow as pa
 
 from holdfast.errors import BadInput, CheckFailed, missing_extra, one_line
 from holdfast.ids import Epoch
-from holdfast.runtime.io.delta_files import DeltaFile, read_place, write_files
+from holdfast.runtime.io.delta_files import DeltaFile, are_there, read_place, write_files
 from holdfast.runtime.io.delta_tentative import FileWent, Replaced, TentativeRows, with_origin
 from holdfast.runtime.io.delta_types import plain_schema
 from holdfast.runtime.io.sinks import (
@@ -339,9 +339,8 @@ class DeltaSink(Sink):
         return write_files(self._storage, output.key, rows, self._start, self._partition_by, tentative=output.tentative)
 
     def _are_there(self, staged: StagedRows) -> bool:
-        """Whether files are still there: VACUUM may have removed what waited for days, and a table must not name it."""
-        _, files = read_place(staged.place)
-        return all(one.name in self._storage.list(one.name) for one in files)
+        """Whether what a node has written days ago is still there."""
+        return are_there(self._storage, read_place(staged.place)[1])
 
 
 def _transaction(key: OutputKey) -> tuple[str, int]:

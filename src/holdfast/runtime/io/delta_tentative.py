@@ -21,7 +21,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from holdfast.errors import CheckFailed
-from holdfast.runtime.io.delta_files import DeltaFile, is_ours, is_replaced, partition_text
+from holdfast.runtime.io.delta_files import DeltaFile, are_there, is_ours, is_replaced, partition_text
 from holdfast.runtime.io.delta_types import delta_rows
 from holdfast.runtime.io.sinks import ORIGIN_COLUMNS, VERSION_COLUMNS, OutputKey
 from holdfast.storage.storage import Storage
@@ -78,7 +78,9 @@ class TentativeRows:
         self._first: dict[str, Mapping[str, int]] = {}
         """Of files that others have written: the first batch of tentative rows, by query. A file never changes."""
         self._rewritten: dict[tuple[str, tuple[tuple[str, int], ...]], list[DeltaFile]] = {}
-        """What was written for a commit that has not come about yet."""
+        """What was written for a commit that has not come about yet, as far as this driver knows."""
+        self._final: set[str] = set()
+        """Which of these files have final rows only."""
 
     def replaced(self, table: DeltaTable, keys: Sequence[OutputKey], start: str) -> Replaced:
         """Return what final outputs replace: of each query, tentative rows up to the batch, and lower revisions.
@@ -114,7 +116,9 @@ class TentativeRows:
 
     def committed(self) -> None:
         """Forget what was written for the commit: it has come about."""
+        self._first |= {name: {} for name in self._final}
         self._rewritten.clear()
+        self._final.clear()
 
     def _look_into(self, other: _Other) -> dict[str, int]:
         """Return the first batch of the tentative rows in a file, by query."""
@@ -136,8 +140,8 @@ class TentativeRows:
     def _without(self, table: DeltaTable, other: _Other, wanted: Mapping[str, int], start: str) -> list[DeltaFile]:
         """Write the rows of a file that stay: final ones, and tentative ones that still count."""
         about = other.path, tuple(sorted(wanted.items()))
-        if about in self._rewritten:
-            return self._rewritten[about]
+        if (before := self._rewritten.get(about)) is not None and are_there(self._storage, before):
+            return before
         if "deletionVectors" in (table.protocol().reader_features or ()):
             raise CheckFailed(
                 f"{other.path} has tentative rows that final ones replace, and may have rows that are only marked as "
@@ -162,7 +166,7 @@ class TentativeRows:
                 self._storage.create(name, data)
                 found.append(DeltaFile(name, data.size, part.rows, values))
                 if part is final:
-                    self._first[name] = {}
+                    self._final.add(name)
         self._rewritten[about] = found
         return found
 

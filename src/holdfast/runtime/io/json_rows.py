@@ -27,6 +27,9 @@ _LOOK_AHEAD = 64 << 10
 _NEWLINE, _RETURN, _OPENING, _CLOSING = b"\n\r{}"
 _MOST_DIGITS = 4300
 _BLANK = frozenset(b" \t\r\n")
+_IS_BLANK = np.isin(np.arange(256), list(_BLANK))
+_MOST_BLANKS = 64
+"""So many blanks and line ends between two lines are passed over all at once."""
 
 
 def read_json(data: pa.Buffer, schema: pa.Schema) -> tuple[pa.Table, list[Rejected]]:
@@ -87,27 +90,43 @@ def object_lines(data: pa.Buffer) -> int | None:
     and no text goes on over lines. A value is an object then where there are as many values as lines.
     """
     held = np.frombuffer(data, np.uint8)
-    last = int(held.size)
+    first, last = 0, int(held.size)
     while last and held[last - 1] in _BLANK:
         last -= 1
-    if not last:
+    while first < last and held[first] in _BLANK:
+        first += 1
+    held = held[first:last]
+    if not held.size:
         return 0
-    held = held[:last]
     ends = np.flatnonzero(held == _NEWLINE)
-    before = held[ends - 1]
-    returns = before == _RETURN
-    if returns.any():
-        before = np.where(returns, held[ends - 2], before)
-    if (
-        held[0] == _OPENING
-        and held[-1] == _CLOSING
-        and (before == _CLOSING).all()
-        and (held[ends + 1] == _OPENING).all()
-        and np.count_nonzero(held == _RETURN) == np.count_nonzero(returns)
-    ):
-        return len(ends) + 1
-    lines = [line.strip(b" \t") for line in held.tobytes().splitlines()]
-    filled = [line for line in lines if line]
+    returns = np.count_nonzero(held == _RETURN)
+    if returns and returns != np.count_nonzero(held[ends - 1] == _RETURN):
+        return _object_lines_slowly(held)  # some are line ends of their own
+    if held[0] != _OPENING or held[-1] != _CLOSING:
+        return None
+    others = ends[(held[ends - 1] != _CLOSING) | (held[ends + 1] != _OPENING)]
+    before, behind = _past_blanks(held, others, -1), _past_blanks(held, others, 1)
+    if before is None or behind is None:
+        return _object_lines_slowly(held)
+    if (held[before] != _CLOSING).any() or (held[behind] != _OPENING).any():
+        return None
+    # Between two lines that are not blank there may be several line ends: those behind the same byte.
+    return int(len(ends) - len(others) + np.count_nonzero(np.diff(before, prepend=-1)) + 1)
+
+
+def _past_blanks(held: np.ndarray, ends: np.ndarray, step: int) -> np.ndarray | None:
+    """Return where the next byte is that is no blank and no line end, to one side; None: some are far away."""
+    at = ends + step
+    for _ in range(_MOST_BLANKS):
+        blank = _IS_BLANK[held[at]]
+        if not blank.any():
+            return at
+        at += step * blank
+    return None
+
+
+def _object_lines_slowly(held: np.ndarray) -> int | None:
+    filled = [line for line in (one.strip(b" \t") for one in held.tobytes().splitlines()) if line]
     return len(filled) if all(line[:1] == b"{" and line[-1:] == b"}" for line in filled) else None
 
 
@@ -139,6 +158,11 @@ class _Written(float):
         made.text = text
         return made
 
+    @property
+    def whole(self) -> bool:
+        """Whether it was written without a point or an exponent."""
+        return self.text.removeprefix("-").isdigit()
+
 
 def _whole(text: str) -> int | _Written:
     """Return a whole number; -0 keeps its sign, and one with more digits than Python takes is a double."""
@@ -155,57 +179,74 @@ def json_object(text: bytes) -> dict[str, Any]:
 
 def json_value(value: Any, field: pa.Field) -> Any:
     """Return a value as its column takes it; texts of other values, and times as numbers, as Spark does."""
-    kind = field.type
+    try:
+        return _value(value, field.type)
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, OSError, pa.ArrowException):
+        shown = one_line(_json_text(value).encode(errors="replace").decode(), 100)
+        raise ValueError(f"column {field.name!r}: {shown} is not {field.type}") from None
+
+
+def _value(value: Any, kind: pa.DataType) -> Any:
+    """Return a value as Arrow's parser reads it, and what that one does not take as Spark does; so do nested ones."""
     if value is None:
         return None
-    try:
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-            return text.encode(errors="replace").decode()  # half of a pair of surrogates is "?", as in Spark
-        if pa.types.is_timestamp(kind):
-            found = _json_time(value, kind)
-            pa.scalar(found, kind)  # refuses what is out of its range
-            return found
-        if pa.types.is_boolean(kind) != isinstance(value, bool):
-            raise TypeError
-        if pa.types.is_date(kind) and (isinstance(value, int) or (isinstance(value, _Written) and value.text == "-0")):
-            if pa.types.is_date64(kind) and value % 86_400_000:
-                raise ValueError  # milliseconds that are no whole days
-            # Days, or such milliseconds, as Arrow's parser reads them.
-            return pa.scalar(int(value), pa.int64() if pa.types.is_date64(kind) else pa.int32()).cast(kind).as_py()
-        if pa.types.is_date(kind) or pa.types.is_binary(kind):
-            return pa.scalar(value, pa.string()).cast(kind).as_py()
-        if _has_map(kind):
-            value = _with_pairs(value, kind)
-        if pa.types.is_decimal(kind) and not isinstance(value, dict | list):
-            text = value.text if isinstance(value, _Written) else str(value)
-            return pa.scalar(text, pa.string()).cast(kind).as_py()
-        if pa.types.is_integer(kind) and isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if pa.types.is_floating(kind) and isinstance(value, int):
-            value = _nearest_double(value)
-        return pa.scalar(value, kind).as_py()
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, OSError, pa.ArrowException):
-        shown = one_line(json.dumps(value, ensure_ascii=False).encode(errors="replace").decode(), 100)
-        raise ValueError(f"column {field.name!r}: {shown} is not {kind}") from None
+    if pa.types.is_nested(kind):
+        found = _nested_value(value, kind)
+        pa.scalar(found, kind)  # refuses what is out of a range, or of another length
+        return found
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        text = value if isinstance(value, str) else _json_text(value)
+        return text.encode(errors="replace").decode()  # half of a pair of surrogates is "?", as in Spark
+    if pa.types.is_timestamp(kind):
+        found = _json_time(value, kind)
+        pa.scalar(found, kind)  # refuses what is out of its range
+        return found
+    if pa.types.is_boolean(kind) != isinstance(value, bool):
+        raise TypeError
+    if pa.types.is_date(kind) and (isinstance(value, int) or (isinstance(value, _Written) and value.text == "-0")):
+        if pa.types.is_date64(kind) and value % 86_400_000:
+            raise ValueError  # milliseconds that are no whole days
+        # Days, or such milliseconds, as Arrow's parser reads them.
+        return pa.scalar(int(value), pa.int64() if pa.types.is_date64(kind) else pa.int32()).cast(kind).as_py()
+    if pa.types.is_date(kind) or pa.types.is_binary(kind):
+        return pa.scalar(value, pa.string()).cast(kind).as_py()
+    if pa.types.is_decimal(kind) and not isinstance(value, dict | list):
+        text = value.text if isinstance(value, _Written) else str(value)
+        return pa.scalar(text, pa.string()).cast(kind).as_py()
+    if pa.types.is_integer(kind) and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if pa.types.is_floating(kind) and isinstance(value, int):
+        value = _nearest_double(value)
+    return pa.scalar(value, kind).as_py()
 
 
-def _has_map(kind: pa.DataType) -> bool:
-    return pa.types.is_map(kind) or any(_has_map(kind.field(at).type) for at in range(kind.num_fields))
-
-
-def _with_pairs(value: Any, kind: pa.DataType) -> Any:
-    """Return a value with pairs for its maps, which are objects or lists of {"key": …, "value": …}."""
-    if value is None or not _has_map(kind):
-        return value
+def _nested_value(value: Any, kind: pa.DataType) -> Any:
+    """Return a list, a struct, or the pairs of a map, which is an object or a list of {"key": …, "value": …}."""
     if pa.types.is_map(kind):
         pairs = value.items() if isinstance(value, dict) else [(one["key"], one["value"]) for one in value]
         if any(key is None for key, _ in pairs):
             raise TypeError
-        return [(_with_pairs(key, kind.key_type), _with_pairs(one, kind.item_type)) for key, one in pairs]
+        return [(_value(key, kind.key_type), _value(one, kind.item_type)) for key, one in pairs]
     if pa.types.is_struct(kind):
-        return {field.name: _with_pairs(value.get(field.name), field.type) for field in kind}
-    return [_with_pairs(one, kind.value_type) for one in value]
+        return {one.name: _value(value.get(one.name), one.type) for one in kind}
+    if not isinstance(value, list):
+        raise TypeError
+    return [_value(one, kind.value_type) for one in value]
+
+
+def _json_text(value: Any) -> str:
+    """Write a value as JSON: whole numbers have all their digits, and 0 has no sign."""
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{_json_text(name)}:{_json_text(one)}' for name, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_json_text, value))}]"
+    if isinstance(value, _Written) and value.whole:
+        return "0" if value.text == "-0" else value.text
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) or any(_has_map(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _nearest_double(value: int) -> float:
