@@ -355,6 +355,54 @@ def test_files_are_written_in_bounded_memory_and_say_which_rows_are_of_which_bat
     assert sink.count() == sum(1000 + batch for batch in range(12))
 
 
+MIXED = {
+    "another column": [{"n": [1]}, {"n": [2], "y": [3]}, {"n": [4], "y": [5]}],
+    "no type yet": [{"n": [1], "y": pa.nulls(1)}, {"n": [2], "y": [3]}, {"n": [4], "y": pa.nulls(1)}],
+    "another type": [{"n": [1], "y": [1]}, {"n": [2], "y": [1.5]}, {"n": [4], "y": [2.5]}],
+}
+
+
+@pytest.mark.parametrize("partition_by", [(), ("n",)], ids=["one file", "partitioned"])
+@pytest.mark.parametrize("kind", MIXED)
+def test_outputs_with_other_columns_or_types_are_in_a_file_of_their_own(
+    kind: str, partition_by: tuple[str, ...]
+) -> None:
+    storage = MemoryStorage()
+    sink = GatheredParquetSink(storage, 60, partition_by=partition_by)
+    sink.begin("run", Epoch(1))
+    given = [pa.table({**columns, "m": [0]}) for columns in MIXED[kind]]
+    for batch, rows in enumerate(given):
+        sink.publish(key(batch), rows, Epoch(1))
+    end(sink, 2)
+    assert storage.list("_staged/") == []
+    assert sink.count() == 3
+    names = {name.rpartition("/")[2] for name in shown(storage)}
+    assert names == {"s-00000-0000000000-0000000000-g0.parquet", "s-00000-0000000001-0000000002-g0.parquet"}
+    found = sink.outputs()
+    assert [found[key(batch)].to_pylist() for batch in range(3)] == [rows.to_pylist() for rows in given]
+    sink.expire(BatchId(0), 100)
+    assert [one.batch for one in sink.outputs()] == [1, 2]
+    later = GatheredParquetSink(storage, 60, partition_by=partition_by)
+    later.begin("run", Epoch(1))
+    later.publish(key(3), given[0], Epoch(1))
+    end(later, 3)
+    assert later.count() == 3
+
+
+@pytest.mark.parametrize("partition_by", [(), ("day",)], ids=["one file", "partitioned"])
+def test_whatever_happens_where_columns_change_each_row_is_there_once(
+    partition_by: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = rows_of
+
+    def changing(batch: int) -> pa.Table:
+        return same(batch) if batch < 2 or batch == 4 else same(batch).append_column("y", [[1.5, 2.5]])
+
+    monkeypatch.setitem(globals(), "rows_of", changing)
+    for event in ("died_after", "failed_before", "frozen_before", "frozen_within"):
+        test_whatever_happens_at_whatever_call_each_row_is_there_once(event, partition_by)
+
+
 def test_columns_that_are_not_there_or_cannot_name_folders_are_refused() -> None:
     sink = GatheredParquetSink(MemoryStorage(), 60, partition_by=["week"])
     with pytest.raises(BadInput, match=r"has no column 'week'.*name one of n, day"):

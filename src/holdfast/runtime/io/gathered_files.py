@@ -12,9 +12,9 @@ import base64
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -207,7 +207,7 @@ class Written:
 
     names: tuple[str, ...]
     schema: pa.Schema
-    """Of the rows, those columns among it that folders name."""
+    """Of the last rows, those columns among it that folders name."""
 
 
 def read_piece(storage: Storage, name: str) -> pa.Table:
@@ -220,24 +220,35 @@ def read_piece(storage: Storage, name: str) -> pa.Table:
 def write_group(storage: Storage, group: Group, pieces: Mapping[BatchId, str], partition_by: Sequence[str]) -> Written:
     """Create the files of a group out of its staged outputs, where they are not there; PieceGone: one of these is not.
 
-    A file is created only when all its rows have been read: so where an output has been deleted meanwhile, which is
-    done once all files are there, this finds their names taken.
+    A file has rows of one schema. Where staged outputs have another one than those before them, the files end, and the
+    next ones begin: each is named by the batches, first and last, that it could have rows of. So all drivers cut alike.
+
+    A file is created only when all its rows have been read, and what follows them: so where an output has been deleted
+    meanwhile, which is done once all files are there, this finds their names taken.
     """
-    schema = None
-    places: dict[str, None] = {}
-    for name in pieces.values():
-        rows = read_piece(storage, name)
-        schema = schema or rows.schema
-        if not partition_by:
-            break
-        check_columns(rows.schema, partition_by, storage.url)
-        places.update(dict.fromkeys(_folders(rows, partition_by).to_pylist()))
-    assert schema is not None
     names: list[str] = []
-    ordered = list(places) if partition_by else [""]
-    for start in range(0, len(ordered), OPEN_FILES):
-        names += _write(storage, group, pieces, partition_by, ordered[start : start + OPEN_FILES], schema)
-    return Written(tuple(names), schema)
+    left = dict(pieces)
+    while True:
+        part = _write(storage, group, left, partition_by)
+        names += part.names
+        others = list(part.others)
+        for start in range(0, len(others), OPEN_FILES):
+            places = others[start : start + OPEN_FILES]
+            names += _write(storage, group, part.pieces, partition_by, places).names
+        left = {batch: name for batch, name in left.items() if batch not in part.pieces}
+        if not left:
+            return Written(tuple(names), part.schema)
+
+
+@dataclass(slots=True)
+class _Part:
+    """Staged outputs of a group that follow each other and have one schema, and the files that were created of them."""
+
+    schema: pa.Schema
+    pieces: dict[BatchId, str] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    others: dict[str, None] = field(default_factory=dict)
+    """Folders whose files were not written."""
 
 
 def _write(
@@ -245,18 +256,27 @@ def _write(
     group: Group,
     pieces: Mapping[BatchId, str],
     partition_by: Sequence[str],
-    places: Sequence[str],
-    schema: pa.Schema,
-) -> Iterator[str]:
-    """Create the files of some folders; yield their names."""
-    columns = [name for name in schema.names if name not in partition_by]
+    places: Collection[str] | None = None,
+) -> _Part:
+    """Create the files of the first outputs that have one schema, in some folders; None: those that come first."""
+    part: _Part | None = None
     files: dict[str, _File] = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder, ExitStack() as opened:
         held = 0
         for batch, name in pieces.items():
-            rows = read_piece(storage, name).cast(schema)
-            for place, some in _by_folder(rows, partition_by, places):
+            rows = read_piece(storage, name)
+            if part is None:
+                part = _Part(rows.schema.remove_metadata())
+                columns = [name for name in part.schema.names if name not in partition_by]
+            if not _fits(rows.schema, part.schema):
+                break
+            check_columns(rows.schema, partition_by, storage.url)
+            part.pieces[batch] = name
+            for place, some in _by_folder(rows.cast(part.schema), partition_by):
                 if place not in files:
+                    if place not in places if places is not None else len(files) == OPEN_FILES:
+                        part.others[place] = None
+                        continue
                     path = Path(folder, f"{len(files)}.parquet")
                     writer = opened.enter_context(pq.ParquetWriter(path, some.select(columns).schema))
                     files[place] = _File(path, writer, _values(some, place, partition_by))
@@ -267,17 +287,28 @@ def _write(
             if held >= ROW_GROUP_BYTES:
                 _flush(files.values())
                 held = 0
+        assert part is not None
         _flush(files.values())
+        about = tuple(part.schema.names)
         for file in files.values():
-            file.writer.add_key_value_metadata(
-                {METADATA: Content(file.rows, tuple(schema.names), file.values).encode()}
-            )
+            file.writer.add_key_value_metadata({METADATA: Content(file.rows, about, file.values).encode()})
         opened.close()
+        own = replace(group, first=min(part.pieces), through=max(part.pieces)).file
         for place, file in files.items():
-            name = f"{place}/{group.file}" if place else group.file
+            name = f"{place}/{own}" if place else own
             with pa.memory_map(str(file.path)) as data:
                 storage.create(name, data.read_buffer())
-            yield name
+            part.names.append(name)
+    return part
+
+
+def _fits(schema: pa.Schema, into: pa.Schema) -> bool:
+    """Whether rows can be in a file of a schema as they are: where a column has no type, it has no value either."""
+    if schema.names != into.names:
+        return False
+    return all(
+        one == other or (one.type == pa.null() and other.nullable) for one, other in zip(schema, into, strict=True)
+    )
 
 
 def _flush(files: Iterable[_File]) -> None:
@@ -288,15 +319,13 @@ def _flush(files: Iterable[_File]) -> None:
             file.waiting.clear()
 
 
-def _by_folder(rows: pa.Table, partition_by: Sequence[str], places: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
+def _by_folder(rows: pa.Table, partition_by: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
     if not partition_by:
         yield "", rows
         return
     found = _folders(rows, partition_by)
-    for place in places:
-        some = rows.filter(pc.equal(found, place))
-        if some.num_rows:
-            yield place, some
+    for place in pc.unique(found).to_pylist():
+        yield place, rows.filter(pc.equal(found, place))
 
 
 def _values(rows: pa.Table, place: str, partition_by: Sequence[str]) -> pa.Table | None:
