@@ -421,6 +421,44 @@ def test_columns_that_are_not_there_or_cannot_name_folders_are_refused() -> None
         GatheredParquetSink(MemoryStorage(), 60).publish(OutputKey(S, BatchId(0), 1), rows_of(0), Epoch(1))
 
 
+DAYS = pa.date32()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [pa.array(["x" * 300]), pa.array(["ü" * 130]), pa.array([3_000_000], DAYS), pa.array([-800_000], DAYS)],
+    ids=["long", "long in UTF-8", "after 9999", "before 1"],
+)
+def test_values_that_no_folder_can_be_named_by_are_refused_before_they_are_staged(
+    value: pa.Array, tmp_path: Path
+) -> None:
+    sink = GatheredParquetSink(tmp_path, 60, partition_by=["v"])
+    stager = sink.stager("start-1")
+    assert isinstance(stager, GatheredStager)
+    sink.begin("run", Epoch(1))
+    reached.cache_clear()
+    sink.publish(key(0), pa.table({"v": value.slice(0, 0), "n": pa.array([], pa.int64())}), Epoch(1))
+    rows = pa.table({"v": value, "n": [1]})
+    with pytest.raises(BadInput, match=r"column 'v' has a value in batch 1 that no folder can be named by.*shorten"):
+        sink.publish(key(1), rows, Epoch(1))
+    assert "column 'v' has a value in batch 1" in str(stager.stage(key(1), rows))
+    assert [name.rpartition("/")[2] for name in FileStorage(tmp_path).list("_staged/")] == [
+        "s-00000-0000000000-g0-r0.parquet"
+    ]
+    end(sink, 0)
+    assert FileStorage(tmp_path).list("_staged/") == []
+
+
+def test_every_text_that_is_short_enough_names_a_folder(tmp_path: Path) -> None:
+    points = [0x10FFFF, 0x10FFFE, 0xFFFF, 0xFFFE, 0xFDD0, 0xE000, 0x80, 0x7F, 0x20, 0x0A, 0x00, 0x2028, 0xFEFF, 0x301]
+    values = [*map(chr, points), "." * 3, "~", "x" * 253]
+    sink = GatheredParquetSink(tmp_path, 60, partition_by=["v"])
+    sink.begin("run", Epoch(1))
+    sink.publish(key(0), pa.table({"v": values, "n": list(range(len(values)))}), Epoch(1))
+    end(sink, 0)
+    assert {row["n"]: row["v"] for row in pq.read_table(tmp_path).to_pylist()} == dict(enumerate(values))
+
+
 def test_a_folder_has_one_form() -> None:
     storage = MemoryStorage()
     GatheredParquetSink(storage, 60, partition_by=["day"]).begin("run", Epoch(1))

@@ -34,7 +34,9 @@ ROW_GROUP_BYTES = 32 << 20
 OPEN_FILES = 32
 """Files that are written at the same time; for more values of columns the staged outputs are read again."""
 NULL = "__HIVE_DEFAULT_PARTITION__"
-_ESCAPED = re.compile(r"[\x00-\x20\"#%&'()*+,/:;<=>?@\[\\\]^`{|}~!$\x7f-\xa0\ufffe\uffff]")
+_ESCAPED = re.compile(r"[\x00-\x20\"#%&'()*+,/:;<=>?@\[\\\]^`{|}~!$\x7f-\xa0\ufffe\uffff\U0010ffff]")
+MOST_BYTES = 255
+"""Bytes that the name of a folder may have, on the file systems that there are."""
 
 
 class PieceGone(Exception):
@@ -176,14 +178,37 @@ def _text(value: object) -> str:
     return escaped(value.isoformat() if hasattr(value, "isoformat") else str(value))
 
 
+def _segments(rows: pa.Table, name: str) -> tuple[list[str], pa.Array]:
+    """Return the folders that a column names, and the number among them of each row's; OverflowError: of some none."""
+    encoded = rows[name].combine_chunks().dictionary_encode(null_encoding="encode")
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    texts = [f"{escaped(name)}={_text(value)}" for value in encoded.dictionary.to_pylist()]
+    for text in texts:
+        if len(text.encode()) > MOST_BYTES:
+            raise OverflowError(f"{text[:40]}… has {len(text.encode())} bytes, and {MOST_BYTES} are possible")
+    return texts, encoded.indices
+
+
+def check_rows(rows: pa.Table, partition_by: Sequence[str], batch: BatchId, where: str) -> None:
+    """Refuse rows of which no files can be made: before they are staged, since what is staged must get into a file."""
+    check_columns(rows.schema, partition_by, where)
+    for name in partition_by:
+        try:
+            _segments(rows, name)
+        except (OverflowError, ValueError) as error:
+            raise BadInput(
+                f"column {name!r} has a value in batch {batch} that no folder can be named by: {error}",
+                where=where,
+                remedy="shorten such values, leave out dates outside the years 1 to 9999, or partition by another column",
+            ) from None
+
+
 def _folders(rows: pa.Table, partition_by: Sequence[str]) -> pa.Array:
     """Return the folder of each row."""
     parts = []
     for name in partition_by:
-        encoded = rows[name].combine_chunks().dictionary_encode(null_encoding="encode")
-        encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-        texts = pa.array([f"{escaped(name)}={_text(value)}" for value in encoded.dictionary.to_pylist()], pa.string())
-        parts.append(texts.take(encoded.indices))
+        texts, numbers = _segments(rows, name)
+        parts.append(pa.array(texts, pa.string()).take(numbers))
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, "/")
 
 

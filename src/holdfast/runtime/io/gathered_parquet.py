@@ -39,6 +39,7 @@ from holdfast.runtime.io.gathered_files import (
     Written,
     batches_of,
     check_columns,
+    check_rows,
     encoded_schema,
     ranges_of,
     write_group,
@@ -79,7 +80,7 @@ class GatheredStager:
     def stage(self, key: OutputKey, rows: pa.Table) -> StagedRows | str:
         """See Stager."""
         try:
-            check_columns(rows.schema, self.partition_by, self.url)
+            check_rows(rows, self.partition_by, key.batch, self.url)
             size = _stage(reached(self.url, self.start), key, rows)[1]
         except Exception as error:
             # The driver can still take the rows; where it cannot write them either, it names the output.
@@ -163,7 +164,7 @@ class GatheredParquetSink(ParquetSink):
         """See Sink: an output that is staged is out."""
         if key.revision:
             raise BadInput("gathered outputs have no revisions", where=str(key), remedy="use hf.parquet(…, every=None)")
-        check_columns(rows.schema, self.partition_by, self._storage.url)
+        check_rows(rows, self.partition_by, key.batch, self._storage.url)
         new, size = _stage(self._storage, key, rows)
         self._staged(key, size)
         return new
