@@ -10,7 +10,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset
@@ -56,7 +56,14 @@ def all_rows(batches: Iterable[int]) -> list[int]:
 
 
 def end(sink: GatheredParquetSink, through: int, generation: int = 0) -> None:
-    sink.flush(Gathered({S: BatchId(through)}, generation, math.inf), Epoch(1))
+    flush(sink, through, math.inf, generation)
+
+
+def flush(sink: GatheredParquetSink, through: int, now: float, generation: int = 0) -> None:
+    sink.flush(Gathered({S: BatchId(through)}, generation, now), Epoch(1))
+    while sink._round is not None:
+        assert sink.due(-math.inf), "each call publishes one group"
+        sink.flush(Gathered({S: BatchId(through)}, generation, now), Epoch(1))
 
 
 def shown(storage: Storage) -> list[str]:
@@ -98,7 +105,7 @@ class World:
         sink.begin("run", Epoch(1))
         start = self.published if first is None else first
         if sink.due(0.0):
-            sink.flush(Gathered({S: BatchId(start)}, 0, 0.0), Epoch(1))
+            flush(sink, start, 0.0)
         for batch in range(start + 1, through + 1):
             if batch != EMPTY:
                 sink.publish(key(batch), rows_of(batch), Epoch(1))
@@ -106,7 +113,7 @@ class World:
             if batch == BATCHES // 2:
                 assert not sink.due(1.0)
                 assert sink.due(61.0)
-                sink.flush(Gathered({S: BatchId(batch)}, 0, 61.0), Epoch(1))
+                flush(sink, batch, 61.0)
         end(sink, through)
 
 
@@ -183,7 +190,7 @@ def events(world: World, seed: int) -> dict[str, Callable[[Callable[[], object],
         ]
 
     return {
-        one.__name__: one  # type: ignore[attr-defined]
+        one.__name__: one
         for one in (died_before, died_after, failed_before, failed_after, frozen_before, frozen_within)
     }
 
@@ -257,14 +264,14 @@ def test_rows_are_published_when_the_first_has_waited_or_the_file_is_large() -> 
     sink.publish(key(1), rows_of(1), Epoch(1))
     assert not sink.due(159.0)
     assert sink.due(160.0)
-    sink.flush(Gathered({S: BatchId(1)}, 0, 160.0), Epoch(1))
+    flush(sink, 1, 160.0)
     assert not sink.due(1000.0)
     small = GatheredParquetSink(MemoryStorage(), 60, file_mb=0.002)
     small.begin("run", Epoch(1))
     for batch in (0, 1, 3, 4, 5):
         small.publish(key(batch), rows_of(batch), Epoch(1))
     assert small.due(0.0)
-    small.flush(Gathered({S: BatchId(5)}, 0, 0.0), Epoch(1))
+    flush(small, 5, 0.0)
     files = shown(small._storage)
     assert len(files) > 1, "a file ends where it is large"
     assert small.count() == 10
@@ -279,7 +286,7 @@ def test_what_an_earlier_driver_left_staged_is_published_by_the_next_look() -> N
     following = GatheredParquetSink(storage, 60)
     following.begin("run", Epoch(1))
     assert following.due(0.0)
-    following.flush(Gathered({S: BatchId(1)}, 0, 0.0), Epoch(1))
+    flush(following, 1, 0.0)
     assert shown(storage) == ["s-00000-0000000000-0000000001-g0.parquet"]
     assert len(storage.list("_staged/")) == 1, "batch 2 may still come, so 3 waits"
     assert not following.due(math.inf), "it comes again, from the driver"
@@ -298,7 +305,7 @@ def test_outputs_of_an_earlier_layout_are_published_by_the_next_and_later_ones_a
     second = GatheredParquetSink(storage, 60)
     second.begin("run", Epoch(2))
     second.publish(key(3, generation=1), rows_of(3), Epoch(2))
-    second.flush(Gathered({S: BatchId(3)}, 1, 0.0), Epoch(2))
+    flush(second, 3, 0.0, 1)
     names = ["s-00000-0000000000-0000000001-g0.parquet", "s-00000-0000000003-0000000003-g1.parquet"]
     assert shown(storage) == names
     second.publish(key(4, generation=1), rows_of(4), Epoch(2))
@@ -355,7 +362,7 @@ def test_files_are_written_in_bounded_memory_and_say_which_rows_are_of_which_bat
     assert sink.count() == sum(1000 + batch for batch in range(12))
 
 
-MIXED = {
+MIXED: dict[str, list[dict[str, Any]]] = {
     "another column": [{"n": [1]}, {"n": [2], "y": [3]}, {"n": [4], "y": [5]}],
     "no type yet": [{"n": [1], "y": pa.nulls(1)}, {"n": [2], "y": [3]}, {"n": [4], "y": pa.nulls(1)}],
     "another type": [{"n": [1], "y": [1]}, {"n": [2], "y": [1.5]}, {"n": [4], "y": [2.5]}],
@@ -401,6 +408,37 @@ def test_whatever_happens_where_columns_change_each_row_is_there_once(
     monkeypatch.setitem(globals(), "rows_of", changing)
     for event in ("died_after", "failed_before", "frozen_before", "frozen_within"):
         test_whatever_happens_at_whatever_call_each_row_is_there_once(event, partition_by)
+
+
+def test_rows_come_to_their_folders_in_their_order_and_null_is_where_the_empty_text_is() -> None:
+    draw = random.Random(8)
+    rows = [
+        {
+            "a": draw.choice(["", None, "x", "y", "ü"]),
+            "b": draw.choice([None, 1, 2, 3]),
+            "c": draw.random() < 0.5,
+            "n": n,
+        }
+        for n in range(500)
+    ]
+    storage = MemoryStorage()
+    sink = GatheredParquetSink(storage, 60, partition_by=["a", "b", "c"])
+    sink.begin("run", Epoch(1))
+    sink.publish(key(0), pa.Table.from_pylist(rows), Epoch(1))
+    end(sink, 0)
+    expected: dict[str, list[int]] = {}
+    for row in rows:
+        a, b = (gathered_files.NULL if value in (None, "") else value for value in (row["a"], row["b"]))
+        expected.setdefault(f"a={a}/b={b}/c={str(row['c']).lower()}", []).append(row["n"])  # type: ignore[arg-type]
+    found = {}
+    for name in shown(storage):
+        data = storage.read(name)
+        assert data is not None
+        found[name.rpartition("/")[0]] = pq.ParquetFile(pa.BufferReader(data)).read()["n"].to_pylist()
+    assert found == expected
+    ours = sink.rows()
+    assert ours is not None
+    assert ours.sort_by("n").to_pylist() == [{**row, "a": row["a"] or None} for row in rows]
 
 
 def test_columns_that_are_not_there_or_cannot_name_folders_are_refused() -> None:

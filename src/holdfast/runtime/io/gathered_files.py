@@ -12,9 +12,10 @@ import base64
 import json
 import re
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -199,17 +200,26 @@ def check_rows(rows: pa.Table, partition_by: Sequence[str], batch: BatchId, wher
             raise BadInput(
                 f"column {name!r} has a value in batch {batch} that no folder can be named by: {error}",
                 where=where,
-                remedy="shorten such values, leave out dates outside the years 1 to 9999, or partition by another column",
+                remedy="shorten such values, drop dates outside the years 1 to 9999, or partition by another column",
             ) from None
 
 
-def _folders(rows: pa.Table, partition_by: Sequence[str]) -> pa.Array:
-    """Return the folder of each row."""
-    parts = []
+def _folders(rows: pa.Table, partition_by: Sequence[str]) -> tuple[list[str], pa.Array]:
+    """Return the folders of rows, and the number among them of each row's. No text is made for each row."""
+    folders, numbers = [""], None
     for name in partition_by:
-        texts, numbers = _segments(rows, name)
-        parts.append(pa.array(texts, pa.string()).take(numbers))
-    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, "/")
+        texts, found = _segments(rows, name)
+        own = {text: at for at, text in enumerate(dict.fromkeys(texts))}  # null and the empty text are in one folder
+        found = pa.array([own[text] for text in texts], pa.int64()).take(found)
+        segments = list(own)
+        if numbers is None:
+            folders, numbers = segments, found
+            continue
+        both = pc.add(pc.multiply(numbers, len(segments)), found).dictionary_encode()
+        places = [divmod(one, len(segments)) for one in both.dictionary.to_pylist()]
+        folders = [f"{folders[before]}/{segments[at]}" for before, at in places]
+        numbers = both.indices.cast(pa.int64())
+    return folders, numbers
 
 
 # -- writing --------------------------------------------------------------------------------------------------------
@@ -297,14 +307,17 @@ def _write(
                 break
             check_columns(rows.schema, partition_by, storage.url)
             part.pieces[batch] = name
-            for place, some in _by_folder(rows.cast(part.schema), partition_by):
+            for place, take in _by_folder(rows.cast(part.schema), partition_by):
                 if place not in files:
                     if place not in places if places is not None else len(files) == OPEN_FILES:
                         part.others[place] = None
                         continue
                     path = Path(folder, f"{len(files)}.parquet")
+                    some = take()
                     writer = opened.enter_context(pq.ParquetWriter(path, some.select(columns).schema))
                     files[place] = _File(path, writer, _values(some, place, partition_by))
+                else:
+                    some = take()
                 file = files[place]
                 file.waiting.append(some.select(columns))
                 file.rows[batch] = some.num_rows
@@ -344,13 +357,18 @@ def _flush(files: Iterable[_File]) -> None:
             file.waiting.clear()
 
 
-def _by_folder(rows: pa.Table, partition_by: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
+def _by_folder(rows: pa.Table, partition_by: Sequence[str]) -> Iterator[tuple[str, Callable[[], pa.Table]]]:
+    """Yield each folder, and what returns its rows."""
     if not partition_by:
-        yield "", rows
+        yield "", lambda: rows
         return
-    found = _folders(rows, partition_by)
-    for place in pc.unique(found).to_pylist():
-        yield place, rows.filter(pc.equal(found, place))
+    folders, numbers = _folders(rows, partition_by)
+    order = pc.sort_indices(numbers)  # it keeps the order of rows in a folder
+    ends = pc.run_end_encode(numbers.take(order))
+    at = 0
+    for number, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
+        yield folders[number], partial(rows.take, order.slice(at, end - at))
+        at = end
 
 
 def _values(rows: pa.Table, place: str, partition_by: Sequence[str]) -> pa.Table | None:

@@ -169,7 +169,10 @@ class Sink(Protocol):
         return False
 
     def flush(self, known: Gathered, epoch: Epoch) -> None:
-        """Publish what is due. Where it raises, some of it may be published all the same; it is called again."""
+        """Publish what is due, or a part: it is called again while more is, and outputs go in between.
+
+        Where it raises, some of it may be published all the same.
+        """
         return
 
     on_nodes: bool = False
