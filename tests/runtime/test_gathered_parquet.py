@@ -666,6 +666,24 @@ def test_a_sink_that_cannot_publish_parks_its_query_until_it_is_resumed(
     assert names_in(tmp_path / "out") == ["s-00000-0000000000-0000000000-g0.parquet"]
 
 
+def test_a_run_that_ends_does_not_try_again_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = InProcess(application(parquet(tmp_path / "out", every=60)), clock=lambda: 0.0)
+    run.feed(batch_of(0))
+    tried: list[object] = []
+
+    def away(*given: object) -> None:
+        tried.append(given)
+        raise OSError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.runtime.io.gathered_parquet.write_group", away)
+        run.close()
+        run.publish_gathered()
+    assert len(tried) == 1
+    run.publish_gathered()
+    assert names_in(tmp_path / "out") == ["s-00000-0000000000-0000000000-g0.parquet"]
+
+
 def test_a_column_that_the_output_does_not_have_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"application gathered: output out: has no column 'week'.*name one of n, day"):
         InProcess(application(parquet(tmp_path / "out", partition_by="week")))

@@ -23,7 +23,7 @@ from holdfast.runtime.coordinator.sink_calls import Call, Returned, run_call
 from holdfast.runtime.coordinator.sink_threads import SinkThreads
 from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.io.gathered_parquet import GatheredParquetSink
-from holdfast.runtime.io.sinks import FunctionSink, MemorySink, Output, OutputKey, Sink, TransactionalSink
+from holdfast.runtime.io.sinks import FunctionSink, Gathered, MemorySink, Output, OutputKey, Sink, TransactionalSink
 from holdfast.runtime.program import Program
 from holdfast.storage.memory import MemoryStorage
 
@@ -171,6 +171,81 @@ def test_long_publishing_of_gathered_outputs_is_no_call_that_does_not_return() -
     (call,) = bench.runner.begun
     assert [one.key.batch for one in call.outputs] == [3]
     assert call.flush is None, "what came meanwhile is not due"
+
+
+class Gathering(MemorySink):
+    """Gathers outputs, and says when they are published, or that they are not."""
+
+    gathers = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits, self.fails = False, False
+
+    def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
+        self.waits = True
+        return super().publish(key, rows, epoch)
+
+    def due(self, now: float) -> bool:
+        return self.waits
+
+    def flush(self, known: Gathered, epoch: Epoch) -> None:
+        if self.fails:
+            raise OSError("away")
+        self.waits = False
+
+
+def test_the_end_tries_what_has_failed_before_and_does_not_try_again_what_fails_then() -> None:
+    sink = Gathering()
+    bench = Bench(sink)
+    publishing = bench.publishing
+    publishing.published = lambda: {PartitionId.parse("o0[0]"): BatchId(0)}
+    sink.fails = True
+    bench.add("o0[0]", 0)
+    bench.runner.make()
+    bench.out()
+    publishing.start(EPOCH)
+    assert len(bench.runner.begun) == 1
+    bench.runner.make()
+    bench.out()
+    publishing.start(EPOCH)
+    publishing.ending = True
+    assert publishing.is_gathering
+    for _ in range(2):  # the first call was begun before the end
+        bench.runner.make()
+        bench.out()
+        publishing.start(EPOCH)
+    assert not publishing.is_gathering
+    assert not bench.runner.begun
+    publishing.ending = False
+    publishing.ending = True
+    assert publishing.is_gathering
+    sink.fails = False
+    publishing.start(EPOCH)
+    bench.runner.make()
+    bench.out()
+    assert not sink.waits
+    assert not publishing.is_gathering
+
+
+def test_the_end_waits_for_a_call_without_gathered_outputs_and_publishes_what_it_has_staged() -> None:
+    sink = Gathering()
+    bench = Bench(sink, seconds=10.0)
+    publishing = bench.publishing
+    publishing.published = lambda: {PartitionId.parse("o0[0]"): BatchId(0)}
+    bench.add("o0[0]", 0)
+    publishing.ending = True
+    assert publishing.is_gathering, "what the call stages is to be published"
+    bench.runner.make()
+    bench.out()
+    publishing.start(EPOCH)
+    assert publishing.is_gathering
+    bench.runner.make()
+    bench.out()
+    assert not publishing.is_gathering
+    bench.add("o0[0]", 1)
+    bench.now = 10.0
+    assert not publishing.is_gathering, "it does not return"
 
 
 def test_an_output_that_fails_holds_back_its_query_alone() -> None:
