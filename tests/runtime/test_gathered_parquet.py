@@ -698,8 +698,8 @@ def test_a_line_says_how_to_have_fewer_files(tmp_path: Path, monkeypatch: pytest
         for number in range(5):
             run.feed(batch_of(number))
     (line,) = lines
-    assert line.startswith("output out: this run has published more than 2 files into its folder")
-    assert 'hf.parquet(…, every="1 minute")' in line
+    assert line.startswith("output out: more than 2 files were published into its folder since this start, one for")
+    assert line.endswith('hf.parquet(…, every="1 minute") and a folder of its own it gets one a minute for each query')
 
 
 # -- storages ------------------------------------------------------------------------------------------------------
