@@ -254,8 +254,13 @@ class _Completed(Sink):
 
 
 def complete(given: Any) -> Sink:
-    """Return a sink with the whole protocol, whatever its class has of it."""
+    """Return a sink with the whole protocol, whatever its class has of it; refuse one whose parts contradict."""
     whole: Sink = given if all(hasattr(given, name) for name in _MAY_LACK) else _Completed(given)
+    if whole.grouped and whole.gathers:
+        raise BadInput(
+            f"{type(given).__name__} is `grouped` and `gathers`, and outputs taken together are never gathered",
+            remedy="leave one of the two False: `publish_all` for steps that cost much, `flush` for outputs put aside",
+        )
     return whole
 
 
