@@ -23,7 +23,7 @@ from holdfast.ids import BatchId, Epoch, PartitionId
 from holdfast.runtime.coordinator import outputs
 from holdfast.runtime.coordinator.parking import ErrorSettings
 from holdfast.runtime.in_process import InProcess
-from holdfast.runtime.io import gathered_files
+from holdfast.runtime.io import gathered_files, gathered_folders
 from holdfast.runtime.io.gathered_files import Content, content_of
 from holdfast.runtime.io.gathered_parquet import GatheredParquetSink, GatheredStager
 from holdfast.runtime.io.gathered_reading import see
@@ -428,7 +428,7 @@ def test_rows_come_to_their_folders_in_their_order_and_null_is_where_the_empty_t
     end(sink, 0)
     expected: dict[str, list[int]] = {}
     for row in rows:
-        a, b = (gathered_files.NULL if value in (None, "") else value for value in (row["a"], row["b"]))
+        a, b = (gathered_folders.NULL if value in (None, "") else value for value in (row["a"], row["b"]))
         expected.setdefault(f"a={a}/b={b}/c={str(row['c']).lower()}", []).append(row["n"])  # type: ignore[arg-type]
     found = {}
     for name in shown(storage):

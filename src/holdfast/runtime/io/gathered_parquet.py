@@ -39,12 +39,11 @@ from holdfast.runtime.io.gathered_files import (
     PieceGone,
     Written,
     batches_of,
-    check_columns,
-    check_rows,
     encoded_schema,
     ranges_of,
     write_group,
 )
+from holdfast.runtime.io.gathered_folders import check_columns, check_rows
 from holdfast.runtime.io.parquet_names import (
     GROUPS,
     STAGED,
