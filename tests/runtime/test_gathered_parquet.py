@@ -10,7 +10,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.dataset
@@ -23,7 +23,7 @@ from holdfast.ids import BatchId, Epoch, PartitionId
 from holdfast.runtime.coordinator import outputs
 from holdfast.runtime.coordinator.parking import ErrorSettings
 from holdfast.runtime.in_process import InProcess
-from holdfast.runtime.io import gathered_files
+from holdfast.runtime.io import gathered_files, gathered_folders
 from holdfast.runtime.io.gathered_files import Content, content_of
 from holdfast.runtime.io.gathered_parquet import GatheredParquetSink, GatheredStager
 from holdfast.runtime.io.gathered_reading import see
@@ -56,7 +56,14 @@ def all_rows(batches: Iterable[int]) -> list[int]:
 
 
 def end(sink: GatheredParquetSink, through: int, generation: int = 0) -> None:
-    sink.flush(Gathered({S: BatchId(through)}, generation, math.inf), Epoch(1))
+    flush(sink, through, math.inf, generation)
+
+
+def flush(sink: GatheredParquetSink, through: int, now: float, generation: int = 0) -> None:
+    sink.flush(Gathered({S: BatchId(through)}, generation, now), Epoch(1))
+    while sink._round is not None:
+        assert sink.due(-math.inf), "each call publishes one group"
+        sink.flush(Gathered({S: BatchId(through)}, generation, now), Epoch(1))
 
 
 def shown(storage: Storage) -> list[str]:
@@ -98,7 +105,7 @@ class World:
         sink.begin("run", Epoch(1))
         start = self.published if first is None else first
         if sink.due(0.0):
-            sink.flush(Gathered({S: BatchId(start)}, 0, 0.0), Epoch(1))
+            flush(sink, start, 0.0)
         for batch in range(start + 1, through + 1):
             if batch != EMPTY:
                 sink.publish(key(batch), rows_of(batch), Epoch(1))
@@ -106,7 +113,7 @@ class World:
             if batch == BATCHES // 2:
                 assert not sink.due(1.0)
                 assert sink.due(61.0)
-                sink.flush(Gathered({S: BatchId(batch)}, 0, 61.0), Epoch(1))
+                flush(sink, batch, 61.0)
         end(sink, through)
 
 
@@ -183,7 +190,7 @@ def events(world: World, seed: int) -> dict[str, Callable[[Callable[[], object],
         ]
 
     return {
-        one.__name__: one  # type: ignore[attr-defined]
+        one.__name__: one
         for one in (died_before, died_after, failed_before, failed_after, frozen_before, frozen_within)
     }
 
@@ -257,14 +264,14 @@ def test_rows_are_published_when_the_first_has_waited_or_the_file_is_large() -> 
     sink.publish(key(1), rows_of(1), Epoch(1))
     assert not sink.due(159.0)
     assert sink.due(160.0)
-    sink.flush(Gathered({S: BatchId(1)}, 0, 160.0), Epoch(1))
+    flush(sink, 1, 160.0)
     assert not sink.due(1000.0)
     small = GatheredParquetSink(MemoryStorage(), 60, file_mb=0.002)
     small.begin("run", Epoch(1))
     for batch in (0, 1, 3, 4, 5):
         small.publish(key(batch), rows_of(batch), Epoch(1))
     assert small.due(0.0)
-    small.flush(Gathered({S: BatchId(5)}, 0, 0.0), Epoch(1))
+    flush(small, 5, 0.0)
     files = shown(small._storage)
     assert len(files) > 1, "a file ends where it is large"
     assert small.count() == 10
@@ -279,7 +286,7 @@ def test_what_an_earlier_driver_left_staged_is_published_by_the_next_look() -> N
     following = GatheredParquetSink(storage, 60)
     following.begin("run", Epoch(1))
     assert following.due(0.0)
-    following.flush(Gathered({S: BatchId(1)}, 0, 0.0), Epoch(1))
+    flush(following, 1, 0.0)
     assert shown(storage) == ["s-00000-0000000000-0000000001-g0.parquet"]
     assert len(storage.list("_staged/")) == 1, "batch 2 may still come, so 3 waits"
     assert not following.due(math.inf), "it comes again, from the driver"
@@ -298,7 +305,7 @@ def test_outputs_of_an_earlier_layout_are_published_by_the_next_and_later_ones_a
     second = GatheredParquetSink(storage, 60)
     second.begin("run", Epoch(2))
     second.publish(key(3, generation=1), rows_of(3), Epoch(2))
-    second.flush(Gathered({S: BatchId(3)}, 1, 0.0), Epoch(2))
+    flush(second, 3, 0.0, 1)
     names = ["s-00000-0000000000-0000000001-g0.parquet", "s-00000-0000000003-0000000003-g1.parquet"]
     assert shown(storage) == names
     second.publish(key(4, generation=1), rows_of(4), Epoch(2))
@@ -355,6 +362,85 @@ def test_files_are_written_in_bounded_memory_and_say_which_rows_are_of_which_bat
     assert sink.count() == sum(1000 + batch for batch in range(12))
 
 
+MIXED: dict[str, list[dict[str, Any]]] = {
+    "another column": [{"n": [1]}, {"n": [2], "y": [3]}, {"n": [4], "y": [5]}],
+    "no type yet": [{"n": [1], "y": pa.nulls(1)}, {"n": [2], "y": [3]}, {"n": [4], "y": pa.nulls(1)}],
+    "another type": [{"n": [1], "y": [1]}, {"n": [2], "y": [1.5]}, {"n": [4], "y": [2.5]}],
+}
+
+
+@pytest.mark.parametrize("partition_by", [(), ("n",)], ids=["one file", "partitioned"])
+@pytest.mark.parametrize("kind", MIXED)
+def test_outputs_with_other_columns_or_types_are_in_a_file_of_their_own(
+    kind: str, partition_by: tuple[str, ...]
+) -> None:
+    storage = MemoryStorage()
+    sink = GatheredParquetSink(storage, 60, partition_by=partition_by)
+    sink.begin("run", Epoch(1))
+    given = [pa.table({**columns, "m": [0]}) for columns in MIXED[kind]]
+    for batch, rows in enumerate(given):
+        sink.publish(key(batch), rows, Epoch(1))
+    end(sink, 2)
+    assert storage.list("_staged/") == []
+    assert sink.count() == 3
+    names = {name.rpartition("/")[2] for name in shown(storage)}
+    assert names == {"s-00000-0000000000-0000000000-g0.parquet", "s-00000-0000000001-0000000002-g0.parquet"}
+    found = sink.outputs()
+    assert [found[key(batch)].to_pylist() for batch in range(3)] == [rows.to_pylist() for rows in given]
+    sink.expire(BatchId(0), 100)
+    assert [one.batch for one in sink.outputs()] == [1, 2]
+    later = GatheredParquetSink(storage, 60, partition_by=partition_by)
+    later.begin("run", Epoch(1))
+    later.publish(key(3), given[0], Epoch(1))
+    end(later, 3)
+    assert later.count() == 3
+
+
+@pytest.mark.parametrize("partition_by", [(), ("day",)], ids=["one file", "partitioned"])
+def test_whatever_happens_where_columns_change_each_row_is_there_once(
+    partition_by: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = rows_of
+
+    def changing(batch: int) -> pa.Table:
+        return same(batch) if batch < 2 or batch == 4 else same(batch).append_column("y", [[1.5, 2.5]])
+
+    monkeypatch.setitem(globals(), "rows_of", changing)
+    for event in ("died_after", "failed_before", "frozen_before", "frozen_within"):
+        test_whatever_happens_at_whatever_call_each_row_is_there_once(event, partition_by)
+
+
+def test_rows_come_to_their_folders_in_their_order_and_null_is_where_the_empty_text_is() -> None:
+    draw = random.Random(8)
+    rows = [
+        {
+            "a": draw.choice(["", None, "x", "y", "ü"]),
+            "b": draw.choice([None, 1, 2, 3]),
+            "c": draw.random() < 0.5,
+            "n": n,
+        }
+        for n in range(500)
+    ]
+    storage = MemoryStorage()
+    sink = GatheredParquetSink(storage, 60, partition_by=["a", "b", "c"])
+    sink.begin("run", Epoch(1))
+    sink.publish(key(0), pa.Table.from_pylist(rows), Epoch(1))
+    end(sink, 0)
+    expected: dict[str, list[int]] = {}
+    for row in rows:
+        a, b = (gathered_folders.NULL if value in (None, "") else value for value in (row["a"], row["b"]))
+        expected.setdefault(f"a={a}/b={b}/c={str(row['c']).lower()}", []).append(row["n"])  # type: ignore[arg-type]
+    found = {}
+    for name in shown(storage):
+        data = storage.read(name)
+        assert data is not None
+        found[name.rpartition("/")[0]] = pq.ParquetFile(pa.BufferReader(data)).read()["n"].to_pylist()
+    assert found == expected
+    ours = sink.rows()
+    assert ours is not None
+    assert ours.sort_by("n").to_pylist() == [{**row, "a": row["a"] or None} for row in rows]
+
+
 def test_columns_that_are_not_there_or_cannot_name_folders_are_refused() -> None:
     sink = GatheredParquetSink(MemoryStorage(), 60, partition_by=["week"])
     with pytest.raises(BadInput, match=r"has no column 'week'.*name one of n, day"):
@@ -371,6 +457,44 @@ def test_columns_that_are_not_there_or_cannot_name_folders_are_refused() -> None
         parquet("out", every="1 minute", file_mb=0)
     with pytest.raises(BadInput, match="no revisions"):
         GatheredParquetSink(MemoryStorage(), 60).publish(OutputKey(S, BatchId(0), 1), rows_of(0), Epoch(1))
+
+
+DAYS = pa.date32()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [pa.array(["x" * 300]), pa.array(["ü" * 130]), pa.array([3_000_000], DAYS), pa.array([-800_000], DAYS)],
+    ids=["long", "long in UTF-8", "after 9999", "before 1"],
+)
+def test_values_that_no_folder_can_be_named_by_are_refused_before_they_are_staged(
+    value: pa.Array, tmp_path: Path
+) -> None:
+    sink = GatheredParquetSink(tmp_path, 60, partition_by=["v"])
+    stager = sink.stager("start-1")
+    assert isinstance(stager, GatheredStager)
+    sink.begin("run", Epoch(1))
+    reached.cache_clear()
+    sink.publish(key(0), pa.table({"v": value.slice(0, 0), "n": pa.array([], pa.int64())}), Epoch(1))
+    rows = pa.table({"v": value, "n": [1]})
+    with pytest.raises(BadInput, match=r"column 'v' has a value in batch 1 that no folder can be named by.*shorten"):
+        sink.publish(key(1), rows, Epoch(1))
+    assert "column 'v' has a value in batch 1" in str(stager.stage(key(1), rows))
+    assert [name.rpartition("/")[2] for name in FileStorage(tmp_path).list("_staged/")] == [
+        "s-00000-0000000000-g0-r0.parquet"
+    ]
+    end(sink, 0)
+    assert FileStorage(tmp_path).list("_staged/") == []
+
+
+def test_every_text_that_is_short_enough_names_a_folder(tmp_path: Path) -> None:
+    points = [0x10FFFF, 0x10FFFE, 0xFFFF, 0xFFFE, 0xFDD0, 0xE000, 0x80, 0x7F, 0x20, 0x0A, 0x00, 0x2028, 0xFEFF, 0x301]
+    values = [*map(chr, points), "." * 3, "~", "x" * 253]
+    sink = GatheredParquetSink(tmp_path, 60, partition_by=["v"])
+    sink.begin("run", Epoch(1))
+    sink.publish(key(0), pa.table({"v": values, "n": list(range(len(values)))}), Epoch(1))
+    end(sink, 0)
+    assert {row["n"]: row["v"] for row in pq.read_table(tmp_path).to_pylist()} == dict(enumerate(values))
 
 
 def test_a_folder_has_one_form() -> None:
@@ -542,6 +666,24 @@ def test_a_sink_that_cannot_publish_parks_its_query_until_it_is_resumed(
     assert names_in(tmp_path / "out") == ["s-00000-0000000000-0000000000-g0.parquet"]
 
 
+def test_a_run_that_ends_does_not_try_again_what_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = InProcess(application(parquet(tmp_path / "out", every=60)), clock=lambda: 0.0)
+    run.feed(batch_of(0))
+    tried: list[object] = []
+
+    def away(*given: object) -> None:
+        tried.append(given)
+        raise OSError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.runtime.io.gathered_parquet.write_group", away)
+        run.close()
+        run.publish_gathered()
+    assert len(tried) == 1
+    run.publish_gathered()
+    assert names_in(tmp_path / "out") == ["s-00000-0000000000-0000000000-g0.parquet"]
+
+
 def test_a_column_that_the_output_does_not_have_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"application gathered: output out: has no column 'week'.*name one of n, day"):
         InProcess(application(parquet(tmp_path / "out", partition_by="week")))
@@ -556,8 +698,8 @@ def test_a_line_says_how_to_have_fewer_files(tmp_path: Path, monkeypatch: pytest
         for number in range(5):
             run.feed(batch_of(number))
     (line,) = lines
-    assert line.startswith("output out: this run has published more than 2 files into its folder")
-    assert 'hf.parquet(…, every="1 minute")' in line
+    assert line.startswith("output out: more than 2 files were published into its folder since this start, one for")
+    assert line.endswith('hf.parquet(…, every="1 minute") and a folder of its own it gets one a minute for each query')
 
 
 # -- storages ------------------------------------------------------------------------------------------------------

@@ -22,8 +22,10 @@ from holdfast.runtime.coordinator.publishing import Publishing, PublishSettings
 from holdfast.runtime.coordinator.sink_calls import Call, Returned, run_call
 from holdfast.runtime.coordinator.sink_threads import SinkThreads
 from holdfast.runtime.in_process import InProcess
-from holdfast.runtime.io.sinks import FunctionSink, MemorySink, Output, OutputKey, Sink, TransactionalSink
+from holdfast.runtime.io.gathered_parquet import GatheredParquetSink
+from holdfast.runtime.io.sinks import FunctionSink, Gathered, MemorySink, Output, OutputKey, Sink, TransactionalSink
 from holdfast.runtime.program import Program
+from holdfast.storage.memory import MemoryStorage
 
 SCHEMA = {"n": "int64"}
 EPOCH = Epoch(1)
@@ -113,6 +115,137 @@ def test_one_sink_for_two_outputs_is_one_publisher() -> None:
     bench.add("o0[0]", 0)
     bench.add("o1[0]", 0)
     assert len(bench.runner.begun) == 1
+
+
+class Slow:
+    """A storage on which a file takes as long as a test says."""
+
+    def __init__(self, bench: Bench, seconds: float) -> None:
+        self._inner, self._bench, self._seconds = MemoryStorage(), bench, seconds
+        self.read, self.list, self.delete, self.url = (
+            self._inner.read,
+            self._inner.list,
+            self._inner.delete,
+            self._inner.url,
+        )
+
+    def create(self, name: str, data: Any) -> bool:
+        if not name.startswith("_"):
+            self._bench.now += self._seconds
+        return self._inner.create(name, data)
+
+    def files(self) -> list[str]:
+        return [name for name in self.list() if not name.startswith("_")]
+
+
+def test_long_publishing_of_gathered_outputs_is_no_call_that_does_not_return() -> None:
+    """Three groups of 50 s each, where a call may take 120 s: outputs go in between."""
+    bench = Bench()
+    storage = Slow(bench, 50.0)
+    sink = GatheredParquetSink(storage, every=60)  # type: ignore[arg-type]
+    sink.begin("run", EPOCH)
+    publishing = bench.publishing = Publishing(
+        {OperatorId("o0"): sink}, bench.runner, PublishSettings(seconds=120.0), lambda: bench.now
+    )
+    out = {PartitionId.parse(f"o0[{number}]"): BatchId(0) for number in range(3)}
+    publishing.published = lambda: out
+    for query in out:
+        bench.add(str(query), 0)
+    while bench.runner.begun:
+        bench.runner.make()
+        bench.out()
+        publishing.start(EPOCH)
+    bench.now = 100.0
+    assert publishing.has_news
+    publishing.start(EPOCH)
+    for number in range(3):
+        (call,) = bench.runner.begun
+        assert call.flush is not None
+        bench.add("o0[0]", number + 1)
+        bench.runner.make()
+        assert bench.late() == [], "a group took less than a call may"
+        assert len(storage.files()) == number + 1
+        assert [one.key.batch for one in call.outputs] == ([number] if number else []), "outputs went in between"
+        bench.out()
+        publishing.start(EPOCH)
+    (call,) = bench.runner.begun
+    assert [one.key.batch for one in call.outputs] == [3]
+    assert call.flush is None, "what came meanwhile is not due"
+
+
+class Gathering(MemorySink):
+    """Gathers outputs, and says when they are published, or that they are not."""
+
+    gathers = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits, self.fails = False, False
+
+    def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
+        self.waits = True
+        return super().publish(key, rows, epoch)
+
+    def due(self, now: float) -> bool:
+        return self.waits
+
+    def flush(self, known: Gathered, epoch: Epoch) -> None:
+        if self.fails:
+            raise OSError("away")
+        self.waits = False
+
+
+def test_the_end_tries_what_has_failed_before_and_does_not_try_again_what_fails_then() -> None:
+    sink = Gathering()
+    bench = Bench(sink)
+    publishing = bench.publishing
+    publishing.published = lambda: {PartitionId.parse("o0[0]"): BatchId(0)}
+    sink.fails = True
+    bench.add("o0[0]", 0)
+    bench.runner.make()
+    bench.out()
+    publishing.start(EPOCH)
+    assert len(bench.runner.begun) == 1
+    bench.runner.make()
+    bench.out()
+    publishing.start(EPOCH)
+    publishing.ending = True
+    assert publishing.is_gathering
+    for _ in range(2):  # the first call was begun before the end
+        bench.runner.make()
+        bench.out()
+        publishing.start(EPOCH)
+    assert not publishing.is_gathering
+    assert not bench.runner.begun
+    publishing.ending = False
+    publishing.ending = True
+    assert publishing.is_gathering
+    sink.fails = False
+    publishing.start(EPOCH)
+    bench.runner.make()
+    bench.out()
+    assert not sink.waits
+    assert not publishing.is_gathering
+
+
+def test_the_end_waits_for_a_call_without_gathered_outputs_and_publishes_what_it_has_staged() -> None:
+    sink = Gathering()
+    bench = Bench(sink, seconds=10.0)
+    publishing = bench.publishing
+    publishing.published = lambda: {PartitionId.parse("o0[0]"): BatchId(0)}
+    bench.add("o0[0]", 0)
+    publishing.ending = True
+    assert publishing.is_gathering, "what the call stages is to be published"
+    bench.runner.make()
+    bench.out()
+    publishing.start(EPOCH)
+    assert publishing.is_gathering
+    bench.runner.make()
+    bench.out()
+    assert not publishing.is_gathering
+    bench.add("o0[0]", 1)
+    bench.now = 10.0
+    assert not publishing.is_gathering, "it does not return"
 
 
 def test_an_output_that_fails_holds_back_its_query_alone() -> None:

@@ -74,3 +74,17 @@ def test_a_sink_that_keeps_nothing_is_named() -> None:
     for ask in (outputs.rows, outputs.count):
         with pytest.raises(BadInput, match="'c' has no sink that keeps rows"):
             ask("c")
+
+
+def test_a_sink_that_is_grouped_and_gathers_is_refused() -> None:
+    """Its outputs would be taken together and never be published: the end of its run would wait for ever."""
+
+    class Both(Given):
+        grouped = gathers = True
+
+    class BothWhole(Sink):
+        grouped = gathers = True
+
+    for given in (Both(), BothWhole()):
+        with pytest.raises(BadInput, match=r"is `grouped` and `gathers`.*leave one of the two False"):
+            as_sink(given)

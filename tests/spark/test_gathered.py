@@ -15,6 +15,8 @@ from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, PartitionId
 from holdfast.runtime.io.gathered_parquet import GatheredParquetSink
 from holdfast.runtime.io.sinks import Gathered, OutputKey
+from holdfast.spark.gathered import _schema
+from holdfast.storage.memory import MemoryStorage
 
 Q = PartitionId.parse("q[0]")
 
@@ -49,3 +51,19 @@ def test_spark_reads_a_folder_of_gathered_outputs(spark: SparkSession, tmp_path:
     rows = hf.read(spark, tmp_path, tentative=True).where("code = '007'").orderBy("n").collect()
     found = [(row["n"], row["tentative"], row["revision"]) for row in rows]
     assert found == [(-2, True, 0), (0, False, 0), (1, False, 1), (3, False, 0)]
+
+
+def test_the_columns_of_a_partitioned_table_are_those_of_its_newest_group() -> None:
+    """Whatever its query is called: that of an earlier layout, z, comes last in an order of names."""
+    storage = MemoryStorage()
+    queries = [PartitionId.parse(name) for name in ("z[0]", "a[0]", "b[0]")]
+    given = [(queries[0], 0, 5, ["n"]), (queries[1], 1, 7, ["n", "x"]), (queries[2], 1, 6, ["n", "y"])]
+    for query, generation, batch, names in given:
+        sink = GatheredParquetSink(storage, 60, partition_by=["day"])
+        sink.begin("run", Epoch(1))
+        rows = pa.table({"day": ["a"], **{name: [1] for name in names}})
+        sink.publish(OutputKey(query, BatchId(batch), generation=generation), rows, Epoch(1))
+        sink.flush(Gathered({query: BatchId(batch)}, generation, math.inf), Epoch(1))
+    found = _schema(storage)
+    assert found is not None
+    assert found.names == ["day", "n", "x"]

@@ -38,7 +38,7 @@ class Fake:
             outputs=SimpleNamespace(publishing=Publishing({}, InlineRunner(), PublishSettings(), time.monotonic)),
             busy=False,
             read_reports=lambda: None,
-            publish_gathered=lambda gives_up: None,
+            publish_gathered=self._publish_gathered,
         )
         self.worked_once, self.waiting, self.waits = threading.Event(), threading.Event(), False
 
@@ -47,6 +47,13 @@ class Fake:
             self.calls.append(name)
         if name in self.fails:
             raise self.fails[name]
+
+    published = 0
+
+    def _publish_gathered(self, gives_up: Callable[[], bool]) -> None:
+        self.published += 1
+        if "publish_gathered" in self.fails:
+            raise self.fails["publish_gathered"]
 
     def logged_rows(self, batch: BatchId) -> dict[str, int]:
         return {"rows": 1}
@@ -222,6 +229,18 @@ def test_a_stop_after_spark_has_gone_is_still_a_stop(error: Exception) -> None:
     assert loop.wait(10)
     assert loop.problem is None
     assert any(str(error) in line and "the next start processes them" in line for line in lines)
+    assert fake.published == 1, "gathered outputs are published all the same"
+
+
+def test_a_stop_that_cannot_publish_gathered_rows_is_still_a_stop() -> None:
+    fake, lines = Fake(float("inf"), fails={"publish_gathered": OSError("the JVM is gone")}), list[str]()
+    loop = loop_of(fake, lines)
+    assert fake.worked_once.wait(10)
+    loop.request_stop()
+    assert loop.wait(10)
+    assert loop.problem is None
+    assert "gathered rows were not published: the JVM is gone" in "".join(lines)
+    assert "the next start continues" in lines[-1]
 
 
 def test_a_failure_is_kept_and_everything_is_released() -> None:

@@ -122,11 +122,12 @@ def _revision(storage: Storage, name: str, group: Group, corrected: set[str]) ->
 
 
 def _schema(storage: Storage) -> pa.Schema | None:
-    """Return the columns of a table that is partitioned by some; None where it is not: its files have all of them."""
+    """Return the newest columns of a table that is partitioned by some; None: it is not, and its files have them."""
     about = gathers(storage)
     if not (about or {}).get("partition_by"):
         return None
-    last = max(done_in(storage.list(GROUPS)), default=None)
+    done = done_in(storage.list(GROUPS))
+    last = max(done, key=lambda one: (one.generation, one.through, one.query), default=None)
     data = None if last is None else storage.read(last.done)
     if data is None:
         raise FileNotFoundError("the record of a group that is done")

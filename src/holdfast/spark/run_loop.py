@@ -215,12 +215,18 @@ class RunLoop:
                 self._running.checkpoint(gives_up=lambda: self._abandon.is_set() or time.monotonic() > until)
             else:
                 self._log("partitions are lost, so no checkpoint was taken: the next start recovers them")
-            self._running.coordinator.publish_gathered(gives_up=self._abandon.is_set)
         except Exception as error:
             if isinstance(error, HoldfastError) and not isinstance(error, CheckFailed):
                 raise
             line = one_line(str(error), 200)
             self._log(f"the logged batches were not drained: {line}; the next start processes them")
+        try:  # what is out is published whether or not the rest was drained
+            self._running.coordinator.publish_gathered(gives_up=self._abandon.is_set)
+        except Exception as error:
+            if isinstance(error, HoldfastError) and not isinstance(error, CheckFailed):
+                raise
+            line = one_line(str(error), 200)
+            self._log(f"gathered rows were not published: {line}; they stay staged, and the next start publishes them")
         self._report()
         saved = self._view.checkpoint_batch()
         at = "before its first checkpoint" if saved < 0 else f"at checkpoint {saved}"

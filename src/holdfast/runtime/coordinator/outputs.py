@@ -68,7 +68,7 @@ class Published:
 
 
 MANY_FILES = 10_000
-"""Files of one output that a run publishes before a line names a way to have fewer."""
+"""Files of one output that are published since a start before a line names a way to have fewer."""
 
 
 class Outputs:
@@ -262,9 +262,9 @@ class Outputs:
             self._files[query.operator] += 1
             if self._files[query.operator] == MANY_FILES + 1:
                 self.log(
-                    f"output {self._program.output_names[query.operator]}: this run has published more than "
-                    f"{MANY_FILES:,} files into its folder, one for each query and batch; with "
-                    'hf.parquet(…, every="1 minute") and a folder of its own it gets one file a minute'
+                    f"output {self._program.output_names[query.operator]}: more than {MANY_FILES:,} files were "
+                    "published into its folder since this start, one for each query and batch; with "
+                    'hf.parquet(…, every="1 minute") and a folder of its own it gets one a minute for each query'
                 )
 
     def rows(self, operator: str) -> pa.Table:

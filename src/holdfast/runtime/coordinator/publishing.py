@@ -84,13 +84,23 @@ class Publishing:
         """Returns the last batch that is out of each query."""
         self.generation = 0
         """The number of the run's layout."""
-        self.ending = False
-        """Whether the run ends: then all that was gathered is due."""
+        self._ending = False
         self._held: frozenset[PartitionId] = frozenset()
         self._flushed: list[tuple[list[Failed], BaseException | None]] = []
         for sink in sinks.values():
             if sink.gathers and not sink.on_nodes:
                 self._of.setdefault(id(sink), _Publisher(sink))
+
+    @property
+    def ending(self) -> bool:
+        """Whether the run ends: then all that was gathered is due, and each sink tries until it fails once."""
+        return self._ending
+
+    @ending.setter
+    def ending(self, ends: bool) -> None:
+        for one in self._publishers:
+            one.gave_up = False
+        self._ending = ends
 
     @property
     def _publishers(self) -> Collection[_Publisher]:
@@ -197,9 +207,9 @@ class Publishing:
 
     @property
     def is_gathering(self) -> bool:
-        """Whether gathered outputs are being published, or are to be, and that does not take too long."""
+        """Whether gathered outputs are being published or staged, or are to be, and that does not take too long."""
         return any(
-            self._due(one) is not None if one.call is None else one.call.flush is not None and not self._is_late(one)
+            self._due(one) is not None if one.call is None else one.sink.gathers and not self._is_late(one)
             for one in self._publishers
         )
 
@@ -257,7 +267,7 @@ class Publishing:
     def _take_flushed(self, one: _Publisher, error: BaseException | None) -> None:
         assert one.call is not None
         assert one.call.flush is not None
-        one.gave_up = error is not None
+        one.gave_up = error is not None and one.call.flush.now == math.inf  # before, it might pass
         queries = [(p, batch) for p, batch in one.call.flush.published.items() if error is None or p not in self._held]
         self._flushed.append(([Failed(p, batch, "") for p, batch in queries], error))
 

@@ -2,27 +2,27 @@
 
 Staged outputs are read one after the other, and a file is written row group by row group to the local disk before it is
 created under its name. A file's metadata says how many rows it has of which batch, so that outputs can be told apart
-again; and, where it is in a folder `COLUMN=VALUE`, the values, with their types. Folders are named as Spark and Hive
-name them.
+again; and, where it is in a folder `COLUMN=VALUE` (`gathered_folders`), the values, with their types.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from holdfast.errors import BadInput, CheckFailed
+from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId
+from holdfast.runtime.io.gathered_folders import NULL, check_columns, folders_of
 from holdfast.runtime.io.parquet_names import Group
 from holdfast.storage.storage import Storage
 
@@ -33,8 +33,6 @@ ROW_GROUP_BYTES = 32 << 20
 """Bytes of rows that are held before they are written, of all files that are written at the same time."""
 OPEN_FILES = 32
 """Files that are written at the same time; for more values of columns the staged outputs are read again."""
-NULL = "__HIVE_DEFAULT_PARTITION__"
-_ESCAPED = re.compile(r"[\x00-\x20\"#%&'()*+,/:;<=>?@\[\\\]^`{|}~!$\x7f-\xa0\ufffe\uffff]")
 
 
 class PieceGone(Exception):
@@ -118,75 +116,6 @@ def batches_of(ranges: Iterable[Sequence[int]]) -> list[BatchId]:
     return [BatchId(batch) for first, last in ranges for batch in range(first, last + 1)]
 
 
-# -- columns that folders name --------------------------------------------------------------------------------------
-
-
-def check_columns(schema: pa.Schema, partition_by: Sequence[str], where: str, field_name: str = "") -> None:
-    """Refuse columns that rows do not have, or whose values no folder can name."""
-    for name in partition_by:
-        if name not in schema.names:
-            raise BadInput(
-                f"has no column {name!r}, by which its files are to be partitioned",
-                where=where,
-                field=field_name or None,
-                remedy=f"name one of {', '.join(schema.names)} in hf.parquet(…, partition_by=…)",
-            )
-        kind = schema.field(name).type
-        if not _is_plain(kind):
-            raise BadInput(
-                f"column {name!r} is {kind}, and folders can be named by text, whole numbers, dates and booleans",
-                where=where,
-                field=field_name or None,
-                remedy="add a column of such a type, a date for example, and partition by it",
-            )
-    if schema.names and set(schema.names) <= set(partition_by):
-        raise BadInput(
-            "would be partitioned by all its columns, and files need one",
-            where=where,
-            field=field_name or None,
-            remedy="leave one out of hf.parquet(…, partition_by=…)",
-        )
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_integer(kind)
-        or types.is_boolean(kind)
-        or types.is_date32(kind)
-    )
-
-
-def escaped(text: str) -> str:
-    """Return a name or value as it is in the name of a folder: as Spark writes it, and Spark and Arrow read it.
-
-    >>> escaped("a/b=c d"), escaped("Zürich"), escaped("")
-    ('a%2Fb%3Dc%20d', 'Zürich', '')
-    """
-    return _ESCAPED.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), text)
-
-
-def _text(value: object) -> str:
-    if value is None or value == "":
-        return NULL  # Spark writes both so, and reads null
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return escaped(value.isoformat() if hasattr(value, "isoformat") else str(value))
-
-
-def _folders(rows: pa.Table, partition_by: Sequence[str]) -> pa.Array:
-    """Return the folder of each row."""
-    parts = []
-    for name in partition_by:
-        encoded = rows[name].combine_chunks().dictionary_encode(null_encoding="encode")
-        encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-        texts = pa.array([f"{escaped(name)}={_text(value)}" for value in encoded.dictionary.to_pylist()], pa.string())
-        parts.append(texts.take(encoded.indices))
-    return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, "/")
-
-
 # -- writing --------------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +136,7 @@ class Written:
 
     names: tuple[str, ...]
     schema: pa.Schema
-    """Of the rows, those columns among it that folders name."""
+    """Of the last rows, those columns among it that folders name."""
 
 
 def read_piece(storage: Storage, name: str) -> pa.Table:
@@ -220,24 +149,35 @@ def read_piece(storage: Storage, name: str) -> pa.Table:
 def write_group(storage: Storage, group: Group, pieces: Mapping[BatchId, str], partition_by: Sequence[str]) -> Written:
     """Create the files of a group out of its staged outputs, where they are not there; PieceGone: one of these is not.
 
-    A file is created only when all its rows have been read: so where an output has been deleted meanwhile, which is
-    done once all files are there, this finds their names taken.
+    A file has rows of one schema. Where staged outputs have another one than those before them, the files end, and the
+    next ones begin: each is named by the batches, first and last, that it could have rows of. So all drivers cut alike.
+
+    A file is created only when all its rows have been read, and what follows them: so where an output has been deleted
+    meanwhile, which is done once all files are there, this finds their names taken.
     """
-    schema = None
-    places: dict[str, None] = {}
-    for name in pieces.values():
-        rows = read_piece(storage, name)
-        schema = schema or rows.schema
-        if not partition_by:
-            break
-        check_columns(rows.schema, partition_by, storage.url)
-        places.update(dict.fromkeys(_folders(rows, partition_by).to_pylist()))
-    assert schema is not None
     names: list[str] = []
-    ordered = list(places) if partition_by else [""]
-    for start in range(0, len(ordered), OPEN_FILES):
-        names += _write(storage, group, pieces, partition_by, ordered[start : start + OPEN_FILES], schema)
-    return Written(tuple(names), schema)
+    left = dict(pieces)
+    while True:
+        part = _write(storage, group, left, partition_by)
+        names += part.names
+        others = list(part.others)
+        for start in range(0, len(others), OPEN_FILES):
+            places = others[start : start + OPEN_FILES]
+            names += _write(storage, group, part.pieces, partition_by, places).names
+        left = {batch: name for batch, name in left.items() if batch not in part.pieces}
+        if not left:
+            return Written(tuple(names), part.schema)
+
+
+@dataclass(slots=True)
+class _Part:
+    """Staged outputs of a group that follow each other and have one schema, and the files that were created of them."""
+
+    schema: pa.Schema
+    pieces: dict[BatchId, str] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    others: dict[str, None] = field(default_factory=dict)
+    """Folders whose files were not written."""
 
 
 def _write(
@@ -245,21 +185,33 @@ def _write(
     group: Group,
     pieces: Mapping[BatchId, str],
     partition_by: Sequence[str],
-    places: Sequence[str],
-    schema: pa.Schema,
-) -> Iterator[str]:
-    """Create the files of some folders; yield their names."""
-    columns = [name for name in schema.names if name not in partition_by]
+    places: Collection[str] | None = None,
+) -> _Part:
+    """Create the files of the first outputs that have one schema, in some folders; None: those that come first."""
+    part: _Part | None = None
     files: dict[str, _File] = {}
     with tempfile.TemporaryDirectory(prefix="holdfast-") as folder, ExitStack() as opened:
         held = 0
         for batch, name in pieces.items():
-            rows = read_piece(storage, name).cast(schema)
-            for place, some in _by_folder(rows, partition_by, places):
+            rows = read_piece(storage, name)
+            if part is None:
+                part = _Part(rows.schema.remove_metadata())
+                columns = [name for name in part.schema.names if name not in partition_by]
+            if not _fits(rows.schema, part.schema):
+                break
+            check_columns(rows.schema, partition_by, storage.url)
+            part.pieces[batch] = name
+            for place, take in _by_folder(rows.cast(part.schema), partition_by):
                 if place not in files:
+                    if place not in places if places is not None else len(files) == OPEN_FILES:
+                        part.others[place] = None
+                        continue
                     path = Path(folder, f"{len(files)}.parquet")
+                    some = take()
                     writer = opened.enter_context(pq.ParquetWriter(path, some.select(columns).schema))
                     files[place] = _File(path, writer, _values(some, place, partition_by))
+                else:
+                    some = take()
                 file = files[place]
                 file.waiting.append(some.select(columns))
                 file.rows[batch] = some.num_rows
@@ -267,17 +219,28 @@ def _write(
             if held >= ROW_GROUP_BYTES:
                 _flush(files.values())
                 held = 0
+        assert part is not None
         _flush(files.values())
+        about = tuple(part.schema.names)
         for file in files.values():
-            file.writer.add_key_value_metadata(
-                {METADATA: Content(file.rows, tuple(schema.names), file.values).encode()}
-            )
+            file.writer.add_key_value_metadata({METADATA: Content(file.rows, about, file.values).encode()})
         opened.close()
+        own = replace(group, first=min(part.pieces), through=max(part.pieces)).file
         for place, file in files.items():
-            name = f"{place}/{group.file}" if place else group.file
+            name = f"{place}/{own}" if place else own
             with pa.memory_map(str(file.path)) as data:
                 storage.create(name, data.read_buffer())
-            yield name
+            part.names.append(name)
+    return part
+
+
+def _fits(schema: pa.Schema, into: pa.Schema) -> bool:
+    """Whether rows can be in a file of a schema as they are: where a column has no type, it has no value either."""
+    if schema.names != into.names:
+        return False
+    return all(
+        one == other or (one.type == pa.null() and other.nullable) for one, other in zip(schema, into, strict=True)
+    )
 
 
 def _flush(files: Iterable[_File]) -> None:
@@ -288,15 +251,18 @@ def _flush(files: Iterable[_File]) -> None:
             file.waiting.clear()
 
 
-def _by_folder(rows: pa.Table, partition_by: Sequence[str], places: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
+def _by_folder(rows: pa.Table, partition_by: Sequence[str]) -> Iterator[tuple[str, Callable[[], pa.Table]]]:
+    """Yield each folder, and what returns its rows."""
     if not partition_by:
-        yield "", rows
+        yield "", lambda: rows
         return
-    found = _folders(rows, partition_by)
-    for place in places:
-        some = rows.filter(pc.equal(found, place))
-        if some.num_rows:
-            yield place, some
+    folders, numbers = folders_of(rows, partition_by)
+    order = pc.sort_indices(numbers)  # it keeps the order of rows in a folder
+    ends = pc.run_end_encode(numbers.take(order))
+    at = 0
+    for number, end in zip(ends.values.to_pylist(), ends.run_ends.to_pylist(), strict=True):
+        yield folders[number], partial(rows.take, order.slice(at, end - at))
+        at = end
 
 
 def _values(rows: pa.Table, place: str, partition_by: Sequence[str]) -> pa.Table | None:

@@ -25,8 +25,9 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -38,11 +39,11 @@ from holdfast.runtime.io.gathered_files import (
     PieceGone,
     Written,
     batches_of,
-    check_columns,
     encoded_schema,
     ranges_of,
     write_group,
 )
+from holdfast.runtime.io.gathered_folders import check_columns, check_rows
 from holdfast.runtime.io.parquet_names import (
     GROUPS,
     STAGED,
@@ -79,7 +80,7 @@ class GatheredStager:
     def stage(self, key: OutputKey, rows: pa.Table) -> StagedRows | str:
         """See Stager."""
         try:
-            check_columns(rows.schema, self.partition_by, self.url)
+            check_rows(rows, self.partition_by, key.batch, self.url)
             size = _stage(reached(self.url, self.start), key, rows)[1]
         except Exception as error:
             # The driver can still take the rows; where it cannot write them either, it names the output.
@@ -131,6 +132,8 @@ class GatheredParquetSink(ParquetSink):
         self._out: dict[PartitionId, BatchId] = {}
         """The last batch of each query that this driver has given."""
         self._last: dict[Stream, _Last] = {}
+        self._round: Iterator[Stream] | None = None
+        """Publishes what was due when it began, and has not published all of it."""
 
     def check(self, schema: pa.Schema, where: str, output: str) -> None:
         """Refuse rows that cannot be partitioned by the columns."""
@@ -163,7 +166,7 @@ class GatheredParquetSink(ParquetSink):
         """See Sink: an output that is staged is out."""
         if key.revision:
             raise BadInput("gathered outputs have no revisions", where=str(key), remedy="use hf.parquet(…, every=None)")
-        check_columns(rows.schema, self.partition_by, self._storage.url)
+        check_rows(rows, self.partition_by, key.batch, self._storage.url)
         new, size = _stage(self._storage, key, rows)
         self._staged(key, size)
         return new
@@ -197,7 +200,9 @@ class GatheredParquetSink(ParquetSink):
             for one in self._waiting.values():
                 if one.since is None and math.isfinite(now):
                     one.since = now
-            return self._found or any(self._is_due(one, now) for one in self._waiting.values())
+            return (
+                self._found or self._round is not None or any(self._is_due(one, now) for one in self._waiting.values())
+            )
 
     def _is_due(self, one: _Waiting, now: float) -> bool:
         if one.bytes >= self._most_bytes or one.outputs >= MOST_OUTPUTS or now == math.inf:
@@ -205,31 +210,60 @@ class GatheredParquetSink(ParquetSink):
         return one.since is not None and now - one.since >= self._every
 
     def flush(self, known: Gathered, epoch: Epoch) -> None:
-        """See Sink."""
+        """See Sink: one group is published, and what is left stays due, so that outputs are taken in between."""
+        going, self._round = self._round or self._publish_due(known), None  # where it fails, the next looks anew
+        if next(going, None) is not None:
+            self._round = going
+
+    def _publish_due(self, known: Gathered) -> Iterator[Stream]:
+        """Publish what is due now, group by group; yield before each but the first, whose it will be."""
         with self._lock:
-            due = {query for query, one in self._waiting.items() if self._is_due(one, known.now)}
             found, out = self._found, dict(self._out)
+            due = {query for query, one in self._waiting.items() if found or self._is_due(one, known.now)}
+            taken = {query: self._waiting.pop(query) for query in due}
+        try:
+            is_first = True
+            for stream, publish in self._groups(known, out, None if found else due):
+                if not is_first:
+                    yield stream
+                is_first = False
+                publish()
+        except BaseException:
+            with self._lock:
+                for query, one in taken.items():
+                    since = self._waiting.get(query, _Waiting())
+                    self._waiting[query] = _Waiting(one.outputs + since.outputs, one.bytes + since.bytes, one.since)
+            raise
+        with self._lock:
+            self._found = self._found and not found
+
+    def _groups(
+        self, known: Gathered, out: Mapping[PartitionId, BatchId], due: Collection[PartitionId] | None
+    ) -> Iterator[tuple[Stream, Callable[[], object]]]:
+        """Yield groups, and what publishes each: those of queries that are due; None: all that is there."""
         staged = staged_in(self._storage.list(STAGED))
-        if found:  # also groups that were begun, and whose staged outputs are deleted in part
+        if due is None:  # also groups that were begun, and whose staged outputs are deleted in part
             names = self._storage.list(GROUPS)
+            done = {(one.query, one.generation, one.number) for one in done_in(names)}
             for stream, number in last_numbers(names).items():
-                if stream[1] <= known.generation:
-                    self._last[stream] = self._complete(stream, number)
+                if stream[1] > known.generation:
+                    continue
+                if (*stream, number) in done:
+                    self._complete_last(stream, number)
+                else:
+                    yield stream, partial(self._complete_last, stream, number)
         for stream, outputs_there in staged.items():
             query, generation = stream
-            if generation > known.generation or not (found or generation < known.generation or query in due):
+            if generation > known.generation or not (due is None or generation < known.generation or query in due):
                 continue  # a driver of a later layout has the run, or the query's rows can wait
             through = max(known.published.get(query, BatchId(-1)), out.get(query, BatchId(-1)))
             # An earlier layout came to its end before the present one began: nothing is added to its outputs.
-            self._publish(stream, outputs_there, None if generation < known.generation else through)
-        with self._lock:
-            self._found = False
-            for query in self._waiting.copy():
-                if found or query in due:
-                    del self._waiting[query]
+            yield from self._groups_of(stream, outputs_there, None if generation < known.generation else through)
 
-    def _publish(self, stream: Stream, staged: Mapping[BatchId, str], through: BatchId | None) -> None:
-        """Publish what is staged of a query, up to a batch; None: all of it."""
+    def _groups_of(
+        self, stream: Stream, staged: Mapping[BatchId, str], through: BatchId | None
+    ) -> Iterator[tuple[Stream, Callable[[], object]]]:
+        """Yield the groups of what is staged of a query, up to a batch; None: of all of it."""
         while True:
             last = self._last_group(stream)
             self._delete([name for batch, name in staged.items() if batch <= last.through])
@@ -240,7 +274,10 @@ class GatheredParquetSink(ParquetSink):
             }
             if not left:
                 return
-            self._take(stream, last, self._as_many_as_fit(left))
+            yield stream, partial(self._take, stream, last, self._as_many_as_fit(left))
+
+    def _complete_last(self, stream: Stream, number: int) -> None:
+        self._last[stream] = self._complete(stream, number)
 
     def _as_many_as_fit(self, staged: Mapping[BatchId, str]) -> dict[BatchId, str]:
         found: dict[BatchId, str] = {}

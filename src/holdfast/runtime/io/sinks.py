@@ -169,7 +169,10 @@ class Sink(Protocol):
         return False
 
     def flush(self, known: Gathered, epoch: Epoch) -> None:
-        """Publish what is due. Where it raises, some of it may be published all the same; it is called again."""
+        """Publish what is due, or a part: it is called again while more is, and outputs go in between.
+
+        Where it raises, some of it may be published all the same.
+        """
         return
 
     on_nodes: bool = False
@@ -251,8 +254,13 @@ class _Completed(Sink):
 
 
 def complete(given: Any) -> Sink:
-    """Return a sink with the whole protocol, whatever its class has of it."""
+    """Return a sink with the whole protocol, whatever its class has of it; refuse one whose parts contradict."""
     whole: Sink = given if all(hasattr(given, name) for name in _MAY_LACK) else _Completed(given)
+    if whole.grouped and whole.gathers:
+        raise BadInput(
+            f"{type(given).__name__} is `grouped` and `gathers`, and outputs taken together are never gathered",
+            remedy="leave one of the two False: `publish_all` for steps that cost much, `flush` for outputs put aside",
+        )
     return whole
 
 

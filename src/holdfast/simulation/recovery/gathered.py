@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import BadInput
 from holdfast.ids import Epoch, OperatorId
-from holdfast.runtime.io.gathered_files import check_columns
+from holdfast.runtime.io.gathered_folders import check_columns
 from holdfast.runtime.io.gathered_parquet import GatheredParquetSink
 from holdfast.runtime.io.gathered_reading import see
 from holdfast.runtime.io.parquet_names import Stream, file_group
