@@ -389,6 +389,8 @@ def test_at_the_bound_on_buffers_the_dead_pause_first_then_the_least_valuable() 
     assert driven.state("a") == "running", "so far only dead queries are held back"
     assert driven.of(BuffersFull) == [BuffersFull((part("c"),), 150)]
     driven.cycle(5, kept_bytes=150)
+    assert driven.state("a") == "running", "it grows no more"
+    driven.cycle(5, kept_bytes=160)
     assert driven.state("a") == "paused"
     (said,) = driven.of(BuffersFull)
     assert effect_line(said) == (
@@ -396,7 +398,7 @@ def test_at_the_bound_on_buffers_the_dead_pause_first_then_the_least_valuable() 
         "resume parked queries, or raise spark.holdfast.recovery.bufferMb"
     )
     assert driven.state("b") == "running"
-    driven.cycle(6, kept_bytes=150)
+    driven.cycle(6, kept_bytes=170)
     assert driven.state("b") == "paused"
     assert driven.state("s") == "paused", "nobody is left who reads it"
     driven.arrive({"n9": SIZE})

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from holdfast.ids import BatchId
+from holdfast.ids import BatchId, OperatorId
 from holdfast.recovery.cluster_state import ParkedQuery
-from holdfast.recovery.effects import Fence, Forget, GlobalCheckpoint, Parked, RecoveryEnded, Resumed, RollBack
+from holdfast.recovery.effects import (
+    BuffersFull,
+    Fence,
+    Forget,
+    GlobalCheckpoint,
+    Parked,
+    RecoveryEnded,
+    Resumed,
+    RollBack,
+)
 from holdfast.recovery.events import PartitionsReported, QueriesParked, QueriesResumed
 from holdfast.recovery.strategy import RecoverySettings
-from holdfast.topology import Topology
+from holdfast.runtime.coordinator.event_log import effect_line
+from holdfast.topology import Input, Operator, Partitioning, Topology
 from recovery.machine_driving import Driven, chain, part, star
 
 WHY = ParkedQuery(part("b"), BatchId(4), "ValueError: thirteen", 100.0, 4)
@@ -121,10 +131,10 @@ def test_what_is_parked_and_which_requests_were_taken_is_written_down() -> None:
 def test_at_the_bound_of_buffers_the_least_valuable_live_query_pauses() -> None:
     driven = running(RecoverySettings(buffer_bytes=100.0))
     park(driven, "b")
-    for _ in range(2):
+    for kept in (1000, 1001):
         live = {part(one): BatchId(5) for one in "sac"}
         driven.tell(
-            PartitionsReported(driven.machine.state.epoch, BatchId(5), live, frozenset(live), {}, kept_bytes=1000)
+            PartitionsReported(driven.machine.state.epoch, BatchId(5), live, frozenset(live), {}, kept_bytes=kept)
         )
     assert [driven.state(one) for one in "sabc"] == ["running", "running", "parked", "paused"]
     resume(driven, "b")
@@ -132,13 +142,74 @@ def test_at_the_bound_of_buffers_the_least_valuable_live_query_pauses() -> None:
     assert "paused" not in [driven.state(one) for one in "sabc"], "nothing is kept for anybody"
 
 
+def two_pipelines(unsure: str = "x") -> Driven:
+    """`s` feeds `x`, `x` feeds `b` and `c`; `a` has a source `t` of its own, and is worth the least."""
+    shared = [*chain("sxb", outputs={"b": 5}).operators, chain("xc", outputs={"c": 9}).operators[1]]
+    alone = chain("ta").operators
+    settings = RecoverySettings(buffer_bytes=100.0)
+    driven = Driven(Topology("two", [*shared, *alone]), settings, unsure=unsure, nodes={"m": 9.0, "n": 9.0})
+    driven.cycle(3)
+    driven.checkpoint(3)
+    return driven
+
+
+def test_a_query_that_sends_nothing_to_what_is_parked_is_not_paused() -> None:
+    """By default, one query parked behind an operator that is not deterministic paused all others, a report each."""
+    driven = two_pipelines()
+    park(driven, "b", "c")
+    for report in range(4, 12):
+        driven.cycle(report, kept_bytes=1000)
+    assert [driven.state(one) for one in "sxbcta"] == [*["parked"] * 4, "running", "running"]
+    driven.cycle(12, kept_bytes=1001)
+    assert driven.of(BuffersFull) == [BuffersFull((), 1001)]
+    line = effect_line(driven.of(BuffersFull)[0])
+    assert line is not None
+    assert "beyond their bound, and grow: no query is left to pause" in line
+    driven.cycle(13, kept_bytes=1002)
+    assert not driven.of(BuffersFull), "it is said once"
+    assert [driven.state(one) for one in "ta"] == ["running"] * 2
+
+
+def test_while_outboxes_grow_queries_pause_that_share_a_sender_with_what_is_parked() -> None:
+    driven = two_pipelines()
+    park(driven, "b")
+    for report in range(4, 9):
+        driven.cycle(report, kept_bytes=1000)
+    assert driven.state("c") == "running", "since `b` paused they do not grow"
+    driven.cycle(9, kept_bytes=1001)
+    assert driven.of(BuffersFull) == [BuffersFull((part("c"),), 1001)]
+    assert [driven.state(one) for one in "sxbcta"] == ["paused", "paused", "parked", "paused", "running", "running"]
+    driven.cycle(10, kept_bytes=1001)
+    assert not driven.of(BuffersFull)
+    driven.cycle(11, kept_bytes=1002)
+    assert driven.of(BuffersFull) == [BuffersFull((), 1002)]
+    driven.cycle(12, kept_bytes=40)
+    assert driven.state("c") == "catching-up"
+
+
+def test_what_pauses_counts_as_waiting_for_its_other_senders() -> None:
+    """`t` keeps for `a`, which pauses because it reads what `b` reads: `d` reads `t`."""
+    one, both = Input(OperatorId("t"), Partitioning.ONE_TO_ONE), Input(OperatorId("s"), Partitioning.ONE_TO_ONE)
+    operators = [
+        *chain("sb").operators,
+        *chain("td", outputs={"d": 2}).operators,
+        Operator(OperatorId("a"), 1, (one, both), cost=1.0, output=True, priority=1),
+    ]
+    driven = Driven(Topology("join", operators), RecoverySettings(buffer_bytes=100.0), nodes={"m": 9.0, "n": 9.0})
+    driven.cycle(3)
+    park(driven, "b")
+    for kept, states in ((1000, "running running"), (1001, "paused running"), (1002, "paused paused")):
+        driven.cycle(4, kept_bytes=kept)
+        assert " ".join(driven.state(name) for name in "ad") == states
+
+
 def test_partitions_continue_with_the_last_paused_query_that_is_resumed() -> None:
     """Queries `a` and `b` were paused and then parked and resumed one after the other, with no report in between."""
     driven = Driven(chain("sab", outputs={"a": 1, "b": 1}), RecoverySettings(buffer_bytes=100.0), nodes={"m": 10.0})
     driven.cycle(3)
     park(driven, "a")
-    for _ in range(2):
-        driven.cycle(5, kept_bytes=1000)
+    for kept in (1000, 1001):
+        driven.cycle(5, kept_bytes=kept)
     assert [driven.state(one) for one in "sab"] == ["paused"] * 3
     resume(driven, "a")
     assert [driven.state(one) for one in "sab"] == ["catching-up", "catching-up", "paused"], "a is not paused any more"
@@ -164,7 +235,7 @@ def test_a_query_that_is_whole_again_goes_on_whatever_stays_parked() -> None:
     driven.arrive({"n9": 1.25})
     driven.cycle(6, kept_bytes=80)
     assert driven.machine.state.paused == {part("b")}
-    driven.cycle(7, kept_bytes=150)
+    driven.cycle(7, kept_bytes=160)
     states = [driven.state(one) for one in "sabc"]
     assert states == ["running", "paused", "parked", "running"], "a is worth the least"
 

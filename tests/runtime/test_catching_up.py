@@ -32,7 +32,7 @@ def at(**frontiers: int) -> dict[PartitionId, QueryProgress]:
 
 def has_room(queries: dict[PartitionId, QueryProgress], caught: CatchingUp, logged: int) -> bool:
     """Whether another batch may be logged."""
-    now = catch_ups(queries, caught.now, BatchId(logged), caught.lag)
+    now = caught.at(queries, BatchId(logged))
     slowest = min(queries[one].frontier for one in leaders(queries, now))
     return logged - slowest < AHEAD and not beyond_allowance(queries, now, BatchId(logged), AHEAD, BEHIND)
 
@@ -96,6 +96,53 @@ def test_one_worth_less_keeps_its_allowance() -> None:
     assert allowance(B, queries, {}, BatchId(100_000), AHEAD, BEHIND) == BEHIND
 
 
+def test_pauses_after_failures_do_not_renew_the_allowance_of_a_slow_query() -> None:
+    """With every retry it began anew: log and outboxes grew without bound, and the query was reported again."""
+    caught, logged, done, absent = CatchingUp.of(AHEAD), 0, 0.0, 0
+    said: list[PartitionId] = []
+    for step in range(20_000):
+        is_away = step % 500 == 0
+        queries = at(a=logged) if is_away else at(a=logged, b=int(done))
+        behind, level = caught.look(queries, BatchId(logged))
+        said += behind
+        assert not level
+        if has_room(queries, caught, logged):
+            logged += 1
+            absent += is_away
+        done += 0 if is_away else min(0.1, logged - done)
+        assert logged - done <= BEHIND + absent + 1
+    assert said == [B]
+    assert caught.reported == (B,)
+
+
+def test_an_outage_is_credited_and_the_rest_of_the_allowance_keeps_shrinking() -> None:
+    caught = CatchingUp.of(AHEAD)
+    caught.look(at(a=100, b=60), BatchId(100))
+    caught.look(at(a=200, b=60), BatchId(200))
+    caught.look(at(a=200), BatchId(200))
+    assert not caught.now
+    assert caught.reported == (), "it is lost, and does not catch up"
+    caught.look(at(a=900), BatchId(900))
+    queries = at(a=1000, b=60)
+    since = caught.at(queries, BatchId(1000))
+    assert allowance(B, queries, since, BatchId(1000), AHEAD, BEHIND) == 40 + 800 + BEHIND - 100 // SHRINKS_EVERY
+    assert caught.look(queries, BatchId(1000)) == ([], [])
+    assert (caught.now, caught.reported) == (since, (B,))
+    caught.look(at(a=1000), BatchId(1000))
+    assert caught.look(at(a=1000, b=1000), BatchId(1000)) == ([], [B]), "it came back level"
+
+
+def test_of_a_partition_that_serves_none_nothing_is_remembered() -> None:
+    """Its name comes back when its query is away again: what was then says nothing about how far it may be now."""
+    caught = CatchingUp.of(AHEAD)
+    alone = {C: QueryProgress(BatchId(90), SERVES_NONE)}
+    caught.look(at(a=100) | alone, BatchId(100))
+    assert C in caught.now
+    caught.look(at(a=100), BatchId(100))
+    caught.look(at(a=200) | alone, BatchId(200))
+    assert caught.now[C].lag == 110
+
+
 @given(st.integers(0, 2**32), st.integers(1, 20), st.integers(1, 60))
 def test_the_log_is_bounded_and_queries_come_to_the_head(seed: int, most_ahead: int, most_behind: int) -> None:
     """Queries of changing speeds, losses and returns: whatever they do, bounds hold and nobody level is held up.
@@ -107,6 +154,7 @@ def test_the_log_is_bounded_and_queries_come_to_the_head(seed: int, most_ahead: 
     logged, frontiers, away = 0, {A: 0, B: 0, C: 0}, set[PartitionId]()
     speeds = dict.fromkeys(frontiers, 1.0)
     worst: dict[PartitionId, int] = {}
+    left: dict[PartitionId, int] = {}
 
     def turn(feed: int) -> bool:
         nonlocal logged
@@ -114,7 +162,7 @@ def test_the_log_is_bounded_and_queries_come_to_the_head(seed: int, most_ahead: 
         caught.look(queries, BatchId(logged))
         held = True
         for _ in range(feed):
-            now = catch_ups(queries, caught.now, BatchId(logged), caught.lag)
+            now = caught.at(queries, BatchId(logged))
             led = leaders(queries, now)
             assert led or not queries
             waited_for = beyond_allowance(queries, now, BatchId(logged), most_ahead, most_behind)
@@ -125,8 +173,8 @@ def test_the_log_is_bounded_and_queries_come_to_the_head(seed: int, most_ahead: 
             logged += 1
             assert logged - max(one.frontier for one in queries.values()) <= most_ahead
             for p, one in queries.items():
-                if p in led:  # it begins to catch up from here
-                    worst[p] = max(most_ahead, logged - one.frontier)
+                if p in led:  # it begins to catch up from here; where it still does, it keeps its allowance
+                    worst[p] = max(most_ahead, logged - one.frontier, worst.get(p, 0) if p in now else 0)
                 assert logged - one.frontier <= max(most_ahead, worst.get(p, 0)) + most_behind + caught.lag
         return held
 
@@ -135,10 +183,11 @@ def test_the_log_is_bounded_and_queries_come_to_the_head(seed: int, most_ahead: 
         match draw.randrange(4):
             case 0:
                 away.add(p)
+                left.setdefault(p, logged)
             case 1 if p in away:
                 away.discard(p)
                 frontiers[p] -= draw.choice((0, 0, min(10, frontiers[p])))
-                worst[p] = logged - frontiers[p]
+                worst[p] = max(worst.get(p, 0) + logged - left.pop(p), logged - frontiers[p])
             case 2:
                 speeds[p] = draw.choice((0.0, 0.3, 1.0))
         turn(draw.randrange(6))
@@ -146,9 +195,10 @@ def test_the_log_is_bounded_and_queries_come_to_the_head(seed: int, most_ahead: 
             done = round((logged - frontiers[p]) * speeds[p] * draw.random())
             frontiers[p] += min(done, 4)
     away.clear()
+    worst = {p: one + logged - left.get(p, logged) for p, one in worst.items()}
     frontiers = {A: logged, B: logged, C: max(0, logged - 500)}
-    worst |= {C: logged - frontiers[C]}
-    began, allowed = logged, SHRINKS_EVERY * (500 + most_behind + most_ahead + 10)
+    worst |= {C: max(worst.get(C, 0), logged - frontiers[C])}
+    began, allowed = logged, SHRINKS_EVERY * (worst[C] + most_behind + most_ahead + 10)
     while logged - frontiers[C] > most_ahead and logged - began <= allowed:
         held = turn(1)  # others take almost all the cores while there is something to log
         frontiers[A] = frontiers[B] = logged

@@ -226,6 +226,28 @@ def test_a_batch_that_does_not_end_is_tried_twice() -> None:
     assert once.failed([(Step.OPERATOR, Failed(bad, BatchId(4), "x", stalled=True))])[1] is not None
 
 
+@pytest.mark.parametrize("end", ["stalled", "out_of_memory"])
+def test_a_first_end_of_its_kind_after_ordinary_failures_has_a_second_attempt(end: str) -> None:
+    """One stall after an ordinary failure parked at once: all failures were counted for the two attempts."""
+    state = ClusterState(PartitionGraph(Program(two_queries(Trouble())).topology))
+    bad = PartitionId.parse("bad[0]")
+    ended: dict[str, bool] = {end: True}
+
+    def waits(retries: int, *ends: dict[str, bool]) -> list[bool]:
+        parking = Parking(state, ErrorSettings(retries, backoff=0.0), clock=lambda: 0.0, now=lambda: 0.0)
+        found = []
+        for number, one in enumerate(ends):
+            ((attempt,), _) = parking.failed([(Step.OPERATOR, Failed(bad, BatchId(4), "x", number, **one))])  # type: ignore[arg-type]
+            found.append(attempt.wait is not None)
+            assert parking.attempt(bad) == number + found[-1]
+        return found
+
+    assert waits(3, {}, ended, ended) == [True, True, False]
+    assert waits(3, ended, {}, ended) == [True, True, False]
+    assert waits(3, ended, {}, {}, {}) == [True, True, True, False]
+    assert waits(3, {}, {}, {}, ended) == [True, True, True, False], "no more than all have together"
+
+
 def test_requests_have_numbers_that_go_on() -> None:
     requests = ResumeRequests(MemoryStorage())
     assert [requests.add("a[0]"), requests.add("b[0]")] == [0, 1]

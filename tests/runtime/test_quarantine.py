@@ -201,6 +201,27 @@ def test_rows_of_a_step_that_stalled_are_not_searched(monkeypatch: pytest.Monkey
     assert [str(one) for one in run.parked] == ["bad[0]"]
 
 
+@pytest.mark.parametrize("how", [{"stalled": True}, {"out_of_memory": True}])
+def test_a_read_that_stalls_or_takes_too_much_memory_is_tried_twice(
+    how: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker said only that the process had died: it was tried four times, as after an ordinary failure."""
+    tried: list[int] = []
+
+    class Guard(NoGuard):
+        def begin(self, partition: PartitionId, batch: BatchId, attempt: int, piece: str = "") -> Death | None:
+            if piece != READING or partition.operator != "s":
+                return None
+            tried.append(attempt)
+            return Death(attempt, "by its task", **how)
+
+    monkeypatch.setattr(in_process, "NodeWorker", partial(NodeWorker, guard=Guard()))
+    run = InProcess(mapped(), errors=ErrorSettings(backoff=0.0))
+    run.feed(numbers(1, 2))
+    assert tried == [0, 1]
+    assert run.parked
+
+
 # -- decisions ---------------------------------------------------------------------------------------------------------
 
 

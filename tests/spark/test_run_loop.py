@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -195,6 +196,60 @@ def test_a_requested_stop_drains_and_takes_a_checkpoint() -> None:
     assert loop.problem is None
     assert fake.calls == ["advance", "feed.stop", "checkpoint", "released"]
     assert "the next start continues" in lines[-1]
+
+
+class SlowToStop(Fake):
+    """Whoever waits for a source gets an exception once it is stopped; the drain takes until somebody lets it end."""
+
+    def __init__(self) -> None:
+        super().__init__(math.inf)
+        self.asked, self.stopped, self.draining, self.drained = (threading.Event() for _ in range(4))
+
+    def available(self) -> Callable[[], bool]:
+        self.asked.set()
+        assert self.stopped.wait(10)
+        raise RuntimeError("the query was stopped")
+
+    def stop(self) -> None:
+        super().stop()
+        self.stopped.set()
+
+    def checkpoint(self, *, gives_up: Callable[[], bool]) -> None:
+        super().checkpoint(gives_up=gives_up)
+        self.draining.set()
+        assert self.drained.wait(10)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_stop_while_all_available_is_awaited_waits_for_the_drain(
+    is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exception of a source that was stopped came out after five seconds of a drain, and cut the rest off."""
+
+    def ended_soon(self: RunLoop) -> bool:
+        self.request_stop()  # where it was not before
+        return False
+
+    monkeypatch.setattr(RunLoop, "_ended_soon", ended_soon)
+    fake = SlowToStop()
+    loop = loop_of(fake)
+
+    def process() -> bool:
+        loop.process_all_available()
+        return loop.active
+
+    with ThreadPoolExecutor(1) as pool:
+        processing = pool.submit(process)
+        assert fake.asked.wait(10)
+        if is_first:
+            loop.request_stop()
+        else:
+            fake.stopped.set()
+        assert fake.draining.wait(10)
+        fake.drained.set()
+        assert processing.result() is False, "it has ended"
+    assert loop.problem is None
+    assert fake.calls[-2:] == ["checkpoint", "released"]
 
 
 def test_a_stop_during_a_recovery_does_not_wait_for_nodes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -128,6 +129,24 @@ def test_a_signal_while_all_available_is_processed_drains_the_run_and_then_inter
     assert len(lines) == 1
     assert signal.getsignal(number) is before
     run.processAllAvailable()  # of a run that has ended, as in PySpark
+
+
+def test_a_signal_that_the_main_thread_takes_interrupts_no_other_thread() -> None:
+    calls, lines = FakeRun(), list[str]()
+    waits, goes_on = Event(), Event()
+
+    def process() -> None:
+        waits.set()
+        assert goes_on.wait(10)
+
+    run = handle(calls, lines, wait=lambda: True, process_all_available=process)
+    with run._signals, ThreadPoolExecutor(1) as pool:
+        processing = pool.submit(run.processAllAvailable)
+        assert waits.wait(10)
+        signal.raise_signal(signal.SIGTERM)
+        goes_on.set()
+        assert processing.exception(10) is None
+    assert calls.calls == ["request_stop"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

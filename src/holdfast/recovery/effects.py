@@ -259,6 +259,7 @@ class BuffersFull:
     """Outboxes have reached their bound, and these queries pause until they hold less, or nothing waits. Log it."""
 
     queries: tuple[PartitionId, ...]
+    """None: outboxes grow beyond it, and no query is left whose pause would bound them."""
     kept_bytes: int
     """What all outboxes held."""
 

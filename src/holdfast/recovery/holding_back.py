@@ -2,7 +2,7 @@
 
 The recovery machine has one of these. Partitions that serve parked queries only are *parked*. Where outboxes have
 reached their bound, first nothing more is kept for those that wait (`regeneration`), then copies go, then partitions of
-the least valuable queries are *paused*.
+the least valuable queries that send to what waits are *paused*, another while outboxes still grow.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ class HoldingBack:
         self._state, self._changes, self._copies = state, changes, copies
         self._gave_nothing: set[PartitionId] = set()
         """Queries that were paused because they were not whole; when they are, they continue."""
+        self._paused_at: int | None = None
+        """What outboxes held when queries were paused last; no other is while they do not hold more than that."""
+        self._none_left_logged = False
 
     def park(self, event: QueriesParked) -> None:
         """Park queries, and hold back what serves them only."""
@@ -75,7 +78,7 @@ class HoldingBack:
         """At the bound, hold back first what serves no live query, then the least valuable live queries."""
         waiting = self._state.parked or self._state.in_state([PartitionState.LOST, PartitionState.RESTORING])
         self._release_whole()
-        if self._state.paused and (kept_bytes < self._state.settings.buffer_bytes / 2 or not waiting):
+        if kept_bytes < self._state.settings.buffer_bytes / 2 or not waiting:
             self.unpause()
         if kept_bytes <= self._state.settings.buffer_bytes or not waiting:
             return
@@ -84,11 +87,19 @@ class HoldingBack:
                 self._copies.drop(p, "outboxes have reached their bound")
             return  # copies give way first; what is kept then, the next report says
         dead = {query for query in self._state.graph.outputs if not self._state.available(query)}
-        self._gave_nothing |= dead - self._state.paused
-        pausing = sorted(self._state.paused_next(dead) - self._state.paused)
-        self._state.paused.update(pausing)
+        pausing = dead - self._state.paused
+        self._gave_nothing |= pausing
+        if not pausing and (self._paused_at is None or kept_bytes > self._paused_at):
+            # A pause frees nothing by itself: it is enough where outboxes do not grow any more.
+            query = self._state.paused_next()
+            pausing = set() if query is None else {query}
+            if query is None and not self._none_left_logged:
+                self._none_left_logged = True
+                self._changes.emit(BuffersFull((), kept_bytes))
         if pausing:
-            self._changes.emit(BuffersFull(tuple(pausing), kept_bytes))
+            self._paused_at = kept_bytes
+            self._state.paused.update(pausing)
+            self._changes.emit(BuffersFull(tuple(sorted(pausing)), kept_bytes))
         for p in self._state.in_state(AT_WORK_STATES):
             if set(self._state.graph.queries_of(p)) <= self._state.paused:
                 self._changes.turn(p, Cause.BUFFERS_FULL)
@@ -105,6 +116,7 @@ class HoldingBack:
 
     def unpause(self) -> None:
         """Pause no query any more."""
+        self._paused_at, self._none_left_logged = None, False
         self._gave_nothing.clear()
         self._state.paused.clear()
         self._release_paused()

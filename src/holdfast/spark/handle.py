@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -162,7 +163,8 @@ class Run:
         requested = self._signals.requested
         with self._signals:
             self._loop.process_all_available()
-            interrupted = self._signals.requested and not requested
+            # A signal interrupts the main thread; others that wait return, as from a stop.
+            interrupted = self._signals.requested and not requested and current_thread() is main_thread()
             if interrupted:
                 self._loop.wait()
         if self._loop.problem is not None:

@@ -93,9 +93,11 @@ class RunLoop:
         try:
             in_batches = self._feed.available()
         except Exception:
-            if self._ended_soon():
-                return
-            raise
+            # A stop ends the queries of sources; whoever waits for one gets an exception of Spark. The drain goes on.
+            if not self._stop.is_set() and not self._ended_soon() and not self._stop.is_set():
+                raise
+            self.wait()
+            return
         if not self._until(in_batches):
             return
         read = self._running.logged

@@ -413,9 +413,9 @@ class Settings:
         "recovery.bufferMb",
         _whole(0),
         None,
-        "MB that the outboxes of all nodes together may hold while something is lost or parked, before queries pause, "
-        "the least valuable first. None: recovery.waitingMb for each executor at the start, four times that at least. "
-        "0: no limit.",
+        "MB that the outboxes of all nodes together may hold while something is lost or parked, before queries pause "
+        "that send to it, the least valuable first, another while outboxes still grow. None: recovery.waitingMb for "
+        "each executor at the start, four times that at least. 0: no limit.",
     )
     errors_retries: int = _setting(
         "errors.retries",

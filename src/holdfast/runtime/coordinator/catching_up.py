@@ -8,7 +8,8 @@ far behind leads again when it is level with the furthest but for half the lag.
 A query that catches up does not hold sources back while it is within its *allowance*: the batches that it was behind
 when it began to, and so many more. With the highest priority the allowance shrinks by one batch for every ten logged:
 the query comes to the head in the end, however little of its cores the others leave it; where that is too little,
-sources wait for it. See decisions 0127 and 0270.
+sources wait for it. While the query is away (lost, parked, or between two attempts) its allowance stands still, and
+the batches that are logged meanwhile are added to it. See decisions 0127 and 0270.
 """
 
 from __future__ import annotations
@@ -42,9 +43,13 @@ class CatchUp:
     """Since when a query catches up."""
 
     lag: int
-    """Batches that it was behind the log then."""
+    """Batches that it was behind the log then, and those that were logged while it was away."""
     logged: BatchId
-    """The last batch in the log then."""
+    """The last batch in the log then, as many later."""
+
+    def after_absence(self, batches: int) -> CatchUp:
+        """Return it with the credit for an absence in which so many batches were logged."""
+        return CatchUp(self.lag + batches, BatchId(self.logged + batches))
 
 
 Progresses = Mapping[PartitionId, QueryProgress]
@@ -121,23 +126,40 @@ def _furthest(queries: Progresses) -> int:
 
 @dataclass(slots=True)
 class CatchingUp:
-    """What a run remembers: which queries catch up, and which of them were reported."""
+    """What a run remembers: which queries catch up, also while they are away, and which of them were reported."""
 
     lag: int = LAG
     most_ahead: int = LAG
     """Batches behind the log from which it is reported: sources would have waited for it."""
     now: dict[PartitionId, CatchUp] = field(default_factory=dict)
+    """Those that can go on; none that is away."""
+    _away: dict[PartitionId, tuple[CatchUp, BatchId]] = field(default_factory=dict)
+    """Queries that caught up when they went away, and the last batch in the log then; no more than there are."""
     _reported: set[PartitionId] = field(default_factory=set)
+    _serving: set[PartitionId] = field(default_factory=set)
+    """What was a query at the last look; the others are partitions that serve none."""
 
     @classmethod
     def of(cls, most_ahead: int) -> CatchingUp:
         """Begin, where so many batches may be logged ahead of those that lead."""
         return cls(min(LAG, most_ahead), most_ahead)
 
+    def at(self, queries: Progresses, logged: BatchId) -> dict[PartitionId, CatchUp]:
+        """Return who catches up as it is now: what is remembered is as old as the last look."""
+        back = {
+            name: since.after_absence(logged - left) for name, (since, left) in self._away.items() if name in queries
+        }
+        return catch_ups(queries, self.now | back, logged, self.lag)
+
     def look(self, queries: Progresses, logged: BatchId) -> tuple[list[PartitionId], list[PartitionId]]:
         """Remember who catches up now; return who is to be reported as behind, and who as level again."""
-        self.now = catch_ups(queries, self.now, logged, self.lag)
-        level = [one for one in sorted(self._reported) if one not in self.now]
+        found = self.at(queries, logged)
+        gone = {name: (since, logged) for name, since in self.now.items() if name not in queries}
+        self._away = {name: one for name, one in self._away.items() if name not in queries}
+        self._away |= {name: one for name, one in gone.items() if name in self._serving}
+        self.now = found
+        self._serving = {name for name, one in queries.items() if one.priority != SERVES_NONE}
+        level = [one for one in sorted(self._reported) if one not in self.now and one not in self._away]
         self._reported.difference_update(level)
         behind = [
             name
@@ -145,9 +167,9 @@ class CatchingUp:
             if logged - queries[name].frontier >= self.most_ahead and queries[name].priority != SERVES_NONE
         ]
         self._reported.update(behind)
-        return behind, [one for one in level if one in queries]
+        return behind, level
 
     @property
     def reported(self) -> tuple[PartitionId, ...]:
-        """The queries that were reported as behind, and are not level again."""
-        return tuple(sorted(self._reported))
+        """The queries that were reported as behind, can go on and are not level again."""
+        return tuple(sorted(self._reported & self.now.keys()))

@@ -185,6 +185,11 @@ def effect_line(effect: Effect) -> str | None:
                 f"outboxes hold {kept_bytes >> 20} MB: senders drop the blocks kept for waiting partitions "
                 f"({_first_of(partitions)}), and these are regenerated from the batch log when the partitions return"
             )
+        case BuffersFull((), kept_bytes):
+            return (
+                f"outboxes hold {kept_bytes >> 20} MB, beyond their bound, and grow: no query is left to pause that "
+                "sends to what is lost or parked; add a node, or resume parked queries, before disks of nodes are full"
+            )
         case BuffersFull(queries, kept_bytes):
             return (
                 f"outboxes hold {kept_bytes >> 20} MB, their bound: {_first_of(queries)} paused until less is kept for "

@@ -33,7 +33,7 @@ MOST_DECIDED = 10_000
 OUT_OF_MEMORY_ATTEMPTS = 2
 """Attempts at a batch in which the operator process takes too much memory, however many others may have."""
 STALLED_ATTEMPTS = 2
-"""Attempts at a batch that does not end, at most: the other partitions of its process wait meanwhile."""
+"""Attempts at a batch that do not end, at most: the other partitions of its process wait meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,10 @@ class _Failing:
     """The attempt that was counted last, as workers number them."""
     until: float
     """When it may be tried again."""
+    stalled: int = 0
+    """The attempts that did not end."""
+    out_of_memory: int = 0
+    """The attempts that took too much memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,22 +231,28 @@ class Parking:
         if step is Step.OPERATOR and (failed.attempt != number or (before is not None and before.counted == number)):
             return None
         attempts = 1 if before is None else before.attempts + 1
+        stalled = (0 if before is None else before.stalled) + failed.stalled
+        memory = (0 if before is None else before.out_of_memory) + failed.out_of_memory
         most = self._settings.retries
         if step is Step.HANGING:
             most = 0
         elif failed.out_of_memory:
-            most = OUT_OF_MEMORY_ATTEMPTS - 1
-        elif failed.stalled:
-            most = min(most, STALLED_ATTEMPTS - 1)
-        left_out = self._left_out(failed, last=attempts > most) if step is Step.OPERATOR else None
-        if left_out is not None:
-            self._open[place] = _Failing(failed.batch, attempts - 1, number, self._clock())
+            most = max(most, OUT_OF_MEMORY_ATTEMPTS - 1)
+        is_last = (
+            attempts > most
+            or (failed.out_of_memory and memory >= OUT_OF_MEMORY_ATTEMPTS)
+            or (failed.stalled and stalled >= STALLED_ATTEMPTS)
+        )
+        left_out = self._left_out(failed, last=is_last) if step is Step.OPERATOR else None
+        if left_out is not None:  # it does not count
+            stalled, memory = stalled - failed.stalled, memory - failed.out_of_memory
+            self._open[place] = _Failing(failed.batch, attempts - 1, number, self._clock(), stalled, memory)
             return Attempt(failed, attempts, 0.0, left_out)
-        if attempts > most:
+        if is_last:
             self._open.pop(place, None)
             return Attempt(failed, attempts, None)
         wait = self._settings.wait(attempts)
-        self._open[place] = _Failing(failed.batch, attempts, number, self._clock() + wait)
+        self._open[place] = _Failing(failed.batch, attempts, number, self._clock() + wait, stalled, memory)
         return Attempt(failed, attempts, wait)
 
     # -- going on ------------------------------------------------------------------------------------------------------

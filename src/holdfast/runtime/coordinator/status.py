@@ -15,7 +15,6 @@ from holdfast.runtime.coordinator.catching_up import (
     Progresses,
     QueryProgress,
     beyond_allowance,
-    catch_ups,
     leaders,
 )
 from holdfast.runtime.coordinator.outputs import Outputs
@@ -92,7 +91,7 @@ class RunStatus:
 
     def _catch_ups(self, queries: Progresses) -> dict[PartitionId, CatchUp]:
         """As it is now: what is remembered is as old as the last step."""
-        return catch_ups(queries, self._catching_up.now, self.logged, self._catching_up.lag)
+        return self._catching_up.at(queries, self.logged)
 
     @property
     def is_full(self) -> bool:

@@ -1,7 +1,8 @@
 """How many bytes of files the next batch takes: as many as are processed in a target time. Pure; on the driver.
 
 A batch that takes long delays everything behind it, also what is urgent; one that is short has its fixed cost. The rate
-is measured from batches that all live partitions have completed.
+is measured from batches that all queries have completed that lead: one that catches up, or is worth less, says nothing
+about how fast batches are processed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class BatchSize:
     _rate: float | None = None
     """Bytes a second."""
     _logged: dict[BatchId, tuple[int, float]] = field(default_factory=dict)
-    """Bytes of batches that are not completed, and when they were logged."""
+    """Bytes of batches that those that lead have not completed, and when they were logged."""
     _since: float = 0.0
     """When the last batch was completed."""
 
@@ -41,7 +42,7 @@ class BatchSize:
         self._logged[batch] = (size, now)
 
     def completed(self, through: BatchId, now: float) -> None:
-        """All live partitions have completed a batch."""
+        """All queries that lead have completed a batch."""
         done = [batch for batch in self._logged if batch <= through]
         if not done:
             return

@@ -466,7 +466,9 @@ class NodeWorker:
                     break  # rows that are read in place are in memory until they are processed
                 batch = BatchId(number)
                 if (died := self._guard.begin(partition, batch, assignment.attempt, READING)) is not None:
-                    answers.append(Failed(partition, batch, died.in_reading, assignment.attempt))
+                    memory, stalled, attempt = died.out_of_memory, died.stalled, assignment.attempt
+                    how = Failed(partition, batch, died.in_reading, attempt, out_of_memory=memory, stalled=stalled)
+                    answers.append(how)
                     break
                 try:
                     block = self._batch_log.block(
