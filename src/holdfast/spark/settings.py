@@ -414,8 +414,7 @@ class Settings:
         _whole(0),
         None,
         "MB that the outboxes of all nodes together may hold while something is lost or parked, before queries pause "
-        "that send to it, the least valuable first, another while outboxes still grow. None: recovery.waitingMb for "
-        "each executor at the start, four times that at least. 0: no limit.",
+        "that send to it, the least valuable first, another while outboxes still grow. None or 0: no limit.",
     )
     errors_retries: int = _setting(
         "errors.retries",
