@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.recovery.checkpoints import NOTHING, Checkpoints
-from holdfast.recovery.starts import Starts
+from holdfast.recovery.checkpoints import Checkpoints
 from holdfast.runtime.worker.worker import NodeWorker
 from holdfast.simulation.recovery import starting
 from simulation.bugs import Bug, Patch
@@ -23,18 +22,6 @@ def snapshot_without_its_rows(patch: Patch) -> None:
     patch.setattr(NodeWorker, "_lacks_output", lambda *given: False)
 
 
-def any_version_stands(patch: Patch) -> None:
-    """Where a snapshot is lost, another of its batch stands for it, whatever the recovery line counts on in it."""
-
-    def serves(self: Starts, partition: Any) -> bool:
-        checkpoints = self._state.checkpoints
-        at = checkpoints.line[partition]
-        return at == NOTHING or checkpoints.at(partition, at) is not None
-
-    patch.setattr(Starts, "serves", serves)
-
-
 SNAPSHOT_BUGS = tuple(
-    Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)
-    for one in (snapshot_without_its_rows, any_version_stands)
+    Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one) for one in (snapshot_without_its_rows,)
 )

@@ -78,14 +78,19 @@ def session_settings() -> dict[str, str]:
     return {need.key: need.set_to for need in NEEDS} | HELPFUL
 
 
-def check_requirements(spark: Any) -> list[str]:
-    """Refuse a session that cannot work, with the remedy; return hints about what would be faster."""
+def check_classic(spark: Any) -> None:
+    """Refuse a session of Spark Connect."""
     if not hasattr(spark, "sparkContext") or type(spark).__module__.startswith("pyspark.sql.connect"):
         raise BadInput(
             "a Spark Connect session has no way to pin tasks to executors",
             where="holdfast",
             remedy="use a classic session: SparkSession.builder.master(…).getOrCreate() on the driver",
         )
+
+
+def check_requirements(spark: Any) -> list[str]:
+    """Refuse a session that cannot work, with the remedy; return hints about what would be faster."""
+    check_classic(spark)
     hint = check_version(str(spark.version))
     # The context's: a session says what it was asked for, also where that came too late to count.
     return [*([] if hint is None else [hint]), *check_settings(dict(spark.sparkContext.getConf().getAll()))]

@@ -38,7 +38,7 @@ from holdfast.spark.page import open_page, wants_page
 from holdfast.spark.planned import BUDGET, RunPlan, plan_for_run
 from holdfast.spark.planned_segments import never_anchors
 from holdfast.spark.readers import open_sources, resolved
-from holdfast.spark.requirements import check_requirements
+from holdfast.spark.requirements import check_classic, check_requirements
 from holdfast.spark.run import SparkRun
 from holdfast.spark.run_loop import RunLoop
 from holdfast.spark.run_view import RunView
@@ -173,6 +173,8 @@ def launch(
     progress = StartProgress(_LOG.info) if starting is None else starting
     special = drill or DrillOptions()
     app.topology()  # what cannot run is refused before a cluster starts
+    if spark is not None:
+        check_classic(spark)
     budget = {**({} if spark is None else conf_of(spark)), **conf}.get(BUDGET)
     place_of_run = directory or conf.get(f"{PREFIX}directory")
     planned = _planned(plan, app, place_of_run, special.nodes if spark else nodes, budget)
