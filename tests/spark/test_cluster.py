@@ -227,9 +227,9 @@ def test_a_node_that_does_not_end_in_good_order_is_ended(tmp_path: Path, monkeyp
         willing, deaf, slow = running.nodes.values()
         running.freeze_node(willing.id)
         running.remove_node(willing.id)
-        assert not session_of(willing.group)
+        wait_until(lambda: not session_of(willing.group))
         running.remove_node(deaf.id, seconds=0.5)
-        assert not session_of(deaf.group)
+        wait_until(lambda: not session_of(deaf.group))
         assert list(running.nodes) == [slow.id]
         with pytest.raises(BadInput, match="share above 0"):
             running.slow_node(slow.id, 0)
@@ -239,7 +239,7 @@ def test_a_node_that_does_not_end_in_good_order_is_ended(tmp_path: Path, monkeyp
         running.slow_node(slow.id, 1)
         assert "T" not in states_of(slow.group).values()
         running.slow_node(slow.id, 0.3)
-    assert not session_of(slow.group)
+    wait_until(lambda: not session_of(slow.group))
 
 
 def test_a_cluster_whose_reaper_was_killed_still_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
