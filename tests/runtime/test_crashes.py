@@ -91,14 +91,17 @@ def test_a_process_may_die_at_any_file_operation(tmp_path: Path, monkeypatch: py
     assert len(done) > 200
     assert expected["join"]
     assert expected["late"]
-    points = range(0, len(done), 23)
+    points, killed = range(0, len(done), 23), 0
     for number, point in enumerate(points):
         directory = tmp_path / str(number)
-        with pytest.raises(Killed), dying_at(point, monkeypatch):
+        with dying_at(point, monkeypatch) as made_here, suppress(Killed):
             run(directory, made)
+        killed += "killed" in made_here
         # It dies a second time soon after it was started again.
         with dying_at(20 + 3 * number, monkeypatch), suppress(Killed):
             run(directory, made)
         assert outputs(run(directory, made)) == expected, (
             f"killed at operation {point} of {len(done)}, then at {20 + 3 * number}"
         )
+    # How many operations a run takes depends on the clock a little: it may be over before the last points.
+    assert killed > len(points) * 3 / 4
