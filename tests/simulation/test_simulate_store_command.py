@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli.main import cli, run
-from holdfast.simulation.store.campaign import run_store_campaign
+from holdfast.simulation.campaign import run_seeds
+from holdfast.simulation.store.campaign import StoreCampaign
 from holdfast.simulation.store.run import StoreOutcome, simulate_store
 from simulation.store_bugs import SHOWN_BY, STORE_BUGS
 
@@ -30,17 +31,39 @@ def test_a_campaign_prints_and_writes_what_came_of_it(tmp_path: Path) -> None:
 
 
 def test_processes_share_the_seeds() -> None:
-    alone, shared = run_store_campaign(range(50, 53)), run_store_campaign(range(50, 53), jobs=2)
+    alone, shared = StoreCampaign(), StoreCampaign()
+    assert run_seeds(alone, simulate_store, range(50, 53))
+    assert run_seeds(shared, simulate_store, range(50, 53), jobs=2)
     assert (alone.faults, alone.counts) == (shared.faults, shared.counts)
 
 
 def test_fresh_seeds_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.randbelow", lambda most: 7_000_000_000)
-    monkeypatch.setattr("holdfast.simulation.store.campaign.simulate_store", StoreOutcome)
+    monkeypatch.setattr("holdfast.simulation.store.run.simulate_store", StoreOutcome)
     done = CliRunner().invoke(cli, ["simulate", "store", "--fresh", "--seeds", "30", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "no violation" in done.output
     assert "seeds 7000000000 to 7000000029" in done.output
+
+
+def test_ctrl_c_ends_a_campaign_with_what_it_has_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def simulate(seed: int) -> StoreOutcome:
+        if seed == 130:
+            raise KeyboardInterrupt
+        return StoreOutcome(seed, violation="a fragment is gone" if seed == 115 else None)
+
+    monkeypatch.setattr("holdfast.simulation.store.run.simulate_store", simulate)
+    asked = ["simulate", "store", "--first-seed", "100", "--seeds", "300", "--out", str(tmp_path)]
+    done = CliRunner().invoke(cli, asked)
+    assert "violation after 20 of 300 seeds: holdfast simulate store --seed 115" in done.stderr
+    assert "seeds 100 to 119" in done.stdout
+    assert json.loads((tmp_path / "result.json").read_text())["seeds"] == 20
+    monkeypatch.setattr("holdfast.simulation.store.run.simulate_store", lambda seed: simulate(seed + 15))
+    done = CliRunner().invoke(
+        cli, ["simulate", "store", "--first-seed", "101", "--seeds", "300", "--out", str(tmp_path)]
+    )
+    assert done.exit_code == 130
+    assert "stopped after 0 of 300 seeds" in done.stderr
 
 
 def test_a_seed_is_printed_line_by_line() -> None:

@@ -111,13 +111,16 @@ def simulate_recovery_command(
     if seed is not None:
         _replay(seed, as_json)
         return
-    from holdfast.simulation.recovery.campaign import run_campaign
+    from holdfast.simulation.recovery.campaign import Campaign
+    from holdfast.simulation.recovery.run import simulate_recovery
 
     run_and_show(
         seeds,
         first_seed,
-        lambda chosen, report: run_campaign(chosen, jobs=jobs, report=report),
+        Campaign(),
+        simulate_recovery,
         _print_campaign,
+        jobs=jobs,
         fresh=fresh,
         out=out,
         as_json=as_json,

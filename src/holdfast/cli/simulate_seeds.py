@@ -49,30 +49,53 @@ def seed_options(function: Callable[P, R]) -> Callable[P, R]:
 def run_and_show(
     seeds: int,
     first_seed: int,
-    run: Callable[[Sequence[int], Callable[[int, int], None]], _Campaign],
+    campaign: _Campaign,
+    simulate: Callable[[int], Seeded],
     show: Callable[[_Campaign], None],
     *,
+    jobs: int,
     fresh: bool,
     out: Path,
     as_json: bool,
     command: str,
 ) -> None:
-    """Run so many seeds, write result.json, print what came of them, and end with status 1 after a violation."""
+    """Run so many seeds, write result.json, print what came of them, and end with status 1 after a violation.
+
+    A violation is named on standard error as soon as it is found. Ctrl-C ends the campaign early, and what it has
+    found until then is shown and written.
+    """
     from holdfast.cli.result_files import write_json
+    from holdfast.simulation.campaign import run_seeds
 
     if fresh:
         first_seed = secrets.randbelow(1 << 40)
-    with phases() as report:
-        campaign = run(range(first_seed, first_seed + seeds), lambda done, total: report("seeds", done, total))
+    chosen = range(first_seed, first_seed + seeds)
+    named = 0
+    with phases() as phase:
+
+        def report(done: int, total: int) -> None:
+            nonlocal named
+            for outcome in campaign.violations[named:]:
+                click.echo(
+                    f"violation after {done:,} of {total:,} seeds: holdfast {command} --seed {outcome.seed}", err=True
+                )
+            named = len(campaign.violations)
+            phase("seeds", done, total)
+
+        stopped = not run_seeds(campaign, simulate, chosen, jobs=jobs, report=report)
     document = {"first_seed": first_seed, **campaign.document()}
     write_json(out / "result.json", document)
     if as_json:
         print_json(document)
     else:
         show(campaign)
-        click.echo(f"seeds {first_seed} to {first_seed + seeds - 1}")
+        # Processes share the seeds in order, so a campaign that was stopped has run the first of them.
+        click.echo(f"seeds {first_seed} to {first_seed + campaign.seeds - 1}")
         click.echo(f"result: {out / 'result.json'}")
     fail_on(campaign.violations, command)
+    if stopped:
+        click.echo(f"stopped after {campaign.seeds:,} of {seeds:,} seeds", err=True)
+        raise click.exceptions.Exit(130)
 
 
 def fail_on(violations: Sequence[Seeded], command: str) -> None:

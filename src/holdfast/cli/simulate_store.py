@@ -47,13 +47,16 @@ def simulate_store_command(
     if seed is not None:
         _replay(seed, as_json)
         return
-    from holdfast.simulation.store.campaign import run_store_campaign
+    from holdfast.simulation.store.campaign import StoreCampaign
+    from holdfast.simulation.store.run import simulate_store
 
     run_and_show(
         seeds,
         first_seed,
-        lambda chosen, report: run_store_campaign(chosen, jobs=jobs, report=report),
+        StoreCampaign(),
+        simulate_store,
         _print_campaign,
+        jobs=jobs,
         fresh=fresh,
         out=out,
         as_json=as_json,

@@ -7,6 +7,7 @@ simulator's own matter: `recovery.campaign` and `store.campaign`.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -34,32 +35,34 @@ class Counted(Protocol[_Outcome]):
         """Return everything as plain values."""
 
 
-_Campaign = TypeVar("_Campaign", bound=Counted[Any])
-
-
 def run_seeds(
-    campaign: _Campaign,
+    campaign: Counted[_Outcome],
     simulate: Callable[[int], _Outcome],
     seeds: Sequence[int],
     *,
     jobs: int = 1,
     stop_at: int | None = None,
     report: Callable[[int, int], None] = lambda done, total: None,
-) -> _Campaign:
-    """Run seeds and count them in a campaign; stop early after so many violations.
+) -> bool:
+    """Run seeds and count them in a campaign; stop early after so many violations, or by Ctrl-C.
 
-    `simulate` is a function of a module, so that other processes find it.
+    `simulate` is a function of a module, so that other processes find it. Return whether it was not interrupted. The
+    campaign has the outcomes of the first `campaign.seeds` of the seeds then.
     """
     began = time.perf_counter()
-    for outcomes, cpu_seconds in _chunks(simulate, seeds, jobs):
-        campaign.cpu_seconds += cpu_seconds
-        for outcome in outcomes:
-            campaign.add(outcome)
-        report(campaign.seeds, len(seeds))
-        if stop_at is not None and len(campaign.violations) >= stop_at:
-            break
-    campaign.seconds = time.perf_counter() - began
-    return campaign
+    try:
+        for outcomes, cpu_seconds in _chunks(simulate, seeds, jobs):
+            campaign.cpu_seconds += cpu_seconds
+            for outcome in outcomes:
+                campaign.add(outcome)
+            report(campaign.seeds, len(seeds))
+            if stop_at is not None and len(campaign.violations) >= stop_at:
+                break
+    except KeyboardInterrupt:
+        return False
+    finally:
+        campaign.seconds = time.perf_counter() - began
+    return True
 
 
 def _chunks(
@@ -71,7 +74,8 @@ def _chunks(
             yield _run_chunk(simulate, chunk)
         return
     # New processes, not forks: Arrow and the solver may have threads here.
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    # Ctrl-C reaches all processes of a terminal; only this one answers it.
+    with multiprocessing.get_context("spawn").Pool(jobs, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
         yield from pool.imap(partial(_run_chunk, simulate), chunks)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.simulation.campaign import run_seeds
@@ -82,12 +82,8 @@ def violation_document(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def run_campaign(
-    seeds: Sequence[int],
-    *,
-    jobs: int = 1,
-    stop_at: int | None = None,
-    report: Callable[[int, int], None] = lambda done, total: None,
-) -> Campaign:
+def run_campaign(seeds: Sequence[int], *, jobs: int = 1, stop_at: int | None = None) -> Campaign:
     """Run seeds; stop early after so many violations."""
-    return run_seeds(Campaign(), simulate_recovery, seeds, jobs=jobs, stop_at=stop_at, report=report)
+    campaign = Campaign()
+    run_seeds(campaign, simulate_recovery, seeds, jobs=jobs, stop_at=stop_at)
+    return campaign

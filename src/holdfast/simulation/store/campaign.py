@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.simulation.campaign import run_seeds
-from holdfast.simulation.store.run import StoreFault, StoreOutcome, simulate_store
+from holdfast.simulation.store.run import StoreFault, StoreOutcome
 
 
 @dataclass(slots=True)
@@ -45,13 +43,3 @@ class StoreCampaign:
                 for one in self.violations
             ],
         }
-
-
-def run_store_campaign(
-    seeds: Sequence[int],
-    *,
-    jobs: int = 1,
-    report: Callable[[int, int], None] = lambda done, total: None,
-) -> StoreCampaign:
-    """Run seeds."""
-    return run_seeds(StoreCampaign(), simulate_store, seeds, jobs=jobs, report=report)
