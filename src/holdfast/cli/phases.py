@@ -19,13 +19,13 @@ def phases() -> Iterator[Callable[[str, int, int], None]]:
     """Yield a function to call with what is being done, how much of it is done, and how much there is."""
     with progress() as bar:
         task = bar.add_task("start", total=None)
-        said = time.monotonic()
+        printed = time.monotonic()
 
         def report(what: str, done: int, total: int) -> None:
-            nonlocal said
+            nonlocal printed
             bar.update(task, description=what, completed=done, total=total)
-            if not bar.console.is_terminal and time.monotonic() - said >= SECONDS_BETWEEN_LINES:
-                said = time.monotonic()
+            if not bar.console.is_terminal and time.monotonic() - printed >= SECONDS_BETWEEN_LINES:
+                printed = time.monotonic()
                 click.echo(f"{what}: {done:,} of {total:,}", err=True)
 
         yield report
