@@ -94,9 +94,12 @@ def test_a_process_may_die_at_any_file_operation(tmp_path: Path, monkeypatch: py
     points, killed = range(0, len(done), 23), 0
     for number, point in enumerate(points):
         directory = tmp_path / str(number)
+        died = True
         with dying_at(point, monkeypatch) as made_here, suppress(Killed):
             run(directory, made)
-        killed += "killed" in made_here
+            died = False
+        assert died == ("killed" in made_here), f"what killed the process at operation {point} was swallowed"
+        killed += died
         # It dies a second time soon after it was started again.
         with dying_at(20 + 3 * number, monkeypatch), suppress(Killed):
             run(directory, made)
