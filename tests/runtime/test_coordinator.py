@@ -458,7 +458,8 @@ def test_a_driver_that_only_saves_learns_of_a_later_claim_by_the_refusal_of_its_
     bench = Bench(FencedSnapshotStore())
     bench.feed(GIVEN[:4])
     refused = [seen for seen in bench.seen if seen.kind == "snapshot-not-stored"]
-    assert refused and all(seen.fields["fenced"] for seen in refused)
+    assert refused
+    assert all(seen.fields["fenced"] for seen in refused)
     assert bench.coordinator.status.frontier == 3, "it has the run: a refusal alone does not end it"
     Progress(bench.storage, bench.program.name)
     with pytest.raises(StaleEpoch, match="claim 1 is over"):

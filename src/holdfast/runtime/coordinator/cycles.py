@@ -348,7 +348,7 @@ class Cycles:
         about = {"partition": str(answer.partition), "batch": answer.batch, "problem": answer.problem}
         self._emit("snapshot-not-stored", **about, fenced=answer.fenced)
         if answer.fenced:
-            self._decisions.check_claim()  # a driver that is over and only saves would not learn of it: it writes nothing
+            self._decisions.check_claim()  # a driver that is over and only saves writes nothing, and would not learn it
         if answer.gone:
             self._decisions.handle(CheckpointGivenUp(answer.batch, answer.partition))
 

@@ -149,7 +149,8 @@ class NodeWorker:
             skips=skips_of(mine, here),
         )
         for p in here:
-            self.save(desired, p, answers)
+            if p in self.host:  # its files may have turned out to be gone meanwhile, so that it was released
+                self.save(desired, p, answers)
         if level == 0:
             self.forget(desired.forget)
         answers += [Missing(p, at) for p, at in self.host.unkept()]
