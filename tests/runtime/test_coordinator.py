@@ -447,6 +447,25 @@ def test_only_a_higher_claim_ends_a_driver() -> None:
         bench.coordinator.read_reports()
 
 
+class FencedSnapshotStore(MemorySnapshotStore):
+    """Refuses every save as one of an epoch that is over."""
+
+    def saved(self, name: str) -> SaveAnswer | None:
+        return Answered("epoch 1.1 of 'run' is fenced: epoch 2.1 has started", fenced=True)
+
+
+def test_a_driver_that_only_saves_learns_of_a_later_claim_by_the_refusal_of_its_snapshots() -> None:
+    bench = Bench(FencedSnapshotStore())
+    bench.feed(GIVEN[:4])
+    refused = [seen for seen in bench.seen if seen.kind == "snapshot-not-stored"]
+    assert refused
+    assert all(seen.fields["fenced"] for seen in refused)
+    assert bench.coordinator.status.frontier == 3, "it has the run: a refusal alone does not end it"
+    Progress(bench.storage, bench.program.name)
+    with pytest.raises(StaleEpoch, match="claim 1 is over"):
+        bench.coordinator.probe()
+
+
 def test_outboxes_of_nodes_that_hold_nothing_do_not_count() -> None:
     bench = Bench()
     bench.feed(GIVEN[:2])

@@ -557,7 +557,7 @@ class NodeWorker:
         if answer is None:
             return None
         if answer.problem is not None:
-            return SnapshotNotStored(partition, version.batch, answer.problem)
+            return SnapshotNotStored(partition, version.batch, answer.problem, fenced=answer.fenced)
         self._begun.pop((partition, version), None)
         return SnapshotStored(partition, snapshot, *self._cost_of(name))
 

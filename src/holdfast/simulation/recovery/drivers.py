@@ -76,7 +76,7 @@ class Drivers:
 
     def is_superseded(self) -> bool:
         """Whether another driver has taken a later claim than the one that has the run."""
-        return self.driver.claim < self._last_claim()
+        return self.driver.claim < self.world.last_claim()
 
     # -- starts --------------------------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class Drivers:
         """Say whether a start takes over. Without being told so, it must be refused where the driver before lives."""
         if alive is None:
             return False
-        if alive.claim == self._last_claim() and self._draw.random() < 0.5:
+        if alive.claim == self.world.last_claim() and self._draw.random() < 0.5:
             self._mischief.injected[Fault.SECOND_START] += 1
             recipe = self.world.recipes[self._layout]
             try:
@@ -157,11 +157,6 @@ class Drivers:
         """Whether a start may fail with this: nodes do not come, or the storage fails, while a layout changes."""
         reasons = ("were assigned to no node", "no partition makes progress", "OSError: ", "is parked", "; parked: ")
         return self._mischief.active and any(reason in str(error) for reason in reasons)
-
-    def _last_claim(self) -> int:
-        """Return the last claim that anybody has taken; who took it may have died of it."""
-        last = self.world.last_driver()
-        return 0 if last is None else int(last["claim"])
 
     def _last_parked(self) -> tuple[int, set[str]]:
         """Return what is parked, as the last progress says, and by which claim."""
@@ -228,7 +223,7 @@ class Drivers:
             return False
         except HoldfastError as refused:
             if driver.number == self._current:
-                if not isinstance(refused, StaleEpoch) or self._last_claim() <= driver.claim:
+                if not isinstance(refused, StaleEpoch) or self.world.last_claim() <= driver.claim:
                     raise
                 self._note(f"driver {driver.number} is over: one that died as it started took a later claim")
                 self.restart(old_goes_on=False)

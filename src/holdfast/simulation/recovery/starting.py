@@ -33,6 +33,7 @@ from holdfast.runtime.messages import DesiredState, OperatorFailed
 from holdfast.runtime.program import Program
 from holdfast.simulation.recovery.applications import Recipe, program_of
 from holdfast.simulation.recovery.checks import StepChecks
+from holdfast.simulation.recovery.claim_checks import ClaimChecks
 from holdfast.simulation.recovery.cluster import SimulatedCluster
 from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.folders import deletes_files
@@ -256,6 +257,12 @@ class Starter:
         self._nodes(number, progress.claim, program, cluster, stores, all_there=old_layout)
         checks = StepChecks(program, world.snapshot_store, world.found, RUN)
         pace = scene.pace_for(program, number)
+        over = ClaimChecks(progress.claim, world.last_claim, world.complain)
+
+        def emit(seen: Observation) -> None:
+            over.emitted(seen)
+            self._observe(seen)
+
         coordinator = Coordinator(
             program,
             cluster,
@@ -273,10 +280,16 @@ class Starter:
             choices=TentativeRequests(world.storage),
             clock=world.clock,
             now=world.clock,
-            emit=self._observe,
+            emit=emit,
             log=_nothing,
         )
-        cluster.handing_out = MarkChecks(coordinator.state, progress.generation, world.watch, world.complain).look
+        marks = MarkChecks(coordinator.state, progress.generation, world.watch, world.complain)
+
+        def handing_out(desired: DesiredState) -> None:
+            over.look(desired)
+            marks.look(desired)
+
+        cluster.handing_out = handing_out
         sweep_after_start(world.storage, world.durable, progress, coordinator.state)
         for sink in sinks.values():
             if isinstance(sink, StagingWatchedSink):

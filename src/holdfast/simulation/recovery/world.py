@@ -213,6 +213,11 @@ class World:
             self._last = self.objects.changes, last_driver(self.objects)
         return self._last[1]
 
+    def last_claim(self) -> int:
+        """Return the last claim that anybody has taken; who took it may have died of it."""
+        last = self.last_driver()
+        return 0 if last is None else int(last["claim"])
+
     def sources_of(self, program: Program) -> dict[OperatorId, SourceProgram]:
         """Return a program's sources as this world has them: from files, or ingested."""
         return {
