@@ -118,6 +118,14 @@ class RunProfile:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """How the run runs: what its plans are compared with."""
 
+    @property
+    def batches_per_second(self) -> float | None:
+        """Batches at the pace of the sources; None: not measured."""
+        known = [one.steady for one in self.partitions.values() if one.steady.seconds > 0 and one.steady.batches]
+        if not self.paced or not known:
+            return None
+        return sum(one.batches for one in known) / sum(one.seconds for one in known)
+
     def failure_rate(self, operator: str) -> float:
         """Return failures per second of an operator, with the prior."""
         return (1 + self.incidents.get(operator, 0)) / (PRIOR_SECONDS + self.observed_seconds)
@@ -138,6 +146,7 @@ def profiled(topology: Topology, profile: RunProfile) -> tuple[Topology, dict[st
         "identity": fingerprint(made),
         "at": round(profile.at, 3),
         "period_seconds": profile.period,
+        "batches_per_second": _short(profile.batches_per_second),
         "checkpoint_interval_seconds": _short(profile.checkpoint_interval),
         "checkpoint_seconds": _short(profile.checkpoint_seconds),
         "checkpoint_bytes": _short(profile.checkpoint_bytes),
