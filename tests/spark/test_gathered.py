@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, PartitionId
+from holdfast.runtime.io.gathered_delta import GatheredDeltaSink
 from holdfast.runtime.io.gathered_parquet import GatheredParquetSink
 from holdfast.runtime.io.sinks import Gathered, OutputKey
 from holdfast.spark.gathered import _schema
@@ -67,3 +68,19 @@ def test_the_columns_of_a_partitioned_table_are_those_of_its_newest_group() -> N
     found = _schema(storage)
     assert found is not None
     assert found.names == ["day", "n", "x"]
+
+
+def test_rows_of_a_table_that_wait_for_their_commit_are_read_too(spark: SparkSession, tmp_path: Path) -> None:
+    sink = GatheredDeltaSink(tmp_path, 60, partition_by=["day"])
+    sink.begin("run", Epoch(1))
+    days = [datetime.date(2026, 1, 1), None]
+    for batch in (0, 1, 2):
+        rows = pa.table({"day": pa.array(days, pa.date32()), "n": [batch, batch + 10]})
+        sink.publish(OutputKey(Q, BatchId(batch), run="run"), rows, Epoch(1))
+        if batch == 1:
+            assert hf.read(spark, tmp_path).count() == 4, "they wait"
+            sink.flush(Gathered({Q: BatchId(1)}, 0, math.inf), Epoch(1))
+    found = hf.read(spark, tmp_path)
+    assert found.columns == ["day", "n"]
+    assert {tuple(row) for row in found.collect()} == {(days[n >= 10], n) for n in (0, 1, 2, 10, 11, 12)}
+    assert found.count() == 6
