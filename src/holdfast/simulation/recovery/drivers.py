@@ -17,6 +17,7 @@ from holdfast.runtime.io.parquet_names import GROUPS
 from holdfast.runtime.state.store import StaleEpoch
 from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.gathered import gathers_outputs
+from holdfast.simulation.recovery.gathered_delta import LOG
 from holdfast.simulation.recovery.scene import freezes_at_fences
 from holdfast.simulation.recovery.starting import Starter
 from holdfast.simulation.recovery.stores import NodeFiles
@@ -272,7 +273,7 @@ class Drivers:
             and self._frozen < MOST_FROZEN
             and self._acting == self._current
             and self.begun
-            and where.startswith(f"before creating {GROUPS}")
+            and where.startswith((f"before creating {GROUPS}", f"before creating {LOG}"))
             and self._at_groups.random() < 0.3
         )
 

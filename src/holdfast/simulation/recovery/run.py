@@ -28,6 +28,7 @@ from holdfast.simulation.recovery.ending import final_problems
 from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.feed import Feed, starving
 from holdfast.simulation.recovery.gathered import gathers_outputs, twice_in_files
+from holdfast.simulation.recovery.gathered_delta import gathers_into_delta, twice_in_table
 from holdfast.simulation.recovery.leaving import LeavingWatch
 from holdfast.simulation.recovery.observed import Observed
 from holdfast.simulation.recovery.segment_scene import served
@@ -332,8 +333,9 @@ class _Run:
         if ran and (stays := self._leaving.look(self.coordinator.machine)) is not None:
             self._found(stays)
         self.world.watch.look()
+        twice = twice_in_table if gathers_into_delta(self.seed) else twice_in_files
         for name in self.world.sinks if gathers_outputs(self.seed) else ():
-            for violation in twice_in_files(name, self.world.objects.within(f"out/{name}")):
+            for violation in twice(name, self.world.objects.within(f"out/{name}")):
                 self._found(violation)
 
     # -- the end -------------------------------------------------------------------------------------------------------
