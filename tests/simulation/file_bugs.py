@@ -36,6 +36,17 @@ def half_written_file_taken(patch: Patch) -> None:
     patch.setattr(FileTracker, "_settle", settle)
 
 
+def files_old_by_a_clock_that_was_set(patch: Patch) -> None:
+    """At every listing a file counts as whole that is old by the driver's clock, which may have been set forward."""
+    right = FileReader._look
+
+    def look(self: FileReader) -> Any:
+        self._has_looked = False
+        return right(self)
+
+    patch.setattr(FileReader, "_look", look)
+
+
 def other_bytes_accepted(patch: Patch) -> None:
     """A range is read again, and nobody compares it with what was read first."""
     right = reading.read_checked
@@ -133,6 +144,11 @@ def copies_mistaken(patch: Patch) -> None:
     patch.setattr(CopyStore, "add", add)
 
 
+def copies_by_a_clock_that_was_set(patch: Patch) -> None:
+    """Ranges are copied when the driver's clock says so, also where it was set back."""
+    patch.setattr(retention.FileRetention, "_time", lambda self, listed: self._wall())
+
+
 def copies_not_read(patch: Patch) -> None:
     """A node whose file is gone does not look for a copy."""
     patch.setattr(SourceBlocks, "_copied_file", lambda self, *place: None)
@@ -145,6 +161,7 @@ RETENTION_BUGS = tuple(
         copies_of_whatever_is_there,
         copies_end_with_their_range,
         copies_mistaken,
+        copies_by_a_clock_that_was_set,
         copies_not_read,
     )
 )
@@ -154,6 +171,7 @@ FILE_BUGS = tuple(
     for one in (
         seen_files_forgotten,
         half_written_file_taken,
+        files_old_by_a_clock_that_was_set,
         other_bytes_accepted,
         files_taken_by_two_drivers,
         open_file_forgotten,

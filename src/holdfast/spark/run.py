@@ -333,6 +333,7 @@ class SparkRun:
                 log=log,
             ),
             settings=_planned_settings(chosen, planned, segments),
+            follower=lambda: self._signs.follower,
             host_of=lambda node: node.rpartition("-")[0] or str(node),
             domain_of=self.backend.domain_of,
             emit=emit,

@@ -87,12 +87,19 @@ def _able(driver: Driver) -> list[PartitionId]:
     return able
 
 
-def _furthest(driver: Driver, able: Collection[PartitionId]) -> tuple[PartitionId, BatchId] | None:
-    """Return the furthest of the most valuable queries that can go on, and its batch; None: none can."""
+def _furthest(
+    driver: Driver, able: Collection[PartitionId], passed_over: Collection[PartitionId] = ()
+) -> tuple[PartitionId, BatchId] | None:
+    """Return the furthest of the most valuable queries that can go on, and its batch; None: none can.
+
+    `passed_over`: members that do not count.
+    """
     state, topology = driver.coordinator.state, driver.program.topology
     worth = {p: int(topology.priority[topology.index(p)]) for p in driver.program.outputs if p in able}
     best = [p for p, one in worth.items() if one == max(worth.values()) and p not in state.dropped]
-    far = {p: min(state.partitions[one].frontier for one in state.graph.members(p)) for p in best}
+    far = {
+        p: min(state.partitions[one].frontier for one in state.graph.members(p) if one not in passed_over) for p in best
+    }
     return max(far.items(), key=lambda one: one[1], default=None)
 
 
@@ -126,9 +133,13 @@ def starving(driver: Driver) -> Violation | None:
 
 
 def running_away(driver: Driver) -> Violation | None:
-    """Where a batch was logged, see that one of the most valuable queries is near: where all are slow, it waits."""
+    """Where a batch was logged, see that one of the most valuable queries is near: where all are slow, it waits.
+
+    Nobody waits for a partition that returns from so long a wait that what it missed is regenerated.
+    """
     coordinator = driver.coordinator
-    furthest, logged = _furthest(driver, _able(driver)), coordinator.status.logged
+    furthest = _furthest(driver, _able(driver), coordinator.state.dropped)
+    logged = coordinator.status.logged
     if furthest is None or logged - furthest[1] <= coordinator.pace.most_ahead:
         return None
     what = f"batch {logged} is logged, and {furthest[0]} is at batch {furthest[1]}, further than all as valuable"
