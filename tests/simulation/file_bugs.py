@@ -144,11 +144,6 @@ def copies_mistaken(patch: Patch) -> None:
     patch.setattr(CopyStore, "add", add)
 
 
-def copies_by_a_clock_that_was_set(patch: Patch) -> None:
-    """Ranges are copied when the driver's clock says so, also where it was set back."""
-    patch.setattr(retention.FileRetention, "_time", lambda self, listed: self._wall())
-
-
 def copies_not_read(patch: Patch) -> None:
     """A node whose file is gone does not look for a copy."""
     patch.setattr(SourceBlocks, "_copied_file", lambda self, *place: None)
@@ -161,7 +156,6 @@ RETENTION_BUGS = tuple(
         copies_of_whatever_is_there,
         copies_end_with_their_range,
         copies_mistaken,
-        copies_by_a_clock_that_was_set,
         copies_not_read,
     )
 )

@@ -112,7 +112,8 @@ class Coordinator:
         `profiles` is where what was measured is kept, with the run's `settings`; `expiry` deletes what is kept no
         longer; `follower` gives the claim of a driver that has followed this one, once that is known: this one then
         ends, also where it has nothing to do; `host_of` gives a node's host: one whose disk is full gets no more work;
-        `domain_of` gives its failure domain, where it is known. `emit` gets every event, as values; `log` gets a line for people.
+        `domain_of` gives its failure domain, where it is known. `emit` gets every event, as values; `log` gets a line
+        for people.
         Durations are by `clock`, which nobody sets; events have the time that `now` says.
         """
         self._where = f"application {program.name}"
