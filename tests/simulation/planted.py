@@ -35,6 +35,7 @@ from simulation.bugs import AGENT_BUGS, BUGS, Bug
 from simulation.catching_up_bugs import CATCHING_UP_BUGS
 from simulation.copy_bugs import COPY_BUGS, LEAVING_BUGS, MOVE_BUGS, REPLAN_BUGS
 from simulation.detection_bugs import DETECTION_BUGS
+from simulation.driver_bugs import DRIVER_BUGS
 from simulation.fence_bugs import CLAIM_BUGS, FENCE_BUGS
 from simulation.file_bugs import FILE_BUGS, RETENTION_BUGS
 from simulation.fragment_bugs import FRAGMENT_BUGS
@@ -79,7 +80,7 @@ class Planted:
 
 
 PLANTED = (
-    *(Planted(bug, _any) for bug in (*BUGS, *MARK_BUGS, *SET_BUGS, *SNAPSHOT_BUGS, *CLAIM_BUGS)),
+    *(Planted(bug, _any) for bug in (*BUGS, *DRIVER_BUGS, *MARK_BUGS, *SET_BUGS, *SNAPSHOT_BUGS, *CLAIM_BUGS)),
     *(Planted(bug, leaves_behind) for bug in CATCHING_UP_BUGS),
     *(Planted(bug, is_resident) for bug in (*RESIDENT_BUGS, *PROCESS_BUGS, *DETECTION_BUGS)),
     *(Planted(bug, is_poisoned) for bug in PARKING_BUGS),

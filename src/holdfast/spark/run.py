@@ -31,6 +31,7 @@ from holdfast.runtime.blocks import DEAD_LETTERS
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.expiry import expiry_of
+from holdfast.runtime.coordinator.left_staged import publish_left_staged
 from holdfast.runtime.coordinator.liveness import DriverSigns, this_driver
 from holdfast.runtime.coordinator.node_sinks import NodeSinks
 from holdfast.runtime.coordinator.opening import open_run, sweep_after_start
@@ -333,6 +334,7 @@ class SparkRun:
                 log=log,
             ),
             settings=_planned_settings(chosen, planned, segments),
+            follower=lambda: self._signs.follower,
             host_of=lambda node: node.rpartition("-")[0] or str(node),
             domain_of=self.backend.domain_of,
             emit=emit,
@@ -340,6 +342,15 @@ class SparkRun:
         )
         self._held.callback(self.coordinator.close)
         sweep_after_start(self.storage, durable, progress, self.coordinator.state)
+        publish_left_staged(
+            self.storage,
+            self._sinks.values(),
+            progress.run,
+            self.coordinator.state.epoch,
+            self.coordinator.state.published,
+            progress.generation,
+            log,
+        )
         for name in stagers:
             self._sinks[name].sweep_staged()
         self._staged = tuple(stagers)

@@ -136,6 +136,8 @@ class StepChecks:
             for batch in {checkpoints.line[p], checkpoints.durable_line[p], checkpoints.oldest_line[p]} - {BatchId(-1)}:
                 snapshot = checkpoints.at(p, batch)
                 chain = () if snapshot is None else checkpoints.chain(p, snapshot)
+                if snapshot is None and batch not in (checkpoints.line[p], checkpoints.oldest_line[p]):
+                    continue  # a regenerator found it damaged: it is known, and the older one, which is whole, counts
                 if snapshot is None or not chain:
                     self._complain(
                         Violation(f"checkpoint {batch} is complete, and {p} has no whole snapshot of it", (p,))

@@ -95,12 +95,19 @@ def _able(driver: Driver) -> list[PartitionId]:
     return able
 
 
-def _furthest(driver: Driver, able: Collection[PartitionId]) -> tuple[PartitionId, BatchId] | None:
-    """Return the furthest of the most valuable queries that can go on, and its batch; None: none can."""
+def _furthest(
+    driver: Driver, able: Collection[PartitionId], passed_over: Collection[PartitionId] = ()
+) -> tuple[PartitionId, BatchId] | None:
+    """Return the furthest of the most valuable queries that can go on, and its batch; None: none can.
+
+    `passed_over`: members that do not count.
+    """
     state, topology = driver.coordinator.state, driver.program.topology
     worth = {p: int(topology.priority[topology.index(p)]) for p in driver.program.outputs if p in able}
     best = [p for p, one in worth.items() if one == max(worth.values()) and p not in state.dropped]
-    far = {p: min(state.partitions[one].frontier for one in state.graph.members(p)) for p in best}
+    far = {
+        p: min(state.partitions[one].frontier for one in state.graph.members(p) if one not in passed_over) for p in best
+    }
     return max(far.items(), key=lambda one: one[1], default=None)
 
 
@@ -137,10 +144,11 @@ def running_away(driver: Driver, logged: BatchId) -> Violation | None:
     """Where a batch was logged, see that one of the most valuable queries is near: where all are slow, it waits.
 
     `logged`: the last batch in the log when it was begun. It may bring several: drivers that are over may have left
-    fences under the next numbers, and one empty batch is logged after them (0116).
+    fences under the next numbers, and one empty batch is logged after them (0116). Sources do not wait for a partition
+    that returns from so long a wait that what it missed is regenerated.
     """
     coordinator = driver.coordinator
-    furthest = _furthest(driver, _able(driver))
+    furthest = _furthest(driver, _able(driver), coordinator.state.dropped)
     if furthest is None or logged - furthest[1] < coordinator.pace.most_ahead:
         return None
     what = f"a batch is logged after {logged}, and {furthest[0]} is at {furthest[1]}, further than all as valuable"

@@ -345,6 +345,7 @@ class _Run:
         for violation in final_problems(self.world, self.driver):
             self._found(violation)
         self._look_into_files()
+        self._old_ends()
         if self.coordinator.state.buffering:
             return  # the last batch is safe already, so no later checkpoint ends what was found only now
         for violation in retention_problems(self.driver.program, self.coordinator.state, self.cluster.store_of):
@@ -360,6 +361,18 @@ class _Run:
                 return
             self._come_to_rest("after files were found missing")
         self._complain("files are missing again and again, though nothing goes wrong any more")
+
+    def _old_ends(self) -> None:
+        """See that a driver which another one has followed ends, though it may have nothing to write any more."""
+        old = self.drivers.old
+        if old is None or old.claim >= self.driver.claim:
+            return
+        self.world.looks_for_followers = True
+        self.driver.signs.write()
+        self.drivers.do(old, lambda driver: driver.coordinator.step())
+        self.world.looks_for_followers = False
+        if self.drivers.old is old:
+            self._complain(f"driver {old.number} is followed, nothing goes wrong any more, and it does not end")
 
     def outcome(self, violation: Violation | None) -> Outcome:
         """Say what came of it."""

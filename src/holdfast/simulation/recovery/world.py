@@ -203,6 +203,8 @@ class World:
         self.gathered: Given = {}
         self._delta_starts = count()
         self.late: dict[tuple[OperatorId, OperatorId], WatchedSink] = {}
+        self.looks_for_followers = False
+        """Whether drivers look for those that have followed them: not in the storm, where old ones are to go on."""
         self.foreign: list[str] = []
         """Objects of another run where this one is to write its outputs."""
         if seed % 9 == 1:
