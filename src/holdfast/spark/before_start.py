@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from holdfast.application import Application
 from holdfast.errors import BadInput
@@ -48,9 +48,13 @@ def _check_place(place: str | Path) -> None:
         there = there.parent
     if not there.is_dir():
         raise BadInput(f"{there} is not a folder", field="directory", remedy="name a folder, or one that can be made")
-    if not os.access(there, os.W_OK | os.X_OK):
+    try:
+        # Only a file shows it: root may write anywhere by its rights, and still not into a read-only file system.
+        with TemporaryFile(dir=there):
+            pass
+    except OSError as error:
         raise BadInput(
-            f"this user may not write in {there}",
+            f"no file can be made in {there}: {error.strerror or error}",
             field="directory",
             remedy="name a folder that you may write, or change its permissions",
-        )
+        ) from None

@@ -589,9 +589,8 @@ class Settings:
             except BadInput as bad:
                 raise BadInput(bad.what, field=key, remedy=bad.remedy) from None
             except ValueError as bad:
-                raise BadInput(
-                    f"{text!r}: {_reason(bad)}", field=key, remedy=known[key].metadata["help"].rstrip(".")
-                ) from None
+                meaning = known[key].metadata["help"].rstrip(".")
+                raise BadInput(f"{text!r}: {_reason(bad)}", field=key, remedy=f"what it sets: {meaning}") from None
         return cls(**given)
 
     @classmethod
@@ -640,6 +639,11 @@ def _reason(error: ValueError) -> str:
 
 
 def _written(default: object) -> str:
+    """Write a default as it would be set."""
     if default is None or default == ():
         return "none"
-    return f"{default:g}" if isinstance(default, float) else str(default)
+    if isinstance(default, tuple):
+        return ",".join(str(one) for one in default)
+    if isinstance(default, float) and default.is_integer():
+        return str(int(default))
+    return str(default)
