@@ -23,7 +23,9 @@ class LazyGroup(click.Group):
         """Name the commands in the order they were given."""
         return [*self.lazy, *sorted(self.commands)]
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that is asked for; one that is not there is refused with the nearest name."""
         if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             near = get_close_matches(args[0], self.list_commands(ctx), n=1, cutoff=0.6)
