@@ -73,6 +73,12 @@ def test_a_directory_that_may_not_be_written_is_refused(capsys: pytest.CaptureFi
     assert run(["run", "traffic", "--directory", "/proc/run1/deep"]) == 2
     assert "directory: no file can be made in /proc: " in (line := capsys.readouterr().err)
     assert line.endswith("; name a folder that you may write, or change its permissions\n")
+    Path("lake.py").write_text(
+        'import holdfast as hf\napp = hf.Application("lake")\ns = app.source("s", hf.files("."), schema="n long")\n'
+        's.map(lambda rows: rows, id="m").output("rows", sink=hf.parquet("/proc/lake"))\n'
+    )
+    assert run(["run", "lake.py"]) == 2
+    assert "m.output.sink: no file can be made in /proc: " in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("no_cluster")

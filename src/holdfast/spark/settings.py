@@ -446,7 +446,8 @@ class Settings:
         "keep.aside",
         _seconds,
         30 * 86400.0,
-        "Late rows and dead letters stay for so long after durable checkpoints cover their batch. 0: for ever.",
+        "Late rows and dead letters stay for so long after durable checkpoints cover their batch, by default 30 days. "
+        "0: for ever.",
     )
     keep_outputs: float | None = _setting(
         "keep.outputs",

@@ -155,7 +155,7 @@ class Assumptions:
     """Where a value is from, if not assumed: `measured` or `given`."""
 
     def given(self, **values: float | None) -> Assumptions:
-        """Return these with values that somebody gave; None: as it was."""
+        """Return these with the values that are given; None: as it was."""
         known = {name: value for name, value in values.items() if value is not None}
         for name, value in known.items():
             if not (_is_number(value) and value > 0):
