@@ -53,6 +53,8 @@ def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["numbers_app.py:read", "--master", "spark://h:1", "--conf", "spark.holdfast.x=1"], "no such setting"),
         (["numbers_app.py:read", "--master", "spark://h:1"], "read: files.files: there is no folder"),
         (["traffic", "--directory", "numbers_app.py/run1"], "numbers_app.py is not a folder; name a folder"),
+        (["traffic", "--conf", "spark.holdfast.retention=al"], "spark.holdfast.retention: there is no file al; give "),
+        (["traffic", "--rows", "many"], "Invalid value for '--rows': 'many' is not a whole number; see "),
         (["traffic", "--conf", "spark.holdfast.directory=ftp://h/run1"], "a run cannot be kept on ftp:"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else "",

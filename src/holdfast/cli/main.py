@@ -62,6 +62,8 @@ def cli() -> None:
 def usage_line(error: click.ClickException) -> str:
     """Fold a usage error into one line that ends with the next step."""
     line = error.format_message()
+    for kind, words in (("float range", "number"), ("integer range", "whole number"), ("integer", "whole number")):
+        line = line.replace(f"is not a valid {kind}.", f"is not a {words}.")
     context = getattr(error, "ctx", None)
     if isinstance(context, click.Context):
         line = f"{line.rstrip('.')}; see `{context.command_path} --help`"

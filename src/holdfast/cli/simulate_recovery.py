@@ -126,7 +126,7 @@ def _constants(path: Path | None) -> TimeConstants:
     try:
         document = json.loads(path.read_bytes())
     except ValueError as error:
-        raise BadInput(f"is no JSON: {error}", where=str(path), remedy="take an experiment's constants.json") from None
+        raise BadInput(f"is not JSON: {error}", where=str(path), remedy="take an experiment's constants.json") from None
     return read_constants(document, str(path))
 
 

@@ -32,6 +32,12 @@ def check_before_start(
     check_settings({**session_settings(), **given, "spark.master": master or ""})
     if settings.tracing_enabled == "true":
         check_tracing()
+    if settings.retention not in ("sources", "all") and not Path(settings.retention).is_file():
+        raise BadInput(
+            f"there is no file {settings.retention}",
+            field="spark.holdfast.retention",
+            remedy="give sources, all, or the file that `holdfast plan backups --json` printed",
+        )
     if reads:
         check_readers(app)
         check_folders(with_absolute_paths(app))

@@ -255,7 +255,7 @@ def _budget(text: str) -> ReplicaBudget:
         return ReplicaBudget.parse(text)
     except ValueError:
         remedy = "give a whole number, a share from 0.0 to 1.0, or cores like '4 cores'"
-        raise BadInput(f"{text!r} is no budget", field=BUDGET, remedy=remedy) from None
+        raise BadInput(f"{text!r} is not a budget", field=BUDGET, remedy=remedy) from None
 
 
 def _origin(asked: Mapping[str, Any]) -> str:

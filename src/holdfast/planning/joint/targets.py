@@ -87,7 +87,7 @@ def targets(
         budget = ReplicaBudget.of(replicas)
     except ValueError:
         raise BadInput(
-            f"{replicas!r} is no budget of replicas",
+            f"{replicas!r} is not a budget of replicas",
             field="targets.replicas",
             remedy="give 0.2 for a fifth of the partitions (1.0: all), 3 for three, or '4 cores'",
         ) from None
