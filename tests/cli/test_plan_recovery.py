@@ -99,7 +99,7 @@ def test_tables_for_people(capsys: pytest.CaptureFixture[str]) -> None:
         (["hashtags", "--capacity", "3", "--nodes", "2,x"], "'x' is not a number"),
         (["hashtags", "--capacity", "3", "--arrivals", "10"], "--arrivals: needs nodes"),
         (["hashtags", "--capacity", "3", "--nodes", "2,2", "--arrivals", "10"], "1 times for 2 nodes"),
-        (["hashtags", "--capacity", "3", "--nodes", "2,2", "--arrivals", "uniform:9"], "not a range"),
+        (["hashtags", "--capacity", "3", "--nodes", "2,2", "--arrivals", "uniform:9"], "has no range"),
         (["hashtags", "--capacity", "3", "--nodes", "2,2", "--arrivals", "uniform:9-2"], "not a range"),
         (["hashtags", "--capacity", "3", "--nodes", "2", "--bound", "1.5"], "--bound"),
         (["nowhere.json", "--capacity", "3"], "nowhere.json"),
