@@ -91,7 +91,20 @@ TWO = 'from holdfast import Application\na = Application("a")\nb = Application("
             'from holdfast import Application\n\napp = Application("w")\napp.source("s", schema={"a": "strange"})\n',
             "wrong.py, line 4: s.schema.a: 'strange' is not a column type",
         ),
-        ("lacks.py", "import nothing_like_it\n", "lacks.py, line 1: cannot be loaded: ModuleNotFoundError"),
+        ("syntax.py", "def (\n", "syntax.py, line 1: cannot be loaded: SyntaxError: invalid syntax; correct that line"),
+        (
+            "lacks.py",
+            "import nothing_like_it\n",
+            "lacks.py, line 1: cannot be loaded: ModuleNotFoundError: No module named 'nothing_like_it'; install "
+            "nothing_like_it into the environment of this command, or correct the import",
+        ),
+        (
+            "argument.py",
+            'from holdfast import Application\napp = Application("w")\ns = app.source("s", schema="a bigint")\n'
+            's.output("rows", priorty=3)\n',
+            "argument.py, line 4: cannot be loaded: TypeError: Stream.output() got an unexpected keyword argument "
+            "'priorty'; did you mean 'priority'?",
+        ),
         (
             "again.py",
             "from holdfast.loading import find_application\nfind_application('again.py')\n",

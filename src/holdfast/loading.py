@@ -14,6 +14,7 @@ file that raised it.
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 import sys
@@ -24,7 +25,7 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
-from holdfast.application import Application, load_application
+from holdfast.application import Application, Stream, Windowed, load_application
 from holdfast.errors import BadInput, HoldfastError, missing_extra
 from holdfast.examples.registry import EXAMPLES
 from holdfast.topology.checks import suggestion
@@ -32,6 +33,8 @@ from holdfast.topology.checks import suggestion
 RUN_NAME = "holdfast_application"
 """What `__name__` is in a file while it is executed."""
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_UNKNOWN_ARGUMENT = re.compile(r"(\w+)\.(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+_BUILDERS = {one.__name__: one for one in (Application, Stream, Windowed)}
 _loading: list[str] = []
 
 
@@ -143,8 +146,8 @@ def _executing(where: str, path: Path | None) -> Iterator[None]:
     except HoldfastError as error:
         raise error.placed(_place(where, path, error) if error.where != where else where) from None
     except Exception as error:
-        remedy = _remedy_of_import(error, path) if isinstance(error, ModuleNotFoundError) else _remedy_of_pyspark(error)
-        kind, text = type(error).__name__, str(error)
+        remedy = _remedy_of_import(error, path) if isinstance(error, ModuleNotFoundError) else _remedy_of_call(error)
+        kind, text = type(error).__name__, error.msg if isinstance(error, SyntaxError) else str(error)
         raise BadInput(
             f"cannot be loaded: {kind}: {text}" if text else f"cannot be loaded: {kind}",
             where=_place(where, path, error),
@@ -161,16 +164,22 @@ def _remedy_of_import(error: ModuleNotFoundError, path: Path | None) -> str | No
     top, folder = (error.name or "").partition(".")[0], Path.cwd()
     there = bool(top) and ((folder / top).is_dir() or (folder / f"{top}.py").is_file())
     if path is None or not there or not path.is_relative_to(folder):
-        return None
+        return f"install {top} into the environment of this command, or correct the import" if top else None
     module = ".".join(path.relative_to(folder).with_suffix("").parts)
     return f"imports of a file are looked for in its own folder; from the working directory, give {module}:app"
 
 
-def _remedy_of_pyspark(error: Exception) -> str | None:
-    """Say what to write in the place of PySpark's functions, which ask for a session; None: it raised elsewhere."""
+def _remedy_of_call(error: Exception) -> str | None:
+    """Say what to write in the place of an argument that a method of ours does not take, or of PySpark's functions."""
+    if isinstance(error, TypeError) and (called := _UNKNOWN_ARGUMENT.fullmatch(str(error))) is not None:
+        owner, method, argument = called.groups()
+        taken = inspect.signature(getattr(_BUILDERS[owner], method)).parameters if owner in _BUILDERS else {}
+        names = [name for name, one in taken.items() if name != "self" and one.kind is not one.VAR_KEYWORD]
+        return suggestion(argument, names) if names else None
     modules = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     if not modules or not modules[-1].startswith(("pyspark.", "py4j.")):
         return None
+    # PySpark's functions ask for a session.
     return (
         "an application is written without a Spark session: use hf.sum(…) and pyarrow.compute, and the session in "
         "`lambda spark: spark.readStream…`"

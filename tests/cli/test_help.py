@@ -44,3 +44,19 @@ def test_every_command_has_help(path: tuple[str, ...], capsys: pytest.CaptureFix
 def test_an_empty_group_still_has_help() -> None:
     group = LazyGroup(name="empty", lazy={})
     assert "Usage" in group.get_help(click.Context(group, info_name="empty"))
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (["dril"], "there is no command 'dril'; did you mean 'drill'?; see `holdfast --help`"),
+        (["plan", "fragment"], "there is no command 'fragment'; did you mean 'fragments'?; see `holdfast plan --help`"),
+        (["xyzzy"], "there is no command 'xyzzy'; see `holdfast --help`"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_a_command_that_is_not_there_is_refused_with_the_nearest(
+    given: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(given) == 2
+    assert capsys.readouterr().err == f"holdfast: {line}\n"

@@ -124,7 +124,7 @@ def test_an_application_reads_the_files_its_sources_name_or_those_given(
 
 def test_a_run_is_read_from_its_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["profile", str(tmp_path)]) == 2
-    assert "no run began here, and it is no application" in capsys.readouterr().err
+    assert "no run began here, and it is not an application" in capsys.readouterr().err
     storage = FileStorage(tmp_path / "run")
     Progress(storage, "words")
     assert run(["profile", str(tmp_path)]) == 2

@@ -133,7 +133,7 @@ def test_a_drill_leaves_its_files_and_the_report_can_be_drawn_again(
     assert (tmp_path / "report.html").read_text() == before
     (tmp_path / "result.json").write_text("{}")
     assert run(["report", str(tmp_path)]) == 2
-    assert "is no result of a drill" in capsys.readouterr().err
+    assert "is not a result of a drill" in capsys.readouterr().err
     (tmp_path / "result.json").unlink()
     assert run(["report", str(tmp_path)]) == 2
     assert "the drill did not end" in capsys.readouterr().err

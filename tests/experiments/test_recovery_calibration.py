@@ -112,4 +112,4 @@ def test_the_simulator_takes_measured_constants(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert json.loads(done.stdout)["constants"]["detect_seconds"] == 33.0
     path.write_text("{")
-    assert "is no JSON" in str(CliRunner().invoke(cli, [*arguments, str(path)]).exception)
+    assert "is not JSON" in str(CliRunner().invoke(cli, [*arguments, str(path)]).exception)

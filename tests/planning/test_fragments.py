@@ -294,7 +294,7 @@ def test_wrong_shares_are_found() -> None:
     peers = [Peer(f"p{i}", 50e6, storage=10e6, domain="x") for i in range(4)]
     bad = SharesPlan(Coding(2, 2), {"p0": 3, "nobody": 1}, 32e6, 0.5, 0.5, 1.0, 1, 1, 1)
     found = " / ".join(share_problems(shares_request(peers, max_overhead=0.5), bad))
-    for word in ("no room", "is no peer", "over k", "below", "times the state"):
+    for word in ("no room", "is not a peer", "over k", "below", "times the state"):
         assert word in found
 
 

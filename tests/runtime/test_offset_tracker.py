@@ -200,7 +200,7 @@ def test_what_a_source_may_say() -> None:
         "kafka.value: 'jsn' is not a kind of value": lambda: hf.kafka("a", "t", "jsn"),
         "kafka.avro_schema: is missing": lambda: hf.kafka("a", "t", "avro"),
         "kafka.avro_schema: is not JSON": lambda: hf.kafka("a", "t", "avro", avro_schema="{"),
-        "kafka.start: 'soon' is no place to start": lambda: hf.kafka("a", "t", start="soon"),
+        "kafka.start: 'soon' is not a place to start": lambda: hf.kafka("a", "t", start="soon"),
         "kafka.settings: 'isolation.level' cannot be set": lambda: hf.kafka(
             "a", "t", settings={"isolation.level": "read_uncommitted"}
         ),

@@ -153,7 +153,7 @@ def test_a_search_goes_on_after_each_death_from_where_it_was() -> None:
         except Died:
             guard.died(-11)
     assert [number for number, _ in result.found] == [5, 90]
-    assert "died in it by SIGSEGV" in result.found[0][1]
+    assert "was ended in this batch by SIGSEGV" in result.found[0][1]
     assert processes <= 2 + 2 * 7 + 2
 
 
@@ -478,7 +478,7 @@ def test_a_reader_that_ends_its_process_parks_its_query_and_all_others_go_on(
     assert running.rows("good_out")["n"].to_pylist() == [2, 3]
     (parked,) = running.parked.values()
     assert (parked.partition, parked.batch) == (p, 0)
-    assert parked.error == "the operator process died while it read the batch's rows, by SIGSEGV"
+    assert parked.error == "the operator process was ended while it read the batch's rows, by SIGSEGV"
 
 
 def test_a_death_in_reading_ahead_does_not_forget_one_in_the_step() -> None:

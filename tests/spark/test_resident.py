@@ -388,7 +388,7 @@ def test_a_step_in_which_the_process_dies_again_and_again_is_answered_as_failed(
 
     assert supervise(work) == ENDED
     told = (tmp_path / "log").read_text().splitlines()
-    last = "bad: the operator process died in it by SIGSEGV"
+    last = "bad: the operator process was ended in this batch by SIGSEGV"
     assert told == ["good", "bad: None"] * 3 + ["good", last], "once for each attempt"
 
 
@@ -424,7 +424,9 @@ def test_a_row_that_kills_its_process_is_told_in_one_line_and_takes_no_node(
     )
     for batch in word_batches(5):
         run.log(batch)
-    with pytest.raises(OperatorFailed, match=r"looked\[0\].*batch 4.*died in it by SIGSEGV; parked: looked\[0\]"):
+    with pytest.raises(
+        OperatorFailed, match=r"looked\[0\].*batch 4.*was ended in this batch by SIGSEGV; parked: looked\[0\]"
+    ):
         run.run()
     run.close()
     assert "nodes-lost" not in events

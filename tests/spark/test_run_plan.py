@@ -106,7 +106,7 @@ def test_a_budget_that_is_set_is_planned_with_and_the_plan_runs(text: str) -> No
     changed, remarks = plan.applied(Settings.of(by_hand), by_hand)
     assert changed.replicas_budget == text
     assert bool(remarks) == bool(plan.replicas.partitions)
-    with pytest.raises(BadInput, match=r"replicas\.budget: 'some' is no budget"):
+    with pytest.raises(BadInput, match=r"replicas\.budget: 'some' is not a budget"):
         plan_for_run("auto", chain(), None, nodes=4, replicas="some", clock=clock)
 
 

@@ -169,6 +169,11 @@ def test_the_page_lists_every_setting_with_its_default() -> None:
     assert rows == Settings.table()
 
 
+def test_a_default_may_be_set_as_the_page_writes_it() -> None:
+    written = {key: default for key, default, _ in Settings.table() if default != "none"}
+    assert Settings.of(written) == Settings()
+
+
 def test_the_page_lists_what_spark_must_be_set_to() -> None:
     rows = re.findall(r"^\| `(spark\.(?!holdfast)[\w.]+)` \| `(\S+)` \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
     assert rows == [(need.key, need.set_to, need.because) for need in NEEDS]

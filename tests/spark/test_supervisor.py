@@ -107,7 +107,7 @@ def test_one_that_hangs_is_killed_and_its_step_counts_as_a_death(
     assert supervise(work, 2, stall_seconds=0.5) == ENDED
     assert starts(tmp_path, 0) == 2
     why = "by its task, after 0.5 s without a turn (spark.holdfast.node.stall.seconds)"
-    assert (tmp_path / "told").read_text() == f"the operator process died in it {why}"
+    assert (tmp_path / "told").read_text() == f"the operator process was ended in this batch {why}"
     assert f"the operator process ended {why} while bad[0] processed batch 7" in capfd.readouterr().err
 
 
@@ -196,7 +196,7 @@ def test_one_that_eats_memory_is_killed_and_its_step_counts_as_out_of_memory(
     assert supervise(work, 2, memory_bytes=bound) == ENDED
     assert [starts(tmp_path, index) for index in range(2)] == [2, 1]
     told = (tmp_path / "told").read_text()
-    assert told.startswith("the operator process died in it by its task, with ")
+    assert told.startswith("the operator process was ended in this batch by its task, with ")
     assert told.endswith(f"({bound >> 20} MB are its bound, spark.holdfast.node.memoryMb)")
     assert "while bad[0] processed batch 7" in capfd.readouterr().err
 

@@ -100,6 +100,7 @@ def test_an_empty_file_is_a_state(ring: RingOfPeers, tmp_path: Path) -> None:
         (["get", "never-saved", "FOLDER", "PEER"], 2, "is a folder"),
         (["get", "saved", "NOWHERE/deep/file", "PEER"], 2, "cannot create the file"),
         (["status", "--peer", "127.0.0.1:1"], 1, "cannot connect"),
+        (["get", "x", "back", "--peer", "127.0.0.1:1"], 1, "; start a peer there (`holdfast store serve`), or"),
         (["serve", "--data", "FILE", "--port", "0"], 2, "folder"),
         (["serve", "--data", "OUT", "--port", "99999"], 2, "--port"),
         (["serve", "--data", "OUT", "--port", "0", "--bandwidth", "0"], 2, "--bandwidth"),

@@ -63,7 +63,7 @@ def tentative(
         if not rates or min(rates) < 1:
             raise ValueError
     except ValueError:
-        raise BadInput(f"{rows!r} is no list of rates", field="--rows", remedy="write like 800,1600") from None
+        raise BadInput(f"{rows!r} is not a list of rates", field="--rows", remedy="write like 800,1600") from None
     make_directory(out)
     claims: list[dict[str, Any]] = []
     document: dict[str, Any] = {"experiment": "tentative", "paper": "PPA, Fig. 7 to 10, 12, 13", "seed": seed}

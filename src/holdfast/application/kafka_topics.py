@@ -227,7 +227,7 @@ def _start_at(given: str | datetime | Mapping[int, int]) -> StartAt:
         at = given if isinstance(given, datetime) else datetime.fromisoformat(str(given))
     except ValueError:
         raise BadInput(
-            f"{given!r} is no place to start",
+            f"{given!r} is not a place to start",
             field="kafka.start",
             remedy="write earliest, latest, a time such as 2026-01-31T12:00:00Z, or offsets: {0: 1200}",
         ) from None

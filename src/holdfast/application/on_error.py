@@ -11,7 +11,7 @@ class OnError(StrEnum):
     """What happens to rows that an operator cannot take."""
 
     PARK = "park"
-    """Its queries stop where they are, until somebody lets them go on."""
+    """Its queries stop where they are, until they are resumed."""
     QUARANTINE = "quarantine"
     """These rows are left out and kept as dead letters; its queries go on with the others."""
 

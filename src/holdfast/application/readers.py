@@ -116,7 +116,7 @@ def file_options(reader: Files) -> FileOptions:
             raise BadInput(
                 f"{name!r} is not an option of {reader.format} files that are read in place",
                 field="files",
-                remedy=f"{suggestion(name, names)}; or read them through Spark: lambda spark: spark.readStream…",
+                remedy=f"{suggestion(name, names)} (or read them through Spark: lambda spark: spark.readStream…)",
             )
         field, read, _ = known
         try:

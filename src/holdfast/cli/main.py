@@ -5,6 +5,7 @@ Commands are named here and imported only when they run, so that `holdfast --hel
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -19,36 +20,39 @@ from holdfast.errors import HoldfastError, missing_extra, one_line
 @click.group(
     cls=LazyGroup,
     lazy={
-        "topology": ("holdfast.cli.topology:topology", "List, show, check and generate topologies."),
-        "plan": ("holdfast.cli.plan:plan", "Decide what to keep before a failure, and what to bring back after one."),
-        "fidelity": ("holdfast.cli.fidelity:fidelity", "How good the outputs are while some partitions are down."),
-        "profile": ("holdfast.cli.profile:profile", "What a run measured, as a topology file for every plan."),
-        "store": ("holdfast.cli.store:store", "Keep states as coded fragments on a ring of peers."),
-        "simulate": ("holdfast.cli.simulate:simulate", "Clusters of thousands in one process."),
-        "experiment": ("holdfast_lab.commands.experiment:experiment", "The papers' figures beside ours."),
-        "bench": ("holdfast_lab.commands.bench:bench", "Measure this machine: time, memory, ratios."),
+        "run": ("holdfast.cli.run:run", "Run an application on a Spark cluster."),
+        "demo": ("holdfast.cli.demo:demo", "Kill half of an embedded Spark cluster, and watch a stream recover."),
         "drill": (
             "holdfast.cli.drill:drill",
-            "Break a real cluster while a stream runs; every row must come out once.",
+            "Inject failures into a real cluster while a stream runs, and check that every row came out once.",
         ),
-        "run": ("holdfast.cli.run:run", "Run an application on a Spark cluster."),
-        "dashboard": ("holdfast.cli.dashboard:dashboard", "The live page of a run, running or over."),
-        "report": ("holdfast.cli.report:report", "What happened in an outage: a post-mortem of a run, or of a drill."),
-        "resume": ("holdfast.cli.resume:resume", "Let a parked query go on."),
+        "topology": ("holdfast.cli.topology:topology", "List, show, check and generate topologies."),
+        "plan": ("holdfast.cli.plan:plan", "Plan what to keep before a failure, and what to restore first after one."),
+        "fidelity": ("holdfast.cli.fidelity:fidelity", "How good the outputs are while some partitions are down."),
+        "profile": ("holdfast.cli.profile:profile", "Write what a run measured as a topology file, for every plan."),
+        "dashboard": ("holdfast.cli.dashboard:dashboard", "Serve the live page of a run that goes on, or is over."),
+        "report": ("holdfast.cli.report:report", "Write a post-mortem of an outage of a run, or of a drill."),
+        "resume": ("holdfast.cli.resume:resume", "Let a parked query continue."),
         "tentative": ("holdfast.cli.tentative:tentative", "Let a query give tentative outputs, or none."),
-        "demo": ("holdfast.cli.demo:demo", "Lose half of a Spark cluster, and no row."),
+        "store": ("holdfast.cli.store:store", "Run the fragment store by itself: coded state on a ring of peers."),
+        "simulate": ("holdfast.cli.simulate:simulate", "Simulate failures of whole clusters in one process."),
+        "experiment": ("holdfast_lab.commands.experiment:experiment", "Repeat the papers' figures (in a checkout)."),
+        "bench": ("holdfast_lab.commands.bench:bench", "Measure this machine: time, memory, ratios (in a checkout)."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 @click.version_option(__version__, prog_name="holdfast")
 def cli() -> None:
-    """Keep streams alive when many machines fail at once.
+    """Fault tolerance for stream applications on Spark: queries continue when many nodes fail at once.
 
     \b
     Examples:
-      holdfast topology list
-      holdfast topology show traffic --png traffic.png
       holdfast demo
+      holdfast topology show my_app.py
+      holdfast run my_app.py --directory run1
+      holdfast drill my_app.py --nodes 4 --kill 2
+
+    APP is my_app.py, my_app.py:name, package.module:name, or an example (traffic, hashtags, …).
 
     Every command that prints a result takes --json. Exit status: 0 done; 1 a check failed; 2 bad input or usage;
     3 no plan exists; 4 could not be decided.
@@ -58,6 +62,8 @@ def cli() -> None:
 def usage_line(error: click.ClickException) -> str:
     """Fold a usage error into one line that ends with the next step."""
     line = error.format_message()
+    for kind, words in (("float range", "number"), ("integer range", "whole number"), ("integer", "whole number")):
+        line = line.replace(f"is not a valid {kind}.", f"is not a {words}.")
     context = getattr(error, "ctx", None)
     if isinstance(context, click.Context):
         line = f"{line.rstrip('.')}; see `{context.command_path} --help`"
@@ -105,7 +111,9 @@ def run(arguments: list[str], command: click.Group | None = None, name: str = "h
             line = one_line(f"{error}; see that the storage answers, then start again: nothing is lost")
         else:
             place = error.filename or "standard output"
-            line = one_line(f"{place}: {error.strerror or error}; make room there, or choose another place")
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            remedy = "make room there" if full else "see that it is there and that you may write it"
+            line = one_line(f"{place}: {error.strerror or error}; {remedy}, or choose another place")
         click.echo(f"holdfast: {line}", err=True)
         sys.stdout = None
         return 2

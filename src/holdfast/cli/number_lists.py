@@ -40,7 +40,7 @@ def read_arrivals(given: str, count: int, option: str, seed: int) -> list[float]
             raise BadInput(f"{given!r} has no range", field=option, remedy="write uniform:120-360")
         ends = [*read_numbers(low, option), *read_numbers(high, option)]
         if len(ends) != 2 or ends[0] > ends[1]:
-            raise BadInput(f"{given!r} is no range", field=option, remedy="write uniform:120-360")
+            raise BadInput(f"{given!r} is not a range", field=option, remedy="write uniform:120-360")
         draws = Draws(seed).branch("arrivals")
         return sorted(draws.real(ends[0], ends[1]) for _ in range(count))
     times = read_numbers(given, option)

@@ -121,7 +121,7 @@ def _of_drill(directory: Path) -> tuple[Report, dict[str, Any]]:
         ) from None
     except (ValueError, KeyError, TypeError, StopIteration) as error:
         raise BadInput(
-            f"is no result of a drill ({type(error).__name__}: {error})",
+            f"is not a result of a drill ({type(error).__name__}: {error})",
             where=str(result_path),
             remedy="do the drill again",
         ) from None

@@ -1,30 +1,28 @@
-"""`holdfast simulate recovery`: whole clusters in one process, where everything goes wrong, and the checkers' word."""
+"""`holdfast simulate recovery`: whole clusters in one process, where everything goes wrong, and checkers."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.output import json_option, print_json, print_table
-from holdfast.cli.simulate_seeds import SHOWN, fail_on, run_and_show, seed_options
+from holdfast.cli.simulate_seeds import SeedRequest, SeedSimulator, run_seeds_of, seed_options
 from holdfast.cli.topology_files import TOPOLOGY, read_topology
 from holdfast.errors import BadInput
 
 if TYPE_CHECKING:
-    from holdfast.simulation.recovery.campaign import Campaign
     from holdfast.simulation.recovery.run import Outcome
     from holdfast.simulation.recovery.times import TimeConstants
 
-COMMAND = "simulate recovery"
 STRATEGIES = ("incremental", "operator-centric", "blocking", "source-replay", "best-case")
 
 
 @click.command("recovery")
 @click.argument("given", metavar=f"[{TOPOLOGY}]", required=False)
-@seed_options
+@seed_options("out/simulate-recovery")
 @click.option(
     "--nodes",
     default=None,
@@ -51,34 +49,20 @@ STRATEGIES = ("incremental", "operator-centric", "blocking", "source-replay", "b
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="With --nodes: what things take, as `experiment recovery` measured it (its constants.json).",
 )
-@click.option(
-    "--out",
-    default=Path("out/simulate-recovery"),
-    show_default=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where result.json goes.",
-)
-@json_option
 def simulate_recovery_command(
+    asked: SeedRequest,
     given: str | None,
-    seeds: int,
-    first_seed: int,
-    fresh: bool,
-    jobs: int,
-    seed: int | None,
     nodes: int | None,
     strategies: tuple[str, ...],
     failed_share: float,
     constants: Path | None,
-    out: Path,
-    as_json: bool,
 ) -> None:
     """Simulate recoveries: seeds of generated applications that must show no violation, or the times of your own.
 
     Without --nodes: every seed is one run of a generated application on a generated cluster with faults at any point,
     and checkers that must find nothing. The recovery machine, the coordinator and the workers are those of real runs;
-    nodes, network, store and clock are simulated. A violation is printed with its seed, the history of the partitions
-    involved, and how to replay it; the status is then 1. This campaign takes no topology.
+    nodes, network, store and clock are simulated. A violation is printed with the history of the partitions involved.
+    This campaign takes no topology.
 
     With --nodes: one failure of --failed-share of the nodes, with replacements after two to six minutes, once with
     each strategy: when is every query back? The recovery machine decides, times come from a cost model; no rows are
@@ -100,7 +84,8 @@ def simulate_recovery_command(
         topology = None if given is None else read_topology(given)
         known = _constants(constants)
         chosen = strategies or STRATEGIES
-        show_times(nodes, failed_share, chosen, first_seed if seed is None else seed, known, out, as_json, topology)
+        seed = asked.first_seed if asked.seed is None else asked.seed
+        show_times(nodes, failed_share, chosen, seed, known, asked.out, asked.as_json, topology)
         return
     if given is not None:
         raise BadInput(
@@ -108,24 +93,29 @@ def simulate_recovery_command(
             where=given,
             remedy="give --nodes N to simulate the times of a failure of this one",
         )
-    if seed is not None:
-        _replay(seed, as_json)
-        return
     from holdfast.simulation.recovery.campaign import Campaign
+    from holdfast.simulation.recovery.faults import Fault
     from holdfast.simulation.recovery.run import simulate_recovery
 
-    run_and_show(
-        seeds,
-        first_seed,
-        Campaign(),
-        simulate_recovery,
-        _print_campaign,
-        jobs=jobs,
-        fresh=fresh,
-        out=out,
-        as_json=as_json,
-        command=COMMAND,
+    simulator = SeedSimulator(
+        command="simulate recovery",
+        campaign=Campaign,
+        simulate=simulate_recovery,
+        record=partial(simulate_recovery, record=True),
+        faults=Fault,
+        counts=lambda campaign: (
+            f"{campaign.epochs:,} epochs, {campaign.rollbacks:,} rollbacks, {campaign.drivers:,} drivers"
+        ),
+        outcome=lambda outcome: (
+            f"{sum(outcome.faults.values())} faults, {outcome.epochs} epochs, {outcome.drivers} drivers"
+        ),
+        head=lambda outcome: [
+            f"seed {outcome.seed}: {outcome.recipe}, {outcome.strategy}, {outcome.nodes} nodes, "
+            f"{outcome.batches} batches"
+        ],
+        violation=_violation,
     )
+    run_seeds_of(simulator, asked)
 
 
 def _constants(path: Path | None) -> TimeConstants:
@@ -136,57 +126,11 @@ def _constants(path: Path | None) -> TimeConstants:
     try:
         document = json.loads(path.read_bytes())
     except ValueError as error:
-        raise BadInput(f"is no JSON: {error}", where=str(path), remedy="take an experiment's constants.json") from None
+        raise BadInput(f"is not JSON: {error}", where=str(path), remedy="take an experiment's constants.json") from None
     return read_constants(document, str(path))
 
 
-def _replay(seed: int, as_json: bool) -> None:
-    from holdfast.simulation.recovery.campaign import Campaign
-    from holdfast.simulation.recovery.run import simulate_recovery
-
-    outcome = simulate_recovery(seed, record=True)
-    if as_json:
-        campaign = Campaign()
-        campaign.add(outcome)
-        print_json({**campaign.document(), "journal": outcome.journal})
-    else:
-        click.echo(
-            f"seed {seed}: {outcome.recipe}, {outcome.strategy}, {outcome.nodes} nodes, {outcome.batches} batches"
-        )
-        for line in outcome.journal:
-            click.echo(line)
-        if outcome.violation is None:
-            injected = sum(outcome.faults.values())
-            click.echo(f"no violation: {injected} faults, {outcome.epochs} epochs, {outcome.drivers} drivers")
-        else:
-            _print_violation(outcome)
-    fail_on([outcome] if outcome.violation is not None else [], COMMAND)
-
-
-def _print_campaign(campaign: Campaign) -> None:
-    from holdfast.simulation.recovery.faults import Fault
-
-    print_table(
-        f"Faults injected in {campaign.seeds:,} seeds",
-        ["fault", "times"],
-        [(str(fault), campaign.faults[fault]) for fault in Fault],
-        right=(1,),
-    )
-    per_seed = campaign.cpu_seconds / max(1, campaign.seeds)
-    click.echo(
-        f"{campaign.seeds:,} seeds in {campaign.seconds:.1f} s ({per_seed:.3f} s of one core each): "
-        f"{sum(campaign.faults.values()):,} faults, {campaign.epochs:,} epochs, {campaign.rollbacks:,} rollbacks, "
-        f"{campaign.drivers:,} drivers"
-    )
-    if not campaign.violations:
-        click.echo("no violation")
-    for outcome in campaign.violations[:SHOWN]:
-        _print_violation(outcome)
-
-
-def _print_violation(outcome: Outcome) -> None:
+def _violation(outcome: Outcome) -> list[str]:
     assert outcome.violation is not None
-    click.echo(f"VIOLATION, seed {outcome.seed} ({outcome.recipe}, {outcome.strategy}): {outcome.violation.what}")
-    for history in outcome.histories:
-        click.echo(f"  {history}")
-    click.echo(f"  replay: holdfast {COMMAND} --seed {outcome.seed}")
+    first = f" ({outcome.recipe}, {outcome.strategy}): {outcome.violation.what}"
+    return [first, *(str(history) for history in outcome.histories)]

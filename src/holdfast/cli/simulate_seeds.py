@@ -1,15 +1,18 @@
-"""What the commands that run seeds of a simulator share: their options, the course of a campaign, and its end."""
+"""What the commands that run seeds of a simulator share: options, one seed or a campaign of many, and how it ends."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import click
 
-from holdfast.cli.output import print_json
+from holdfast.cli.output import json_option, print_json, print_table
 from holdfast.cli.phases import phases
 
 if TYPE_CHECKING:
@@ -19,8 +22,6 @@ SHOWN = 5
 """Violations that are printed."""
 
 P = ParamSpec("P")
-R = TypeVar("R")
-_Campaign = TypeVar("_Campaign", bound="Counted[Any]")
 
 
 class Seeded(Protocol):
@@ -30,36 +31,128 @@ class Seeded(Protocol):
     def seed(self) -> int:
         """The seed."""
 
+    @property
+    def violation(self) -> object | None:
+        """What did not hold; None: everything did."""
 
-def seed_options(function: Callable[P, R]) -> Callable[P, R]:
-    """Give a command the options that say which seeds it runs."""
-    for option in (
-        click.option("--seed", default=None, type=int, help="Run this one seed, and print its history line by line."),
+    @property
+    def journal(self) -> Sequence[str]:
+        """Its history line by line, where it was recorded."""
+
+
+_Outcome = TypeVar("_Outcome", bound=Seeded)
+_Campaign = TypeVar("_Campaign", bound="Counted[Any]")
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRequest:
+    """Which seeds are asked for, and where the result goes."""
+
+    seeds: int
+    first_seed: int
+    fresh: bool
+    jobs: int
+    seed: int | None
+    out: Path
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SeedSimulator(Generic[_Outcome, _Campaign]):
+    """A simulator as its command shows it."""
+
+    command: str
+    campaign: Callable[[], _Campaign]
+    simulate: Callable[[int], _Outcome]
+    """A function of a module, so that other processes find it."""
+    record: Callable[[int], _Outcome]
+    """The same with a history."""
+    faults: type[StrEnum]
+    counts: Callable[[_Campaign], str]
+    """What was counted in a campaign beside faults."""
+    outcome: Callable[[_Outcome], str]
+    """What was counted of one seed."""
+    head: Callable[[_Outcome], list[str]]
+    """Lines before a seed's history."""
+    violation: Callable[[_Outcome], list[str]]
+    """Lines about a violation, the first without the seed."""
+
+
+def seed_options(out: str) -> Callable[[Callable[Concatenate[SeedRequest, P], None]], Callable[..., None]]:
+    """Give a command the options that say which seeds it runs; it gets them as one SeedRequest."""
+    options = (
+        click.option(
+            "--seeds",
+            default=1000,
+            show_default=True,
+            type=click.IntRange(1),
+            help="How many seeds to run. A violation is printed with its seed and how to replay it; the status is "
+            "then 1.",
+        ),
+        click.option("--first-seed", default=0, show_default=True, type=int, help="The first of them."),
+        click.option("--fresh", is_flag=True, help="Draw the first seed at random, to run seeds that are new."),
         click.option(
             "--jobs", default=1, show_default=True, type=click.IntRange(1, 64), help="Processes that share the seeds."
         ),
-        click.option("--fresh", is_flag=True, help="Draw the first seed anew: seeds that nobody has run before."),
-        click.option("--first-seed", default=0, show_default=True, type=int, help="The first of them."),
-        click.option("--seeds", default=1000, show_default=True, type=click.IntRange(1), help="How many seeds to run."),
-    ):
-        function = option(function)
-    return function
+        click.option("--seed", default=None, type=int, help="Run this one seed, and print its history line by line."),
+        click.option(
+            "--out",
+            default=Path(out),
+            show_default=True,
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Where the result goes as JSON.",
+        ),
+        json_option,
+    )
+
+    def decorate(function: Callable[Concatenate[SeedRequest, P], None]) -> Callable[..., None]:
+        @wraps(function)
+        def command(
+            *,
+            seeds: int,
+            first_seed: int,
+            fresh: bool,
+            jobs: int,
+            seed: int | None,
+            out: Path,
+            as_json: bool,
+            **own: Any,
+        ) -> None:
+            function(SeedRequest(seeds, first_seed, fresh, jobs, seed, out, as_json), **own)  # type: ignore[call-arg]
+
+        for option in reversed(options):
+            option(command)
+        return command
+
+    return decorate
 
 
-def run_and_show(
-    seeds: int,
-    first_seed: int,
-    campaign: _Campaign,
-    simulate: Callable[[int], Seeded],
-    show: Callable[[_Campaign], None],
-    *,
-    jobs: int,
-    fresh: bool,
-    out: Path,
-    as_json: bool,
-    command: str,
-) -> None:
-    """Run so many seeds, write result.json, print what came of them, and end with status 1 after a violation.
+def run_seeds_of(simulator: SeedSimulator[_Outcome, _Campaign], asked: SeedRequest) -> None:
+    """Run one seed with its history, or a campaign; end with status 1 after a violation."""
+    if asked.seed is not None:
+        _run_one(simulator, asked.seed, asked.as_json)
+    else:
+        _run_campaign(simulator, asked)
+
+
+def _run_one(simulator: SeedSimulator[_Outcome, _Campaign], seed: int, as_json: bool) -> None:
+    outcome = simulator.record(seed)
+    if as_json:
+        campaign = simulator.campaign()
+        campaign.add(outcome)
+        print_json({**campaign.document(), "journal": outcome.journal})
+    else:
+        for line in [*simulator.head(outcome), *outcome.journal]:
+            click.echo(line)
+        if outcome.violation is None:
+            click.echo(f"no violation: {simulator.outcome(outcome)}")
+        else:
+            _print_violation(simulator, outcome)
+    _fail_on([outcome] if outcome.violation is not None else [], simulator.command)
+
+
+def _run_campaign(simulator: SeedSimulator[_Outcome, _Campaign], asked: SeedRequest) -> None:
+    """Run so many seeds, write result.json, and print what came of them.
 
     A violation is named on standard error as soon as it is found. Ctrl-C ends the campaign early, and what it has
     found until then is shown and written.
@@ -67,38 +160,63 @@ def run_and_show(
     from holdfast.cli.result_files import write_json
     from holdfast.simulation.campaign import run_seeds
 
-    if fresh:
-        first_seed = secrets.randbelow(1 << 40)
-    chosen = range(first_seed, first_seed + seeds)
-    named = 0
+    first_seed = secrets.randbelow(1 << 40) if asked.fresh else asked.first_seed
+    campaign, named = simulator.campaign(), 0
     with phases() as phase:
 
         def report(done: int, total: int) -> None:
             nonlocal named
             for outcome in campaign.violations[named:]:
-                click.echo(
-                    f"violation after {done:,} of {total:,} seeds: holdfast {command} --seed {outcome.seed}", err=True
-                )
+                replay = f"holdfast {simulator.command} --seed {outcome.seed}"
+                click.echo(f"violation after {done:,} of {total:,} seeds: {replay}", err=True)
             named = len(campaign.violations)
             phase("seeds", done, total)
 
-        stopped = not run_seeds(campaign, simulate, chosen, jobs=jobs, report=report)
+        chosen = range(first_seed, first_seed + asked.seeds)
+        stopped = not run_seeds(campaign, simulator.simulate, chosen, jobs=asked.jobs, report=report)
     document = {"first_seed": first_seed, **campaign.document()}
-    write_json(out / "result.json", document)
-    if as_json:
+    write_json(asked.out / "result.json", document)
+    if asked.as_json:
         print_json(document)
     else:
-        show(campaign)
+        _print_campaign(simulator, campaign)
         # Processes share the seeds in order, so a campaign that was stopped has run the first of them.
         click.echo(f"seeds {first_seed} to {first_seed + campaign.seeds - 1}")
-        click.echo(f"result: {out / 'result.json'}")
-    fail_on(campaign.violations, command)
+        click.echo(f"result: {asked.out / 'result.json'}")
+    _fail_on(campaign.violations, simulator.command)
     if stopped:
-        click.echo(f"stopped after {campaign.seeds:,} of {seeds:,} seeds", err=True)
+        click.echo(f"stopped after {campaign.seeds:,} of {asked.seeds:,} seeds", err=True)
         raise click.exceptions.Exit(130)
 
 
-def fail_on(violations: Sequence[Seeded], command: str) -> None:
+def _print_campaign(simulator: SeedSimulator[_Outcome, _Campaign], campaign: _Campaign) -> None:
+    faults = campaign.faults
+    print_table(
+        f"Faults injected in {campaign.seeds:,} seeds",
+        ["fault", "times"],
+        [(str(fault), faults[fault]) for fault in simulator.faults],
+        right=(1,),
+    )
+    per_seed = campaign.cpu_seconds / max(1, campaign.seeds)
+    click.echo(
+        f"{campaign.seeds:,} seeds in {campaign.seconds:.1f} s ({per_seed:.3f} s of one core each): "
+        f"{sum(faults.values()):,} faults, {simulator.counts(campaign)}"
+    )
+    if not campaign.violations:
+        click.echo("no violation")
+    for outcome in campaign.violations[:SHOWN]:
+        _print_violation(simulator, outcome)
+
+
+def _print_violation(simulator: SeedSimulator[_Outcome, _Campaign], outcome: _Outcome) -> None:
+    first, *others = simulator.violation(outcome)
+    click.echo(f"VIOLATION, seed {outcome.seed}{first}")
+    for line in others:
+        click.echo(f"  {line}")
+    click.echo(f"  replay: holdfast {simulator.command} --seed {outcome.seed}")
+
+
+def _fail_on(violations: Sequence[Seeded], command: str) -> None:
     """End with status 1 where there is a violation."""
     from holdfast.errors import CheckFailed
 

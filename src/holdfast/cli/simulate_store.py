@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from functools import partial
 
 import click
 
-from holdfast.cli.output import json_option, print_json, print_table
-from holdfast.cli.simulate_seeds import SHOWN, fail_on, run_and_show, seed_options
-
-if TYPE_CHECKING:
-    from holdfast.simulation.store.campaign import StoreCampaign
-    from holdfast.simulation.store.run import StoreOutcome
-
-COMMAND = "simulate store"
+from holdfast.cli.simulate_seeds import SeedRequest, SeedSimulator, run_seeds_of, seed_options
 
 
 @click.command("store")
-@seed_options
-@click.option(
-    "--out",
-    default=Path("out/simulate-store"),
-    show_default=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where result.json goes.",
-)
-@json_option
-def simulate_store_command(
-    seeds: int, first_seed: int, fresh: bool, jobs: int, seed: int | None, out: Path, as_json: bool
-) -> None:
+@seed_options("out/simulate-store")
+def simulate_store_command(asked: SeedRequest) -> None:
     """Simulate the fragment store: seeds that must show no violation.
 
     Every seed is a ring of 3 to 6 peers with a client that writes and one that reads, for a minute of simulated time
     with faults (machines, disks, network, clients) and some minutes without. Peers, clients and repair are those of
-    real runs; threads, clocks, sockets and disks are simulated. What was acknowledged must be there, and everything
-    that faults have left whole must be read, rebuilt and at rest at the end. A violation is printed with its seed and
-    how to replay it; the status is then 1.
+    real runs; threads, clocks, sockets and disks are simulated. Checkers require that every acknowledged save can be
+    read, and that at the end everything that the faults have left whole is read, rebuilt and at rest.
 
     \b
     Examples:
@@ -44,69 +25,22 @@ def simulate_store_command(
       holdfast simulate store --seeds 1000 --fresh --jobs 2
       holdfast simulate store --seed 42
     """
-    if seed is not None:
-        _replay(seed, as_json)
-        return
     from holdfast.simulation.store.campaign import StoreCampaign
-    from holdfast.simulation.store.run import simulate_store
+    from holdfast.simulation.store.run import StoreFault, simulate_store
 
-    run_and_show(
-        seeds,
-        first_seed,
-        StoreCampaign(),
-        simulate_store,
-        _print_campaign,
-        jobs=jobs,
-        fresh=fresh,
-        out=out,
-        as_json=as_json,
-        command=COMMAND,
+    simulator = SeedSimulator(
+        command="simulate store",
+        campaign=StoreCampaign,
+        simulate=simulate_store,
+        record=partial(simulate_store, record=True),
+        faults=StoreFault,
+        counts=lambda campaign: _done(campaign.counts),
+        outcome=lambda outcome: f"{sum(outcome.faults.values())} faults, {_done(outcome.counts)}",
+        head=lambda outcome: [],
+        violation=lambda outcome: [f": {outcome.violation}"],
     )
-
-
-def _replay(seed: int, as_json: bool) -> None:
-    from holdfast.simulation.store.campaign import StoreCampaign
-    from holdfast.simulation.store.run import simulate_store
-
-    outcome = simulate_store(seed, record=True)
-    if as_json:
-        campaign = StoreCampaign()
-        campaign.add(outcome)
-        print_json({**campaign.document(), "journal": outcome.journal})
-    else:
-        for line in outcome.journal:
-            click.echo(line)
-        if outcome.violation is None:
-            click.echo(f"no violation: {sum(outcome.faults.values())} faults; {_done(outcome.counts)}")
-        else:
-            _print_violation(outcome)
-    fail_on([outcome] if outcome.violation is not None else [], COMMAND)
-
-
-def _print_campaign(campaign: StoreCampaign) -> None:
-    from holdfast.simulation.store.run import StoreFault
-
-    print_table(
-        f"Faults injected in {campaign.seeds:,} seeds",
-        ["fault", "times"],
-        [(str(fault), campaign.faults[fault]) for fault in StoreFault],
-        right=(1,),
-    )
-    per_seed = campaign.cpu_seconds / max(1, campaign.seeds)
-    click.echo(
-        f"{campaign.seeds:,} seeds in {campaign.seconds:.1f} s ({per_seed:.3f} s of one core each): "
-        f"{sum(campaign.faults.values()):,} faults; {_done(campaign.counts)}"
-    )
-    if not campaign.violations:
-        click.echo("no violation")
-    for outcome in campaign.violations[:SHOWN]:
-        _print_violation(outcome)
+    run_seeds_of(simulator, asked)
 
 
 def _done(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {what}" for what, count in sorted(counts.items()))
-
-
-def _print_violation(outcome: StoreOutcome) -> None:
-    click.echo(f"VIOLATION, seed {outcome.seed}: {outcome.violation}")
-    click.echo(f"  replay: holdfast {COMMAND} --seed {outcome.seed}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -32,6 +33,7 @@ def client_options(command: Command) -> Command:
     return command
 
 
+@contextmanager
 def open_client(
     peer: tuple[str, ...],
     secret_file: str | None,
@@ -41,10 +43,16 @@ def open_client(
     *,
     coding: Coding | None = None,
     tolerate: int | None = None,
-) -> PeerStore:
-    """Return the client that the options describe."""
+) -> Iterator[PeerStore]:
+    """Give the client that the options describe; where no peer answers, the line says what to do."""
     from holdfast.store.client.client import ClientSettings, PeerStore
+    from holdfast.store.wire.failures import Unreachable
     from holdfast.store.wire.tls import TlsFiles
 
     tls = TlsFiles.given(tls_cert, tls_key, tls_authority)
-    return PeerStore(ClientSettings(peer, secret_file, tls, coding=coding, tolerate=tolerate))
+    with PeerStore(ClientSettings(peer, secret_file, tls, coding=coding, tolerate=tolerate)) as store:
+        try:
+            yield store
+        except Unreachable as error:
+            remedy = error.remedy or "start a peer there (`holdfast store serve`), or name one that runs with --peer"
+            raise Unreachable(error.what, where=error.where, field=error.field, remedy=remedy) from None

@@ -18,7 +18,7 @@ class Alert:
     lasting: str
     """How long it must hold, as Prometheus writes durations."""
     severity: str
-    """`page`: somebody should look now; `ticket`: somebody should look today."""
+    """`page`: a person should look now; `ticket`: today."""
     summary: str
     action: str
     """What to do."""

@@ -30,7 +30,7 @@ from holdfast.errors import BadInput, HoldfastError
 TICK_SECONDS = 0.25
 """A view is made anew at most so often."""
 MOST_TICK_SECONDS = 2.0
-"""And at least so often, while somebody looks."""
+"""And at least so often, while a browser is connected."""
 STANDING_SECONDS = 1.0
 """A view stands so long where no event comes: ages in it, the estimate of a recovery among them, go on so often."""
 CORE_SHARE = 0.005

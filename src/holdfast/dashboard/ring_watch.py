@@ -1,4 +1,4 @@
-"""Asks the ring of store agents how safe snapshots are, in a thread of its own, while somebody looks.
+"""Asks the ring of store agents how safe snapshots are, in a thread of its own, while a browser is connected.
 
 Runs on the driver. A ring that does not answer takes seconds to ask: who makes a view gets the last answer, and never
 waits.

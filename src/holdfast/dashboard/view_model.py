@@ -105,7 +105,7 @@ class RunModel:
             self.queries.setdefault(query, QueryState(query, self.topology.output_of[query], priority))
 
     def _run(self, at: float, event: Event) -> None:
-        """A driver begins: every partition is lost, and nobody is there.
+        """A driver begins: every partition is lost, and no node is there.
 
         At the head of a rotated file it is repeated, and tells only those something who have not read what was before.
         """
@@ -462,7 +462,7 @@ class RunModel:
     # -- what follows from it ------------------------------------------------------------------------------------------
 
     def note_fidelity(self) -> None:
-        """Let the recovery remember the lowest fidelity: at plans, and when somebody looks."""
+        """Let the recovery remember the lowest fidelity: at plans, and when a browser asks."""
         if self.topology is not None and self.recovery is not None and not self.recovery.is_start:
             now = self.topology.fidelity(self.lost)
             self.recovery.lowest_fidelity = min(self.recovery.lowest_fidelity, now)

@@ -41,7 +41,7 @@ def what_if(
     `settings` (the run as it is) or `auto`, with `recovery` (priority:seconds,…), `overhead` and `survive`.
     """
     if strange := sorted(set(asked) - KNOWN):
-        raise BadInput(f"{strange[0]!r} is no field of a what-if", remedy=f"give {', '.join(sorted(KNOWN))}")
+        raise BadInput(f"{strange[0]!r} is not a field of a what-if", remedy=f"give {', '.join(sorted(KNOWN))}")
     topology, measured = profile
     wanted = _targets(asked)
     model = JointModel(topology, wanted, assumptions_of(dict(measured)))
@@ -82,7 +82,7 @@ def _nodes(
 
 def _targets(asked: Mapping[str, str]) -> Targets:
     if asked.get("plan", "settings") not in ("settings", "auto"):
-        raise BadInput(f"{asked['plan']!r} is no plan", field="plan", remedy="give settings or auto")
+        raise BadInput(f"{asked['plan']!r} is not a plan", field="plan", remedy="give settings or auto")
     if asked.get("plan", "settings") == "settings":
         return Targets(overhead=1.0)  # a run without a plan has no targets: its figures are predictions
     times: dict[int, float | str] = {}

@@ -85,7 +85,7 @@ class DriverProcess:
             self._process.stdin.close()
 
     def pause(self) -> None:
-        """Freeze it, Python and JVM; its connections stay open, and it answers nobody."""
+        """Freeze it, Python and JVM; its connections stay open, and it answers nothing."""
         signal_session(self._process.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:

@@ -119,7 +119,7 @@ class ClusterDrill:
         return "" if self._broker is None else self._broker.servers
 
     def close(self) -> None:
-        """End the drill's broker: nobody reads the topics any more."""
+        """End the drill's broker: its topics are not read any more."""
         if self._broker is not None:
             self._broker.close()
 

@@ -180,7 +180,7 @@ def read_arrivals(given: object) -> tuple[float, ...] | Uniform:
             raise ValueError
         return times
     except (TypeError, ValueError):
-        raise BadInput(f"{given!r} is no list of times", field="--arrivals", remedy=remedy) from None
+        raise BadInput(f"{given!r} is not a list of times", field="--arrivals", remedy=remedy) from None
 
 
 def draws_nodes(asked: DrillSettings) -> bool:
@@ -201,7 +201,7 @@ def check_settings(asked: DrillSettings) -> None:
             ReplicaBudget.parse(asked.replicas)
         except ValueError:
             remedy = "give a whole number, a share from 0.0 to 1.0, or cores like '4 cores'"
-            raise BadInput(f"{asked.replicas!r} is no budget", field="--replicas", remedy=remedy) from None
+            raise BadInput(f"{asked.replicas!r} is not a budget", field="--replicas", remedy=remedy) from None
     need(1 <= asked.nodes <= MOST_NODES, "--nodes", f"{asked.nodes} nodes", f"give 1 to {MOST_NODES}")
     faults = asked.kill + asked.freeze
     need(

@@ -380,7 +380,7 @@ class Checkpoints:
     def move(
         self, moving: Line, published: Mapping[PartitionId, BatchId] | None = None
     ) -> dict[PartitionId, list[SavedSnapshot]]:
-        """Move the checkpoints of a set to these batches; return the snapshots that nobody needs any more.
+        """Move the checkpoints of a set to these batches; return the snapshots that are not needed any more.
 
         The durable line follows when all partitions are at one batch, durably. While some wait it stays: a line with
         their old snapshots would share them with the line before, and there would be no second copy of them. Where
@@ -466,7 +466,7 @@ class Checkpoints:
         return {partition: self.forget_after(partition, at) for partition, at in self.line.items()}
 
     def sweep(self) -> dict[PartitionId, list[SavedSnapshot]]:
-        """Drop what nobody needs any more, and return it.
+        """Drop what is not needed any more, and return it.
 
         Needed are the lines, what a partition's checkpoint may still move to, and every partition's last snapshot;
         where operators save at multiples, also what others of the segment may have it start from (`intermediate`).

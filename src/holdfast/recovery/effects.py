@@ -87,7 +87,7 @@ class IntermediateSnapshots:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Drop snapshots that nobody needs any more."""
+    """Drop snapshots that are not needed any more."""
 
     snapshots: tuple[tuple[PartitionId, SavedSnapshot], ...]
 

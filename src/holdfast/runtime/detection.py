@@ -38,7 +38,7 @@ _FALLING = 2
 
 @dataclass(frozen=True, slots=True)
 class SelfCheck:
-    """Whether those answer who would not, were the driver cut off; None: there is nobody to ask."""
+    """Whether those answer who would not, were the driver cut off; None: there is nothing to ask."""
 
     storage: bool | None = None
     master: bool | None = None

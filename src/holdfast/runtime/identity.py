@@ -391,7 +391,7 @@ def _table_problem(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | N
         return None if same else computed
     if was is None or is_ is None:
         one, other = ("not declared", "declared") if was is None else ("declared", "not declared")
-        return f"the columns of its input were {one} and are {other}, so nobody knows whether its state fits"
+        return f"the columns of its input were {one} and are {other}, so it is not known whether its state fits"
     for table in sorted({*was, *is_}):
         difference = _column_changes(was.get(table, []), is_.get(table, []))
         if difference:

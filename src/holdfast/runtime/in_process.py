@@ -128,7 +128,7 @@ class LoopBackend:
         self._reports.append(CycleEnded(desired.number, desired.epoch))
 
     def release_nodes(self, nodes: Sequence[NodeId]) -> None:
-        """See Backend: nobody says of nodes here that they will go."""
+        """See Backend: no node here is announced to leave."""
 
     def request_nodes(self, count: int) -> str | None:
         """See Backend: nodes come when the owner of this backend adds them."""

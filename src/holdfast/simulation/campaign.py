@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -27,6 +27,10 @@ class Counted(Protocol[_Outcome]):
     cpu_seconds: float
     """What the seeds took on one core, summed over processes."""
     violations: list[_Outcome]
+
+    @property
+    def faults(self) -> Mapping[Any, int]:
+        """How often each kind of fault was injected."""
 
     def add(self, outcome: _Outcome) -> None:
         """Count one more seed."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from holdfast.application import Application
 from holdfast.errors import BadInput
 from holdfast.runtime.io.file_columns import check_folders, with_absolute_paths
+from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.spark.readers import check_readers
 from holdfast.spark.requirements import check_settings, check_version, session_settings
 from holdfast.spark.settings import Settings
@@ -31,14 +32,24 @@ def check_before_start(
     check_settings({**session_settings(), **given, "spark.master": master or ""})
     if settings.tracing_enabled == "true":
         check_tracing()
+    if settings.retention not in ("sources", "all") and not Path(settings.retention).is_file():
+        raise BadInput(
+            f"there is no file {settings.retention}",
+            field="spark.holdfast.retention",
+            remedy="give sources, all, or the file that `holdfast plan backups --json` printed",
+        )
     if reads:
         check_readers(app)
         check_folders(with_absolute_paths(app))
     if (place := directory or settings.directory) is not None:
-        _check_place(place)
+        _check_place(place, "directory")
+    for operator, sink in app.sinks.items():
+        folder = sink.folder if isinstance(sink, ParquetSink) else sink
+        if isinstance(folder, str | Path):
+            _check_place(folder, f"{operator}.output.sink")
 
 
-def _check_place(place: str | Path) -> None:
+def _check_place(place: str | Path, field: str) -> None:
     """Refuse a directory that is none, or cannot be one; what a bucket allows is seen at the start."""
     if is_url(str(place)):
         open_storage(f"{str(place).rstrip('/')}/run")
@@ -47,10 +58,14 @@ def _check_place(place: str | Path) -> None:
     while not there.exists() and there != there.parent:
         there = there.parent
     if not there.is_dir():
-        raise BadInput(f"{there} is not a folder", field="directory", remedy="name a folder, or one that can be made")
-    if not os.access(there, os.W_OK | os.X_OK):
+        raise BadInput(f"{there} is not a folder", field=field, remedy="name a folder, or one that can be made")
+    try:
+        # Only a file shows it: root may write anywhere by its rights, and still not into a read-only file system.
+        with TemporaryFile(dir=there):
+            pass
+    except OSError as error:
         raise BadInput(
-            f"this user may not write in {there}",
-            field="directory",
+            f"no file can be made in {there}: {error.strerror or error}",
+            field=field,
             remedy="name a folder that you may write, or change its permissions",
-        )
+        ) from None

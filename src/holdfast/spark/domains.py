@@ -39,7 +39,7 @@ class Domains:
         from_spark: Callable[[], Mapping[str, str]],
         log: Callable[[str], object] = lambda line: None,
     ) -> None:
-        """`from_spark` gives what Spark knows now; `log` gets one line about hosts that nobody knows."""
+        """`from_spark` gives what Spark knows now; `log` gets one line about hosts whose domain is not known."""
         self._given, self._script = dict(settings.node_domains), settings.node_topology_script
         self._from_spark, self._log = from_spark, log
         self._known: dict[str, str | None] = {}

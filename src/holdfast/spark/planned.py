@@ -70,12 +70,12 @@ class RunPlan:
     origin: str = ""
     """Names what was asked for: a restart that asks for the same goes on with the last plan made from it."""
     takes_budget: bool = False
-    """Whether the replicas are those of the budget that somebody has set."""
+    """Whether the replicas are those of the budget that was set by hand."""
     joint: tuple[JointModel, JointPlan] | None = None
     """The model and the plan; None: it is not a joint plan, and is not made again."""
 
     def applied(self, settings: Settings, given: Mapping[str, str]) -> tuple[Settings, list[str]]:
-        """Return the settings with the plan's; what somebody has set stays, with a line about it."""
+        """Return the settings with the plan's; what was set by hand stays, with a line about it."""
         wanted: dict[str, tuple[str, Any]] = {}
         if self.interval is not None:
             wanted["checkpoint_seconds"] = ("checkpoint.seconds", self.interval)
@@ -100,7 +100,7 @@ class RunPlan:
         return replace(settings, **changed), [line] if kept else []
 
     def executed_segments(self, given: Mapping[str, str]) -> PlannedSegments:
-        """Return the segments that a run executes; an interval that somebody has set is that of all of them."""
+        """Return the segments that a run executes; an interval that was set by hand is that of all of them."""
         by_hand = {f"{PREFIX}checkpoint.seconds", f"{PREFIX}checkpoint.batches"} & set(given)
         if not by_hand:
             return self.segments
@@ -110,7 +110,7 @@ class RunPlan:
     def replanning(
         self, settings: Settings, given: Mapping[str, str], submit: Callable[[Callable[[], Planned]], Future[Planned]]
     ) -> Replanning | None:
-        """Return how the plan is made again while the run goes on; None: it stays, or somebody has set a part of it."""
+        """Return how the plan is made again while the run goes on; None: it stays, or a part of it was set by hand."""
         by_hand = {f"{PREFIX}{name}" for name in ("checkpoint.seconds", "checkpoint.batches", "retention")} & set(given)
         if self.joint is None or self.interval is None or by_hand or settings.plan_adapt == "false":
             return None
@@ -255,7 +255,7 @@ def _budget(text: str) -> ReplicaBudget:
         return ReplicaBudget.parse(text)
     except ValueError:
         remedy = "give a whole number, a share from 0.0 to 1.0, or cores like '4 cores'"
-        raise BadInput(f"{text!r} is no budget", field=BUDGET, remedy=remedy) from None
+        raise BadInput(f"{text!r} is not a budget", field=BUDGET, remedy=remedy) from None
 
 
 def _origin(asked: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ OLDEST, BELOW = (4, 0), (5, 0)
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One of Spark's settings: what it is where nobody sets it, what is right, and why."""
+    """One of Spark's settings: its default in Spark, the right value, and why."""
 
     key: str
     default: str

@@ -611,7 +611,7 @@ def _backup_partitions(retention: str, program: Program, *, old_layout: bool = F
         found = frozenset(PartitionId.parse(one) for one in document["backups"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(
-            f"{retention!r} is no plan of backups: {error}",
+            f"{retention!r} is not a plan of backups: {error}",
             field=f"{PREFIX}retention",
             remedy="give sources, all, or the file that `holdfast plan backups --json` printed",
         ) from None

@@ -24,7 +24,7 @@ from holdfast.spark.start_progress import StartProgress
 REPORTS_KEPT = 100
 """Progress reports that `recentProgress` returns at most, as in Spark."""
 _EXIT_SECONDS = 10.0
-"""How long the end of the program waits for a run that nobody has stopped."""
+"""How long the end of the program waits for a run that was not stopped."""
 _LOOK_SECONDS = 0.5
 _STOP_SECONDS = 120.0
 """How long a stop waits for the checkpoint where nodes are lost meanwhile."""

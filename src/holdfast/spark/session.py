@@ -125,7 +125,7 @@ def is_submitted() -> bool:
 
 
 def submitted_session(name: str, master: str | None, *, settings: dict[str, str] | None = None) -> SparkSession:
-    """Return the session that spark-submit prepared, with what Holdfast needs where nobody has set it."""
+    """Return the session that spark-submit prepared, with what Holdfast needs where it is not set."""
     if master is not None:
         raise BadInput(
             "spark-submit names the master", field="--master", remedy="give it before the file: spark-submit --master …"

@@ -446,7 +446,8 @@ class Settings:
         "keep.aside",
         _seconds,
         30 * 86400.0,
-        "Late rows and dead letters stay for so long after durable checkpoints cover their batch. 0: for ever.",
+        "Late rows and dead letters stay for so long after durable checkpoints cover their batch, by default 30 days. "
+        "0: for ever.",
     )
     keep_outputs: float | None = _setting(
         "keep.outputs",
@@ -589,9 +590,8 @@ class Settings:
             except BadInput as bad:
                 raise BadInput(bad.what, field=key, remedy=bad.remedy) from None
             except ValueError as bad:
-                raise BadInput(
-                    f"{text!r}: {_reason(bad)}", field=key, remedy=known[key].metadata["help"].rstrip(".")
-                ) from None
+                meaning = known[key].metadata["help"].rstrip(".")
+                raise BadInput(f"{text!r}: {_reason(bad)}", field=key, remedy=f"what it sets: {meaning}") from None
         return cls(**given)
 
     @classmethod
@@ -640,6 +640,11 @@ def _reason(error: ValueError) -> str:
 
 
 def _written(default: object) -> str:
+    """Write a default as it would be set."""
     if default is None or default == ():
         return "none"
-    return f"{default:g}" if isinstance(default, float) else str(default)
+    if isinstance(default, tuple):
+        return ",".join(str(one) for one in default)
+    if isinstance(default, float) and default.is_integer():
+        return str(int(default))
+    return str(default)

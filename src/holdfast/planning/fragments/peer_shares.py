@@ -175,7 +175,7 @@ def share_problems(request: SharesRequest, plan: SharesPlan) -> list[str]:
     in_domain: Counter[str] = Counter()
     for name, count in plan.shares.items():
         if name not in known:
-            found.append(f"{name} is no peer")
+            found.append(f"{name} is not a peer")
             continue
         in_domain[domain_of(known[name])] += count
         if count * plan.fragment_bytes > known[name].storage * (1 + 1e-12):

@@ -193,7 +193,7 @@ def cannot_promise(model: JointModel, plan: JointPlan) -> list[str]:
         found.append("backups and replicas after such a loss: they may be lost with what they serve, and do not count")
     if targets.survive and (plan.anchors & ~model.sources).any():
         found.append(
-            "that anchors wait for nobody after such a loss: a sender that is lost as well makes again what it sent "
+            "that anchors wait for no sender after such a loss: a sender that is lost as well makes again what it sent "
             "since its checkpoint, and the promises count that"
         )
     if not assumed.nodes:

@@ -158,7 +158,7 @@ class JointModel:
         sent = np.zeros(len(operators))
         np.maximum.at(sent, topology.link_from, each("tuple_bytes")[topology.link_to])
         self.output_bytes: Floats = rates.output * sent[of]
-        """Bytes per second that a backup keeps: 0 for a partition that nobody consumes."""
+        """Bytes per second that a backup keeps: 0 for a partition without consumers."""
         self.sinks: Mask = np.diff(topology.down_start) == 0
         self.sources: Mask = np.array([operator.is_source for operator in operators], bool)
         self._reprocess(topology)

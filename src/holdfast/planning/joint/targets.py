@@ -87,7 +87,7 @@ def targets(
         budget = ReplicaBudget.of(replicas)
     except ValueError:
         raise BadInput(
-            f"{replicas!r} is no budget of replicas",
+            f"{replicas!r} is not a budget of replicas",
             field="targets.replicas",
             remedy="give 0.2 for a fifth of the partitions (1.0: all), 3 for three, or '4 cores'",
         ) from None
@@ -157,7 +157,7 @@ class Assumptions:
     """Where a value is from, if not assumed: `measured` or `given`."""
 
     def given(self, **values: float | None) -> Assumptions:
-        """Return these with values that somebody gave; None: as it was."""
+        """Return these with the values that are given; None: as it was."""
         known = {name: value for name, value in values.items() if value is not None}
         for name, value in known.items():
             if not (_is_number(value) and value > 0):

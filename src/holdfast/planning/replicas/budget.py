@@ -68,11 +68,11 @@ class ReplicaBudget:
         if isinstance(given, str):
             return cls.parse(given)
         if isinstance(given, bool) or not isinstance(given, int | float):
-            raise ValueError(f"{given!r} is no budget of replicas")
+            raise ValueError(f"{given!r} is not a budget of replicas")
         if 0 < given < 1:
             return cls(share=float(given))
         if given < 0 or not float(given).is_integer():
-            raise ValueError(f"{given!r} is no budget of replicas")
+            raise ValueError(f"{given!r} is not a budget of replicas")
         return cls(count=int(given))
 
     def document(self) -> float | str:

@@ -74,7 +74,7 @@ def profile_of_run(directory: str) -> tuple[Topology, dict[str, Any]]:
     found = last_profile(storage)
     if found is None and last_driver(storage) is None:
         raise BadInput(
-            "no run began here, and it is no application",
+            "no run began here, and it is not an application",
             where=directory,
             remedy="give the directory of a run, my_app.py, or an example's name",
         )

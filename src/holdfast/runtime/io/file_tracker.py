@@ -163,7 +163,7 @@ class FileTracker:
         return found
 
     def _skipped_at_start(self, there: Iterable[SourceFile]) -> Notice | None:
-        """Say how many files are too old at a driver's first listing: which of them were read nobody knows any more."""
+        """Say how many files are too old at a driver's first listing: which of them were read is not known any more."""
         old = [one for one in there if one.modified < self.position.low and one.path not in self.seen]
         if not old:
             return None

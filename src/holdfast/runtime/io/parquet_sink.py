@@ -80,6 +80,11 @@ class ParquetSink(Sink):
         self._directory = directory
         self._start: str | None = None
 
+    @property
+    def folder(self) -> str | Path | None:
+        """The folder or URL that it was given; None: it was given storage."""
+        return self._directory if isinstance(self._directory, str | Path) else None
+
     @cached_property
     def _storage(self) -> Storage:
         return open_storage(self._directory) if isinstance(self._directory, str | Path) else self._directory

@@ -68,7 +68,7 @@ class SnapshotStore(Protocol):
         ...
 
     def forget(self, names: Sequence[str]) -> None:
-        """Drop snapshots that nobody needs any more."""
+        """Drop snapshots that are not needed any more."""
         ...
 
 

@@ -42,12 +42,12 @@ class Death:
     """Whether its supervisor ended it because the step did not end."""
 
     def __str__(self) -> str:
-        return f"the operator process died in it {self.how}"
+        return f"the operator process was ended in this batch {self.how}"
 
     @property
     def in_reading(self) -> str:
         """Say it of the reading of a batch's rows."""
-        return f"the operator process died while it read the batch's rows, {self.how}"
+        return f"the operator process was ended while it read the batch's rows, {self.how}"
 
 
 class StepGuard(Protocol):

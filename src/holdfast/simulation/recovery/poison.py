@@ -126,7 +126,7 @@ def parked_problem(state: ClusterState, fields: Mapping[str, object]) -> str | N
         "poison",
         "OSError",
         "Error: ",
-        "died in it by SIGSEGV",
+        "was ended in this batch by SIGSEGV",
         "nothing is published from it",
         "has not returned",
     )
