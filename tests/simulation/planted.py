@@ -41,6 +41,7 @@ from simulation.gathered_bugs import GATHERED_BUGS
 from simulation.intermediate_bugs import INTERMEDIATE_BUGS
 from simulation.mark_bugs import MARK_BUGS
 from simulation.parking_bugs import PARKING_BUGS
+from simulation.pausing_bugs import PAUSING_BUGS
 from simulation.plan_bugs import PLAN_BUGS
 from simulation.process_bugs import PROCESS_BUGS
 from simulation.publishing_bugs import PUBLISHING_BUGS
@@ -77,7 +78,7 @@ class Planted:
 
 
 PLANTED = (
-    *(Planted(bug, _any) for bug in (*BUGS, *MARK_BUGS, *SET_BUGS, *SNAPSHOT_BUGS)),
+    *(Planted(bug, _any) for bug in (*BUGS, *MARK_BUGS, *SET_BUGS, *SNAPSHOT_BUGS, *PAUSING_BUGS)),
     *(Planted(bug, leaves_behind) for bug in CATCHING_UP_BUGS),
     *(Planted(bug, is_resident) for bug in (*RESIDENT_BUGS, *PROCESS_BUGS, *DETECTION_BUGS)),
     *(Planted(bug, is_poisoned) for bug in PARKING_BUGS),
