@@ -44,6 +44,7 @@ from simulation.gathered_delta_bugs import GATHERED_DELTA_BUGS
 from simulation.intermediate_bugs import INTERMEDIATE_BUGS
 from simulation.mark_bugs import MARK_BUGS
 from simulation.parking_bugs import PARKING_BUGS
+from simulation.pausing_bugs import PAUSING_BUGS
 from simulation.plan_bugs import PLAN_BUGS
 from simulation.process_bugs import PROCESS_BUGS
 from simulation.publishing_bugs import PUBLISHING_BUGS
@@ -80,7 +81,10 @@ class Planted:
 
 
 PLANTED = (
-    *(Planted(bug, _any) for bug in (*BUGS, *DRIVER_BUGS, *MARK_BUGS, *SET_BUGS, *SNAPSHOT_BUGS, *CLAIM_BUGS)),
+    *(
+        Planted(bug, _any)
+        for bug in (*BUGS, *DRIVER_BUGS, *MARK_BUGS, *SET_BUGS, *SNAPSHOT_BUGS, *CLAIM_BUGS, *PAUSING_BUGS)
+    ),
     *(Planted(bug, leaves_behind) for bug in CATCHING_UP_BUGS),
     *(Planted(bug, is_resident) for bug in (*RESIDENT_BUGS, *PROCESS_BUGS, *DETECTION_BUGS)),
     *(Planted(bug, is_poisoned) for bug in PARKING_BUGS),

@@ -414,7 +414,8 @@ class Settings:
         _whole(0),
         None,
         "MB that the outboxes of all nodes together may hold while something is lost or parked, before queries pause "
-        "that send to it, the least valuable first, another while outboxes still grow. None or 0: no limit.",
+        "whose senders keep blocks for it that cannot be dropped, the least valuable first, another while outboxes "
+        "still grow. None: recovery.waitingMb for each executor at the start, four times that at least. 0: no limit.",
     )
     errors_retries: int = _setting(
         "errors.retries",

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import BadInput, CheckFailed, one_line
-from holdfast.ids import BatchId, NodeId, OperatorId
+from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId
 from holdfast.recovery.events import CheckpointMarked, CostsMeasured, Event, PlanChosen, Timer
 from holdfast.recovery.executed_plan import ExecutedPlan
 from holdfast.recovery.machine import RecoveryMachine
@@ -152,6 +152,8 @@ class Coordinator:
         self.status = RunStatus(program, self.state, batch_log, self.outputs, self.parking.waiting, self._catching_up)
         self._began = clock()
         self._handed_out = 0
+        self._trimmed: dict[PartitionId, BatchId] = {}
+        """How far back senders kept their outboxes when they were last asked to trim them, while queries pause."""
         self._stalls = StallDetector(self.pace)
         self.reads = SourceReads(
             program, batch_log, self.state.inputs_from, lambda partition: self.state.partitions[partition].frontier
@@ -310,8 +312,11 @@ class Coordinator:
         if (plan := self.measuring.plan_found()) is not None:
             self.choose_plan(plan)
         if not self.status.can_work:
-            if not cycles.busy and cycles.last is not None and self._beside_has_more(cycles.last.desired):
-                cycles.hand_out(self.desired_state())  # the end of this cycle is not awaited
+            if not cycles.busy and cycles.last is not None:
+                if self._paused_may_trim():
+                    cycles.hand_out(replace(self.desired_state(), trim_outboxes=True))
+                elif self._beside_has_more(cycles.last.desired):
+                    cycles.hand_out(self.desired_state())  # the end of this cycle is not awaited
             if timeout:
                 self._cycles.read(timeout)
             return False
@@ -334,6 +339,18 @@ class Coordinator:
         for kind, fields, line in catching_up_lines(self.state, behind, level, self.status.logged):
             self._log(line)
             self._emit(kind, **fields)
+
+    def _paused_may_trim(self) -> bool:
+        """Whether queries pause at the bound of outboxes, and senders may drop more than when they were asked last.
+
+        Senders trim as they go on, and report what they hold when they have done something: those that stand still
+        would report for ever what they held before, and nobody would be released.
+        """
+        if not self.state.paused:
+            self._trimmed = {}
+            return False
+        before, self._trimmed = self._trimmed, self.state.keep_from()
+        return self._trimmed != before
 
     def _beside_has_more(self, desired: DesiredState) -> bool:
         """Whether copies or branches would have more to do with a new desired state."""
