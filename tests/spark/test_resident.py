@@ -39,6 +39,7 @@ from holdfast.spark.resident_backend import ResidentBackend
 from holdfast.spark.resident_node import NodeIdentity, decode_requests, encode_requests
 from holdfast.spark.resident_task import MISPLACED, REPEATED, ResidentTask
 from holdfast.spark.run import SparkRun
+from holdfast.spark.run_secret import CarriedSecret
 from holdfast.spark.settings import Settings
 from holdfast.spark.supervisor import ENDED, GIVEN_UP, supervise
 
@@ -215,7 +216,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def task(host: str) -> ResidentTask:
-    return ResidentTask(None, NodeIdentity(NodeId("n"), "1", host, "t", "127.0.0.1:1"), b"s")  # type: ignore[arg-type]
+    return ResidentTask(None, NodeIdentity(NodeId("n"), "1", host, "t", "127.0.0.1:1"), CarriedSecret(bytes(32)))  # type: ignore[arg-type]
 
 
 def test_a_task_that_spark_repeats_and_one_on_a_wrong_host_end_at_once() -> None:

@@ -74,3 +74,5 @@ class Came:
     agent: AgentReport | None = None
     hello: Header | None = field(default=None)
     ended: str | None = None
+    problem: str | None = None
+    """Why it cannot listen."""
