@@ -34,6 +34,8 @@ class HeldNode:
     node: NodeId
     executor: Executor
     processes: list[HeldProcess]
+    came_at: float = -math.inf
+    """When its executor was seen first."""
     token: str = ""
     waits_since: float | None = None
     """When its job was started; None: people know that it waits."""

@@ -436,7 +436,7 @@ class ResidentBackend:
         for node, executor in alive.items():
             if node not in self._held and node not in watch.fenced and not self._stopped:
                 processes = [HeldProcess(name) for name in self._spread.names(node)]
-                self._held[node], self._came_at = HeldNode(node, executor, processes), now
+                self._held[node], self._came_at = HeldNode(node, executor, processes, now), now
         for one in self._held.values():
             self._see_to_job(one)
         self._admit()
@@ -483,7 +483,7 @@ class ResidentBackend:
         ]
         if not ready:
             return
-        if not watch.known and self._waits_for_more(len(ready)):
+        if not watch.known and self._waits_for_more(ready):
             return
         self._check_free_slot()
         watch.known.update({one.node: one.executor for one in ready})
@@ -511,15 +511,16 @@ class ResidentBackend:
                 f"logged is processed; {remedy} (spark.executor.cores)"
             )
 
-    def _waits_for_more(self, ready: int) -> bool:
+    def _waits_for_more(self, ready: Sequence[HeldNode]) -> bool:
         """Whether the first placement waits for more nodes."""
         now = time.monotonic()
-        self._ready(ready, self._expected)
+        self._ready(len(ready), self._expected)
         wanted = self._expected
         if wanted is None:  # executors that come within so much of each other are taken together
+            self._first.came(min(one.came_at for one in ready))
             wanted = len([one for one in self._held.values() if self._admits(one.executor.host)])
             wanted += now - self._came_at < SETTLE_SECONDS
-        return self._first.waits(now, ready, wanted)
+        return self._first.waits(now, len(ready), wanted)
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
