@@ -116,7 +116,7 @@ def test_a_worker_that_stays_says_so_once_in_a_while(store: VersionStore) -> Non
 
 
 class Vanishing(MemoryStore):
-    """Loses all files of a partition as it looks for those that nobody needs; a late task begins the partition again."""
+    """Loses all files of a partition when it drops what is not needed; a late task begins the partition again."""
 
     def forget(self, partition: PartitionId, states: set[VersionId], blocks_from: BatchId) -> None:
         if partition == COUNTED:

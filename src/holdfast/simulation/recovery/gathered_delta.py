@@ -142,7 +142,7 @@ class WatchedGatheredDeltaSink(GatheredDeltaSink):
     def _refused(self) -> type[Exception]:
         return Refused
 
-    def _pause(self, seconds: float) -> None:  # type: ignore[override]
+    def _pause(self, seconds: float) -> None:
         """See GatheredDeltaSink: the world goes on around every call."""
 
     def outputs(self) -> dict[OutputKey, pa.Table]:
