@@ -331,6 +331,7 @@ class SparkRun:
                 self._sinks.values(),
                 aside=chosen.keep_aside,
                 outputs=chosen.keep_outputs,
+                clock=time.monotonic,
                 log=log,
             ),
             settings=_planned_settings(chosen, planned, segments),
