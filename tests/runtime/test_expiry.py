@@ -56,6 +56,44 @@ def test_each_kind_goes_after_its_own_time_and_later_batches_stay() -> None:
     assert batches(out) == [5, 6, 7, 8, 9]
 
 
+def test_a_clock_that_leaps_ahead_for_a_while_deletes_nothing() -> None:
+    """A machine that resumed with a wrong clock deleted all outputs before the clock was set right."""
+    run, out, times, since, lines = MemoryStorage(), MemoryStorage(), [1e9], [0.0], list[str]()
+    sink = publish(out, *range(4))
+
+    def pass_by(seconds: float) -> None:
+        times[0] += seconds
+        since[0] += seconds
+
+    expiry = expiry_of(
+        run, [sink], aside=None, outputs=DAY, now=lambda: times[0], clock=lambda: since[0], log=lines.append
+    )
+    expiry.covered(BatchId(1))
+    pass_by(2 * SHORTEST_SECONDS)
+    times[0] += 365 * DAY
+    for _ in range(3):
+        expiry.covered(BatchId(2))
+        pass_by(SHORTEST_SECONDS)
+    assert lines == ["the clock has leapt ahead: what expires is deleted later"]
+    times[0] -= 365 * DAY
+    expiry.covered(BatchId(3))
+    assert batches(out) == [0, 1, 2, 3]
+    assert all((age := Age.read(name)) is not None and age.at < 1e9 + DAY for name in run.list("ages/"))
+    pass_by(1.2 * DAY)
+    expiry.covered(BatchId(3))
+    assert batches(out) == [], "by the right clock they are old enough"
+    # One that was wrong until now is believed after a while.
+    other = publish(out, 7)
+    behind = expiry_of(run, [other], aside=None, outputs=DAY, now=lambda: times[0], clock=lambda: since[0])
+    behind.covered(BatchId(7))
+    times[0] += 30 * DAY
+    behind.covered(BatchId(7))
+    assert batches(out) == [7]
+    pass_by(0.1 * DAY)
+    behind.covered(BatchId(7))
+    assert batches(out) == []
+
+
 def test_objects_of_others_among_the_ages_end_no_run() -> None:
     run, times = MemoryStorage(), [0.0]
     publish(run.within("late/counts/words"), *range(10))

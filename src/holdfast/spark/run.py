@@ -300,6 +300,7 @@ class SparkRun:
                 self._sinks.values(),
                 aside=chosen.keep_aside,
                 outputs=chosen.keep_outputs,
+                clock=time.monotonic,
                 log=log,
             ),
             settings=planned_settings(chosen, planned, segments),

@@ -3,6 +3,9 @@
 An object of a batch may go once the older durable checkpoint covers the batch: no recovery makes it again. How old a
 batch is says an empty object that is created from time to time, `ages/BATCH-SECONDS`: at that time a batch was covered.
 So the age survives restarts. An old driver may create or delete some of these: what it says is true all the same.
+
+Nothing brings back what was deleted. So where the clock has leapt ahead since the last look, as a machine's does that
+resumes with a wrong one, nothing is noted or deleted before it is time to look again.
 """
 
 from __future__ import annotations
@@ -68,12 +71,18 @@ class Expiry:
         kept: Sequence[tuple[float, Callable[[BatchId, int], object]]],
         *,
         now: Callable[[], float],
+        clock: Callable[[], float] | None = None,
         log: Callable[[str], object] = lambda line: None,
     ) -> None:
-        """`kept`: how many seconds something stays, and what deletes it up to a batch, so many objects at most."""
+        """`kept`: how many seconds something stays, and what deletes it up to a batch, so many objects at most.
+
+        `now` is the time that may be set, and `clock` one that nobody sets (None: `now` is believed).
+        """
         self._storage, self._kept, self._now, self._log = storage, kept, now, log
         self._ages: list[Age] | None = None
         self._looked_at = -math.inf
+        self._clock, self._ahead = clock, math.inf
+        """The seconds from `clock` to `now`, at the last call."""
 
     def covered(self, through: BatchId) -> None:
         """Durable checkpoints cover a batch: note when, and delete what has expired. What fails is tried again."""
@@ -82,6 +91,11 @@ class Expiry:
             return
         every = max(SHORTEST_SECONDS, min(seconds for seconds, _ in self._kept) / _MARKS)
         # A clock that was set back by more must not stop it.
+        ahead, before = 0.0 if self._clock is None else now - self._clock(), self._ahead
+        self._ahead = ahead
+        if ahead - before > every:
+            self._log("the clock has leapt ahead: what expires is deleted later")
+            self._looked_at = now
         if abs(now - self._looked_at) < every:
             return
         self._looked_at = now
@@ -116,11 +130,12 @@ def expiry_of(
     aside: float | None,
     outputs: float | None,
     now: Callable[[], float] = time.time,
+    clock: Callable[[], float] | None = None,
     log: Callable[[str], object] = lambda line: None,
 ) -> Expiry:
     """Return what deletes the late rows and dead letters of a run, and outputs of sinks that expire (Parquet).
 
-    Each after so long. None: they stay.
+    Each after so long. None: they stay. For the clocks see `Expiry`.
     """
     written = [sink for sink in sinks if isinstance(sink, Expires)]
 
@@ -133,4 +148,4 @@ def expiry_of(
             expire_outputs(storage.within(folder), through, most, folders=True)
 
     both = ((aside, expire_aside), (outputs, expire_outputs_of_run))
-    return Expiry(storage, [(seconds, expire) for seconds, expire in both if seconds], now=now, log=log)
+    return Expiry(storage, [(seconds, expire) for seconds, expire in both if seconds], now=now, clock=clock, log=log)

@@ -18,7 +18,7 @@ from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.program import Program
 from holdfast.simulation.recovery.applications import Recipe, draw_change, draw_recipe
 from holdfast.simulation.recovery.faults import Mischief, draw_mischief
-from holdfast.simulation.recovery.segment_scene import SegmentScene
+from holdfast.simulation.recovery.segment_scene import SegmentScene, crosses
 
 WITH_BRANCHES = (
     *(Recipe("chain", sizes) for sizes in ((4, 2, 1), (4, 4, 2), (2, 2, 2), (3, 2, 1, 1), (4, 2, 1, 2))),
@@ -195,7 +195,7 @@ def is_resident(seed: int) -> bool:
 
 def has_copies(seed: int) -> bool:
     """Whether partitions have second copies in a run: in every third of those whose workers stay."""
-    return is_resident(seed) and seed // 108 % 3 == 2
+    return is_resident(seed) and (seed // 108 % 3 == 2 or (crosses(seed) and has_branches(seed)))
 
 
 def replans(seed: int) -> bool:
