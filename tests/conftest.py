@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,6 +169,19 @@ def s3() -> Iterator[S3Server]:
         pytest.skip(str(missing))
     with server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def kernel() -> Callable[..., tuple[list[dict[str, Any]], dict[str, int]]]:
+    """A second reader of Delta tables; see `read_with_kernel`."""
+    from holdfast.errors import BadInput
+    from holdfast_lab.delta_kernel import check_available, read_with_kernel
+
+    try:
+        check_available(fetch=False)
+    except BadInput as missing:
+        pytest.skip(str(missing))
+    return read_with_kernel
 
 
 @pytest.fixture(scope="session")

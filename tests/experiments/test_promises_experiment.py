@@ -15,6 +15,8 @@ import pytest
 from holdfast.cli.main import run
 from holdfast.ids import BatchId, OperatorId, PartitionId
 from holdfast.recovery.executed_plan import ExecutedPlan
+from holdfast.recovery.segments import segments_of
+from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime import run_in_process
 from holdfast.runtime.in_process import InProcess
 from holdfast.topology import Topology
@@ -22,7 +24,7 @@ from holdfast_lab.experiments.promises.cells import Cells, calibration_document,
 from holdfast_lab.experiments.promises.killing import KillingRun, RunAsked
 from holdfast_lab.experiments.promises.plans import INTERVAL, PLANS, budget_of, make_plan, model_of, plans_of
 from holdfast_lab.experiments.promises.predicting import fixed_cost, longest_way, predict, rolling_back
-from holdfast_lab.experiments.promises.table import overheads, rankings, row, summary
+from holdfast_lab.experiments.promises.table import OVERHEAD_WITHIN, overheads, rankings, row, summary
 from holdfast_lab.experiments.promises.workloads import BATCH_SECONDS, ROWS, WORKLOADS, SleepPerRow, Workload
 
 CHAIN = WORKLOADS["chain"]
@@ -81,6 +83,39 @@ def test_plans_of_one_overhead_and_backups_for_several_targets() -> None:
     for one in (loose, half, tight):
         assert one.latency is not None
         assert one.document["worst"] <= one.latency
+
+
+@pytest.mark.parametrize("name", ["one-segment", "segments", "n-segments", "segments-summed"])
+def test_a_run_writes_what_its_plan_predicts_and_may(name: str) -> None:
+    """In process, a batch for each half second: from one durable checkpoint of all segments to the next."""
+    made = make_plan(name, declared(CHAIN))
+    segments = segments_of(CHAIN.application().topology(), made.document["anchors"])
+    batches = {
+        str(segments.operators[OperatorId(one)]): round(seconds / BATCH_SECONDS)
+        for one, seconds in made.interval.items()
+    }
+    slowest = max(batches.values())
+    app = CHAIN.application()
+    app.before_steps = {}
+    run = InProcess(
+        app,
+        nodes=5,
+        checkpoint_every=slowest,
+        intervals=batches if segments.many else {},
+        recovery=RecoverySettings(segments=segments),
+    )
+    given = CHAIN.batches(1)
+    for _ in range(slowest):
+        run.feed(next(given))
+    saved = run._coordinator.measuring.profiler.saved
+    before = saved.bytes
+    for _ in range(5 * slowest):
+        run.feed(next(given))
+    written = (saved.bytes - before) / (5 * slowest * BATCH_SECONDS)
+    figures = f"predicted {made.bytes_per_second:.0f}, written {written:.0f}, budget {made.budget:.0f} bytes/s"
+    print(f"{name}: {figures}")  # noqa: T201 (the research page has them)
+    assert written == pytest.approx(made.bytes_per_second, rel=0.05)
+    assert written <= made.budget * (1 + OVERHEAD_WITHIN)
 
 
 def test_a_plan_that_is_not_there_is_named_with_the_reason() -> None:

@@ -379,7 +379,10 @@ def test_no_node_is_planned_above_its_bound() -> None:
 
 def test_at_the_bound_on_buffers_the_dead_pause_first_then_the_least_valuable() -> None:
     driven = Driven(
-        star([1, 5, 9]), RecoverySettings(buffer_bytes=100), nodes={f"n{number}": SIZE for number in range(4)}
+        star([1, 5, 9]),
+        RecoverySettings(buffer_bytes=100),
+        unsure="s",
+        nodes={f"n{number}": SIZE for number in range(4)},
     )
     driven.cycle(2)
     driven.lose(str(driven.node("c")))

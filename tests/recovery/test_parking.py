@@ -31,9 +31,9 @@ def resume(driven: Driven, *queries: str, request: int = -1) -> None:
     driven.tell(QueriesResumed(tuple(map(part, queries)), request))
 
 
-def running(settings: RecoverySettings | None = None) -> Driven:
+def running(settings: RecoverySettings | None = None, unsure: str = "") -> Driven:
     """Source `s`, queries `a`, `b`, `c`; all at batch 3, and a checkpoint there."""
-    driven = Driven(star([3, 1, 2]), settings, nodes={"m": 10.0, "n": 10.0})
+    driven = Driven(star([3, 1, 2]), settings, unsure=unsure, nodes={"m": 10.0, "n": 10.0})
     driven.cycle(3)
     driven.checkpoint(3)
     return driven
@@ -129,7 +129,7 @@ def test_what_is_parked_and_which_requests_were_taken_is_written_down() -> None:
 
 
 def test_at_the_bound_of_buffers_the_least_valuable_live_query_pauses() -> None:
-    driven = running(RecoverySettings(buffer_bytes=100.0))
+    driven = running(RecoverySettings(buffer_bytes=100.0), unsure="s")
     park(driven, "b")
     for kept in (1000, 1001):
         live = {part(one): BatchId(5) for one in "sac"}
@@ -195,7 +195,8 @@ def test_what_pauses_counts_as_waiting_for_its_other_senders() -> None:
         *chain("td", outputs={"d": 2}).operators,
         Operator(OperatorId("a"), 1, (one, both), cost=1.0, output=True, priority=1),
     ]
-    driven = Driven(Topology("join", operators), RecoverySettings(buffer_bytes=100.0), nodes={"m": 9.0, "n": 9.0})
+    settings = RecoverySettings(buffer_bytes=100.0)
+    driven = Driven(Topology("join", operators), settings, unsure="s", nodes={"m": 9.0, "n": 9.0})
     driven.cycle(3)
     park(driven, "b")
     for kept, states in ((1000, "running running"), (1001, "paused running"), (1002, "paused paused")):
@@ -205,14 +206,15 @@ def test_what_pauses_counts_as_waiting_for_its_other_senders() -> None:
 
 def test_partitions_continue_with_the_last_paused_query_that_is_resumed() -> None:
     """Queries `a` and `b` were paused and then parked and resumed one after the other, with no report in between."""
-    driven = Driven(chain("sab", outputs={"a": 1, "b": 1}), RecoverySettings(buffer_bytes=100.0), nodes={"m": 10.0})
+    settings = RecoverySettings(buffer_bytes=100.0)
+    driven = Driven(chain("sab", outputs={"a": 1, "b": 1}), settings, unsure="s", nodes={"m": 10.0})
     driven.cycle(3)
     park(driven, "a")
     for kept in (1000, 1001):
         driven.cycle(5, kept_bytes=kept)
     assert [driven.state(one) for one in "sab"] == ["paused"] * 3
     resume(driven, "a")
-    assert [driven.state(one) for one in "sab"] == ["catching-up", "catching-up", "paused"], "a is not paused any more"
+    assert [driven.state(one) for one in "sab"] == ["catching-up"] * 3, "nothing waits that b would pause for"
     park(driven, "b")
     resume(driven, "b")
     assert [driven.state(one) for one in "sab"] == ["catching-up"] * 3
@@ -223,7 +225,10 @@ def test_partitions_continue_with_the_last_paused_query_that_is_resumed() -> Non
 def test_a_query_that_is_whole_again_goes_on_whatever_stays_parked() -> None:
     """Query `c` was held back because it gave nothing: what is kept for it gets less only if it goes on."""
     driven = Driven(
-        star([1, 2, 9]), RecoverySettings(buffer_bytes=100.0), nodes={f"n{number}": 1.25 for number in range(4)}
+        star([1, 2, 9]),
+        RecoverySettings(buffer_bytes=100.0),
+        unsure="s",
+        nodes={f"n{number}": 1.25 for number in range(4)},
     )
     driven.cycle(3)
     driven.checkpoint(3)
@@ -238,6 +243,34 @@ def test_a_query_that_is_whole_again_goes_on_whatever_stays_parked() -> None:
     driven.cycle(7, kept_bytes=160)
     states = [driven.state(one) for one in "sabc"]
     assert states == ["running", "paused", "parked", "running"], "a is worth the least"
+
+
+def test_no_live_query_pauses_where_the_next_checkpoint_lets_senders_drop_what_they_keep() -> None:
+    """Senders drop nothing before their own checkpoint has passed: a live query that paused would never reach it."""
+    driven = running(RecoverySettings(buffer_bytes=100.0))
+    park(driven, "b")
+    for kept in (1000, 1001, 1002):
+        driven.cycle(5, kept_bytes=kept)
+    assert [driven.state(one) for one in "sabc"] == ["running", "running", "parked", "running"]
+    assert not driven.machine.state.dropped
+    driven.checkpoint(5)
+    driven.cycle(6, kept_bytes=1003)
+    assert driven.machine.state.dropped == {part("b")}
+
+
+def test_a_live_query_that_paused_goes_on_once_it_pauses_for_nobody() -> None:
+    """`a` pauses for `b`, whose source may bring other rows; then `b` goes on, and `d` of another pipeline waits."""
+    shared = [*chain("sa", outputs={"a": 1}).operators, chain("sb", outputs={"b": 5}).operators[1]]
+    other = chain("td", outputs={"d": 9}).operators
+    settings = RecoverySettings(buffer_bytes=100.0)
+    driven = Driven(Topology("two", [*shared, *other]), settings, unsure="st", nodes={"m": 9.0, "n": 9.0})
+    driven.cycle(3)
+    park(driven, "b", "d")
+    for kept in (1000, 1001):
+        driven.cycle(4, kept_bytes=kept)
+    assert driven.state("a") == "paused"
+    resume(driven, "b")
+    assert [driven.state(one) for one in "sabtd"] == [*["catching-up"] * 3, "parked", "parked"]
 
 
 def test_partitions_of_a_query_that_is_whole_again_are_released() -> None:

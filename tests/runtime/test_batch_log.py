@@ -469,6 +469,22 @@ def test_an_idle_source_lets_the_watermark_go_where_asked_to() -> None:
         assert watermark(one, 6, T) == 100_000_000
 
 
+def test_a_source_is_idle_in_time_though_the_clock_is_set_back() -> None:
+    """Its last rows had a time in the future then, and until that came all windows would have stayed open."""
+    clock = [1e9]
+    one = BatchLog(program().sources, "x", MemoryStorage(), claim=1, now=partial(clock.__getitem__, 0), idle=25.0)
+    intake = Intake(one, [S, T])
+    for batch in range(6):
+        clock[0] += 10.0
+        arrive(intake, one, batch, 10.0 * batch + 10)
+        if batch == 0:
+            arrive(intake, one, 0, 5.0, source=T)
+        assert intake.make_batch() == batch
+        if batch == 0:
+            clock[0] -= 86_400.0
+    assert [(watermark(one, batch, T) or 0) / 1e6 for batch in range(6)] == [5.0, 5.0, 5.0, 5.0, 39.0, 49.0]
+
+
 def records(log: BatchLog) -> list[BatchRecord]:
     return [record for batch in range(log.frontier + 1) if (record := log.record(BatchId(batch))) is not None]
 

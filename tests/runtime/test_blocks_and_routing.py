@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
-from holdfast.runtime.blocks import Block, Edge, Header, decode_blocks, encode_blocks
+from holdfast.runtime.blocks import Block, Edge, Header, decode_blocks, encode_blocks, encode_outbox, outbox_groups
 from holdfast.runtime.worker.routing import Route, hash_rows, partition_of, spread
 from holdfast.topology import Input, Operator, Partitioning, Topology
 
@@ -52,6 +52,48 @@ def test_blocks_of_one_sender_and_batch_share_a_table_and_are_read_apart() -> No
     assert [one.header for one in again] == [one.header for one in blocks]
     assert [one.rows for one in again] == [one.rows for one in blocks]
     assert decode_blocks(encode_blocks([])) == []
+
+
+def test_the_outbox_of_a_snapshot_has_one_header_and_schema_for_many_batches_of_an_edge() -> None:
+    def sent(batch: int, index: int, rows: pa.Table | None, **more: object) -> Block:
+        receiver = PartitionId(EDGE.target, index)
+        head = replace(HEADER, batch=BatchId(batch), receiver=receiver, watermark=batch / 4, tentative=False, **more)  # type: ignore[arg-type]
+        return Block(head, rows)
+
+    # As a host gives them: consumer by consumer, and batch by batch.
+    kept = [
+        sent(batch, index, None if (batch + index) % 4 == 0 else ROWS.slice(index, batch % 3))
+        for index in range(2)
+        for batch in range(40)
+    ]
+    data = encode_outbox(kept)
+    assert data.count(b"HFB3") == 1, "the schema is there once"
+    assert len(data) < len(encode_blocks(kept)) / 8
+    again = decode_blocks(data)
+    assert sorted(str(one.header) for one in again) == sorted(str(one.header) for one in kept)
+    rows = {one.header: one.rows for one in again}
+    assert all(rows[one.header] == one.rows for one in kept)
+    assert encode_outbox(again) == encode_outbox(kept[::-1]) == data, "who saves it again saves the same bytes"
+    assert encode_outbox([]) == b""
+    for length in range(1, len(data), 97):
+        with pytest.raises(CheckFailed):
+            decode_blocks(data[:length])
+
+
+def test_an_outbox_is_cut_where_it_would_take_too_much_memory_or_columns_change() -> None:
+    many = pa.table({"n": pa.array(range(10_000), pa.int64())})
+    other = pa.table({"m": pa.array(["x"])})
+    words = pa.table({"w": pa.array(["a", "b"]).dictionary_encode()})
+
+    def sent(batch: int, rows: pa.Table) -> Block:
+        return Block(replace(HEADER, batch=BatchId(batch), tentative=False), rows)
+
+    large = [sent(batch, many) for batch in range(6)]
+    assert [len(list(map(bytes, group))) for group in outbox_groups(large)] == [3, 3, 3], "two batches in each"
+    mixed = [sent(0, many.slice(0, 3)), sent(1, other), sent(2, words), sent(3, words)]
+    data = encode_outbox(mixed)
+    assert data.count(b"HFB3") == 4, "dictionaries of two batches are not put together"
+    assert [one.rows for one in decode_blocks(data)] == [one.rows for one in mixed]
 
 
 def test_a_torn_or_changed_block_is_refused() -> None:

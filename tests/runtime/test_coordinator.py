@@ -25,6 +25,7 @@ from holdfast.runtime.blocks import SINK, Block, Edge, Header
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.feeding import log_batches
+from holdfast.runtime.coordinator.liveness import SignWriter
 from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.parking import ErrorSettings
@@ -86,6 +87,7 @@ class Bench:
     errors: ErrorSettings = field(default_factory=lambda: ErrorSettings(retries=0))
     now: Callable[[], float] = time.time
     clock: Callable[[], float] = time.monotonic
+    follower: Callable[[], int | None] = lambda: None
 
     def __post_init__(self) -> None:
         self.program = Program(self.application())
@@ -106,6 +108,7 @@ class Bench:
             recovery=self.recovery,
             pace=self.pace,
             errors=self.errors,
+            follower=self.follower,
             now=self.now,
             clock=self.clock,
             profiles=ProfileRecords(self.storage, progress.claim),
@@ -445,6 +448,42 @@ def test_only_a_higher_claim_ends_a_driver() -> None:
     bench.backend._reports.append(NodeReport(state.placement[query], state.epoch, [over]))
     with pytest.raises(StaleEpoch, match="claim 1 is over"):
         bench.coordinator.read_reports()
+
+
+class FencedSnapshotStore(MemorySnapshotStore):
+    """Refuses every save as one of an epoch that is over."""
+
+    def saved(self, name: str) -> SaveAnswer | None:
+        return Answered("epoch 1.1 of 'run' is fenced: epoch 2.1 has started", fenced=True)
+
+
+def test_a_driver_that_only_saves_learns_of_a_later_claim_by_the_refusal_of_its_snapshots() -> None:
+    bench = Bench(FencedSnapshotStore())
+    bench.feed(GIVEN[:4])
+    refused = [seen for seen in bench.seen if seen.kind == "snapshot-not-stored"]
+    assert refused
+    assert all(seen.fields["fenced"] for seen in refused)
+    assert bench.coordinator.status.frontier == 3, "it has the run: a refusal alone does not end it"
+    Progress(bench.storage, bench.program.name)
+    with pytest.raises(StaleEpoch, match="claim 1 is over"):
+        bench.coordinator.probe()
+
+
+@pytest.mark.parametrize("lost", [(), ("n0", "n1", "n2", "n3")], ids=["idle", "waits for nodes"])
+def test_a_driver_that_is_followed_ends_also_where_it_has_nothing_to_do(lost: tuple[str, ...]) -> None:
+    """It would hold its executors for good: nothing that it writes is refused, because it writes nothing."""
+    storage = MemoryStorage()
+    signs = SignWriter(storage, 1)
+    bench = Bench(storage=storage, pace=CycleSettings(wait_seconds=math.inf), follower=signs.follower)
+    bench.feed(GIVEN[:4])
+    for node in map(NodeId, lost):
+        bench.backend.lose_nodes(node)
+    for _ in range(20):
+        bench.coordinator.advance()
+    second = SignWriter(storage, Progress(storage, bench.program.name).claim)
+    second.write()
+    with pytest.raises(StaleEpoch, match="claim 1 is over: a driver with claim 2 runs this application"):
+        bench.coordinator.advance()
 
 
 def test_outboxes_of_nodes_that_hold_nothing_do_not_count() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,6 +57,46 @@ def test_files_come_in_the_order_of_their_times_and_once() -> None:
     assert not one.pending
     one.look([*listing, file("early", at=0.5)], now=1, wall=WALL)
     assert paths(take(one)) == ["early"], "files may come out of order"
+
+
+def test_what_comes_while_a_driver_runs_is_not_old_whatever_its_clock_says() -> None:
+    """The clock was set forward, or is ahead of the file server's: a file that is being written was taken in part."""
+    there, clock = list[SourceFile](), [0.0]
+
+    class Files:
+        url, atomic = "x", False
+
+        def list(self) -> list[SourceFile]:
+            return there
+
+        def open(self, path: str) -> OpenFile:
+            raise AssertionError(path)
+
+    reader = FileReader(
+        OperatorId("s"), hf.files("x", "csv", settle="2 seconds"), 1, Files(), MemoryStorage(), 1,
+        clock=lambda: clock[0], wall=lambda: WALL + 3600 + clock[0],
+    )  # fmt: skip
+    reader.look()
+    for seconds, size in ((1, 5), (2, 9), (3, 9)):
+        clock[0], there[:] = seconds, [file("a", size, at=WALL + min(2, seconds))]
+        if seconds == 3:
+            reader.begin({})  # another driver has logged a batch
+        reader.look()
+        assert not reader.pending, "it may be half-written"
+    clock[0] = 5
+    reader.look()
+    assert reader.pending
+
+
+def test_a_file_stays_as_it_is_for_as_long_as_asked_for() -> None:
+    """A minute was enough, however long files were to settle."""
+    one = tracker(atomic=False, settle="10 minutes")
+    one.look([file("a", 5, at=WALL - 300), file("old", at=WALL - 601)], now=0, wall=WALL)
+    assert paths(take(one)) == ["old"]
+    one.look([file("a", 5, at=WALL - 300), file("old", at=WALL - 601)], now=599, wall=-math.inf)
+    assert not one.pending
+    one.look([file("a", 5, at=WALL - 300), file("old", at=WALL - 601)], now=600, wall=-math.inf)
+    assert paths(take(one)) == ["a"]
 
 
 def test_a_file_that_comes_twice_is_read_once_and_reported_where_it_has_grown() -> None:

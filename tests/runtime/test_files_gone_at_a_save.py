@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.examples import EXAMPLES
-from holdfast.ids import BatchId, Epoch, NodeId
+from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.recovery.cluster_state import Start
 from holdfast.recovery.strategy import RecoverySettings
@@ -38,7 +38,7 @@ from holdfast.runtime.state.directory_store import DirectoryStore
 from holdfast.runtime.state.journal_store import JournalStore
 from holdfast.runtime.state.snapshot_store import MemorySnapshotStore
 from holdfast.runtime.state.store import MemoryStore, VersionStore
-from holdfast.runtime.state.versions import NO_BATCH, VersionChain
+from holdfast.runtime.state.versions import NO_BATCH, VersionChain, VersionId
 from holdfast.runtime.worker.resident import RESEND_SECONDS, ResidentWorker
 from holdfast.runtime.worker.worker import NodeWorker
 from holdfast.storage.memory import MemoryStorage
@@ -113,6 +113,23 @@ def test_a_worker_that_stays_says_so_once_in_a_while(store: VersionStore) -> Non
     assert of_counted(resident.work().report) == []
     now[0] += RESEND_SECONDS
     assert of_counted(resident.work().report) == missing, "the report may have been lost"
+
+
+class Vanishing(MemoryStore):
+    """Loses all files of a partition when it drops what is not needed; a late task begins the partition again."""
+
+    def forget(self, partition: PartitionId, states: set[VersionId], blocks_from: BatchId) -> None:
+        if partition == COUNTED:
+            self.drop(partition)
+            self.begin(partition, Epoch(1))
+        super().forget(partition, states, blocks_from)
+
+
+def test_a_partition_that_turns_out_to_be_gone_before_the_save_is_missing() -> None:
+    """Seed 7200001418: the save asked for it on the node, and the task of the cycle failed."""
+    store = Vanishing()
+    worker = node(store)
+    assert Missing(COUNTED, BatchId(LAST)) in of_counted(worker.reconcile(desired(LAST, LAST), 0, []))
 
 
 def test_a_partition_without_the_state_at_a_mark_alone_goes_on(store: VersionStore) -> None:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ def test_a_run_goes_on_after_the_files_that_it_has_read(tmp_path: Path) -> None:
 
 def test_files_out_of_order_twice_and_half_written_are_read_once(tmp_path: Path) -> None:
     folder, place = tmp_path / "in", tmp_path / "run"
-    app = application(folder, parallelism=2, settle=3600)
+    app = application(folder, parallelism=2, settle=60)
     running, step = _stepped(app, place)
     write(folder, 5)
     step()
@@ -141,12 +142,12 @@ def test_files_out_of_order_twice_and_half_written_are_read_once(tmp_path: Path)
     (folder / "007.csv.tmp").write_text("700,a,2026-01-01T00:00:07\n")
     half = folder / "009.csv"
     half.write_text("900,a,2026-01-01T00:00:09\n901,b,2026-01-")
-    step()
+    step(lambda: half.write_text(half.read_text() + "01"))
     assert found_ids(running) == ids([3, 5]), "whoever writes the others is still at it"
     write(folder, 5)  # the same once more, and then with other rows
-    step()
+    step(lambda: half.write_text(half.read_text() + "T"))
     write(folder, 5, rows=9)
-    step()
+    step(lambda: half.write_text(half.read_text() + "00"))
     assert found_ids(running) == ids([3, 5])
     running, step = _stepped(app, place)  # a driver that knows what it finds in the log
     write(folder, 9, rows=2)
@@ -162,14 +163,23 @@ def test_files_out_of_order_twice_and_half_written_are_read_once(tmp_path: Path)
     assert found_ids(running) == sorted([*ids([1, 3, 5, 7]), *ids([9], rows=2)])
 
 
-def _stepped(app: hf.Application, place: Path) -> tuple[InProcess, Callable[[], None]]:
-    """Start a run, and return what looks at its folder once and processes what can be taken."""
-    running = started(app, place)
+def _nothing() -> None:
+    pass
+
+
+def _stepped(app: hf.Application, place: Path) -> tuple[InProcess, Callable[..., None]]:
+    """Start a run, and return what looks at its folder twice, a minute apart, and processes what can be taken."""
+    running, clock = started(app, place), [0.0]
     readers = in_place_readers(running.program.sources, running._storage, running.batch_log)
     intake = Intake(running.batch_log, running.program.sources, in_place=readers)
 
-    def step() -> None:
+    def step(meanwhile: Callable[[], object] = _nothing) -> None:
         for reader in readers.values():
+            assert isinstance(reader, FileReader)
+            reader._clock = partial(clock.__getitem__, 0)
+            reader.look()
+            meanwhile()
+            clock[0] += 60.0
             reader.look()
         while intake.make_batch() is not None:
             running.run()
@@ -462,6 +472,33 @@ def test_ranges_of_files_that_will_be_deleted_are_copied_and_read_from_the_copy(
     running.fail("words[0]", "words[1]", "counts[0]", "all[0]", "all[1]")
     with pytest.raises(HoldfastError, match=r"002\.\w+.*is not there any more.*are lost to its batch"):
         running.recover()
+
+
+def test_ranges_are_copied_in_time_though_the_clock_is_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files went while the driver's clock had not come to three quarters of their time; a recovery then failed."""
+    folder, now, wall = tmp_path / "in", [0.0], [0.0]
+    path = aged(write(folder, 1), 100)
+    running = InProcess(application(folder, retention="1 hour"), checkpoint_every=1000)
+    reader = in_place_readers(running.program.sources, running._storage, running.batch_log)[OperatorId("words")]
+    assert isinstance(reader, FileReader)
+    assert reader._watch is not None
+    reader._watch._clock, reader._watch._wall = partial(now.__getitem__, 0), partial(wall.__getitem__, 0)
+    wall[0] = time.time()
+    intake = Intake(running.batch_log, running.program.sources, in_place={OperatorId("words"): reader})
+    reader.look()
+    intake.make_batch()
+    running.run()
+    wall[0] -= 86_400
+    for seconds, copies in ((2000, 0), (3000, 1)):
+        now[0] = seconds
+        reader.look()
+        assert len(running._storage.list("copies/")) == copies
+    path.unlink()
+    running.fail("words[0]", "counts[0]", "all[0]")
+    running.recover()
+    assert found_ids(running) == ids([1])
 
 
 def test_copies_go_when_no_recovery_needs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

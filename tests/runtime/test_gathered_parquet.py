@@ -640,6 +640,66 @@ def test_an_idle_run_publishes_its_last_rows_and_one_that_ends_all_of_them(tmp_p
     assert sorted(pq.read_table(tmp_path / "out")["n"].to_pylist()) == [0, 1, 2, 3]
 
 
+def _two_outputs(one: Path, two: Path | None) -> Application:
+    app = Application("moved")
+    rows = app.source("s", schema="n long")
+    for name, place in (("one", one), ("two", two)):
+        if place is not None:
+            rows.map(lambda rows: rows, schema="n long", id=name).output(name, sink=parquet(place, every="1 hour"))
+    return app
+
+
+def _killed_with_staged_rows(tmp_path: Path) -> None:
+    run = InProcess(_two_outputs(tmp_path / "a", tmp_path / "two"), directory=tmp_path / "run", checkpoint_every=1)
+    for number in range(4):
+        run.feed({"s": pa.table({"n": [number]})})
+    run.checkpoint()
+
+
+def test_rows_that_a_killed_driver_left_staged_come_out_where_the_next_start_writes_elsewhere(tmp_path: Path) -> None:
+    """They are out: no start makes them again, and no sink had their folder any more."""
+    _killed_with_staged_rows(tmp_path)
+    assert (names_in(tmp_path / "a"), names_in(tmp_path / "two")) == ([], [])
+    # Another folder for one output, and the other is removed: a new layout.
+    run = InProcess(_two_outputs(tmp_path / "b", None), directory=tmp_path / "run", checkpoint_every=1)
+    for folder in ("a", "two"):
+        assert [pq.read_table(tmp_path / folder)["n"].to_pylist(), len(names_in(tmp_path / folder))] == [
+            [0, 1, 2, 3],
+            1,
+        ]
+    run.feed({"s": pa.table({"n": [9]})})
+    run.publish_gathered()
+    assert pq.read_table(tmp_path / "b")["n"].to_pylist() == [9]
+    assert len(run._storage.list("gathered/")) == 1, "the folder that rows are gathered in now"
+
+
+def test_rows_in_a_folder_that_cannot_be_written_are_published_by_a_later_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _killed_with_staged_rows(tmp_path)
+    app = _two_outputs(tmp_path / "b", None)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.runtime.io.gathered_parquet.write_group", full)
+        InProcess(app, directory=tmp_path / "run", checkpoint_every=1)
+    assert names_in(tmp_path / "a") == []
+    InProcess(app, directory=tmp_path / "run", checkpoint_every=1)
+    assert pq.read_table(tmp_path / "a")["n"].to_pylist() == [0, 1, 2, 3]
+
+
+def test_a_folder_in_which_nothing_is_staged_is_left_alone(tmp_path: Path) -> None:
+    run = InProcess(_two_outputs(tmp_path / "a", None), directory=tmp_path / "run", checkpoint_every=1)
+    run.feed({"s": pa.table({"n": [1]})})
+    run.checkpoint()
+    run.publish_gathered()
+    shutil.rmtree(tmp_path / "a")
+    InProcess(_two_outputs(tmp_path / "b", None), directory=tmp_path / "run", checkpoint_every=1)
+    assert not (tmp_path / "a").exists()
+
+
 def test_a_sink_that_cannot_publish_parks_its_query_until_it_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 from holdfast.errors import BadInput
 from holdfast.runtime.coordinator import liveness
-from holdfast.runtime.coordinator.liveness import DriverSigns, refuse_if_alive, this_driver
+from holdfast.runtime.coordinator.liveness import DriverSigns, SignWriter, refuse_if_alive, this_driver
 from holdfast.runtime.coordinator.progress import Progress
 from holdfast.storage.memory import MemoryStorage
 
@@ -108,3 +109,31 @@ def test_signs_are_written_while_a_driver_runs_and_removed_at_its_end() -> None:
         seen.update(storage.list("alive/"))
     signs.stop()
     assert storage.list("alive/") == []
+
+
+def test_a_driver_finds_the_signs_of_one_that_has_followed_it() -> None:
+    storage = MemoryStorage()
+    first = SignWriter(storage, Progress(storage, "app", driver=elsewhere()).claim)
+    first.write()
+    assert first.follower() is None
+    storage.create("alive/0000000009-0000000000", b"")
+    assert first.follower() is None, "a sign that the progress does not know ends nobody"
+    second = SignWriter(storage, Progress(storage, "app", driver=elsewhere()).claim)
+    second.begin()
+    second.write()
+    assert (first.follower(), second.follower()) == (2, None)
+    storage.create(f"progress/{99:012d}", b"damaged")
+    assert first.follower() is None, "what cannot be read now is read later"
+
+
+def test_signs_say_that_a_driver_is_followed() -> None:
+    storage = MemoryStorage()
+    claim = Progress(storage, "app", driver=elsewhere()).claim
+    signs = DriverSigns(storage, claim, seconds=0.01)
+    other = SignWriter(storage, Progress(storage, "app", driver=elsewhere()).claim)
+    deadline = time.monotonic() + 60
+    while signs.follower is None and time.monotonic() < deadline:
+        other.write()
+        time.sleep(0.01)
+    signs.stop()
+    assert signs.follower == 2

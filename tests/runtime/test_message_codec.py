@@ -137,7 +137,7 @@ answers = st.one_of(
     st.builds(Done, partitions, batch_ids, watermarks, measured, st.booleans()),
     st.builds(Failed, partitions, batch_ids, texts, counts, st.booleans(), poison, st.booleans(), st.booleans()),
     st.builds(SnapshotStored, partitions, snapshots),
-    st.builds(SnapshotNotStored, partitions, batch_ids, texts, st.booleans()),
+    st.builds(SnapshotNotStored, partitions, batch_ids, texts, st.booleans(), st.booleans()),
     st.builds(SnapshotLost, partitions, st.tuples(batch_ids, epochs), texts),
     st.builds(
         Restored, partitions, batch_ids, st.builds(Fetched, counts, counts, counts, seconds, st.none() | seconds)
@@ -309,6 +309,7 @@ def example_report(rows: pa.Table | None = None) -> NodeReport:
             ),
             SnapshotStored(jams, snapshot(20, b"as small", follows=(BatchId(15), E))),
             SnapshotNotStored(jams, BatchId(21), "no room", gone=True),
+            SnapshotNotStored(jams, BatchId(22), "epoch 3 is fenced", fenced=True),
             SnapshotLost(speeds, (BatchId(15), E), "4 of 6 fragments are lost"),
             SnapshotLost(speeds, (BatchId(3), E), "it is not here", regenerating=True),
         ],

@@ -227,14 +227,20 @@ def test_one_that_had_gone_on_is_missing_and_an_image_that_is_not_there_is_lost(
 
 
 @pytest.mark.parametrize("trims", [False, True])
-def test_a_late_task_that_begins_a_partition_again_does_not_take_the_node_back(tmp_path: Path, trims: bool) -> None:
-    """Finding 8: the files vanish, a late task of an earlier cycle begins anew, and the node went on from batch 0."""
+@pytest.mark.parametrize("marks", [(), (BatchId(2),)])
+def test_a_late_task_that_begins_a_partition_again_does_not_take_the_node_back(
+    tmp_path: Path, trims: bool, marks: tuple[BatchId, ...]
+) -> None:
+    """Finding 8: the files vanish, a late task of an earlier cycle begins anew, and the node went on from batch 0.
+
+    Where a snapshot was due as well, the task ended with an error.
+    """
     first = node("here", DirectoryStore(tmp_path), MemorySnapshotStore())
 
     def desired(through: int, frontier: int) -> DesiredState:
         start = Start(Epoch(1), NOTHING, ())
         tasks = {
-            p: PartitionAssignment(NodeId("here"), start, BatchId(frontier), BatchId(0), BatchId(through))
+            p: PartitionAssignment(NodeId("here"), start, BatchId(frontier), BatchId(0), BatchId(through), marks=marks)
             for p in (SOURCE, COUNTED)
         }
         return DesiredState("run", 1, Epoch(1), tasks, {COUNTED: NO_BATCH}, trim_outboxes=trims)

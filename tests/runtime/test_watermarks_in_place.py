@@ -128,6 +128,20 @@ def test_a_partition_that_has_read_everything_holds_the_watermark_back_until_it_
     assert stands(running) == 30, "no rows for a minute: that of the other"
 
 
+def test_a_partition_is_idle_in_time_though_the_clock_is_set_back(tmp_path: Path) -> None:
+    """By NTP, or because another machine has the run: its last rows had a time in the future then."""
+    for number in range(2):
+        write(tmp_path / "in", number, second=30 * number)
+    running, clock = timed(tmp_path / "in", 60.0)
+    running.read()
+    clock[0] -= 86_400.0
+    running.read()
+    assert stands(running) <= 0, "it is idle after a minute"
+    clock[0] += 61.0
+    running.read()
+    assert stands(running) == 30
+
+
 def test_batches_that_take_longer_than_partitions_may_be_idle_make_no_row_late(tmp_path: Path) -> None:
     two_streams(tmp_path / "in", 8)
     running, clock = timed(tmp_path / "in", 5.0)

@@ -36,6 +36,17 @@ def half_written_file_taken(patch: Patch) -> None:
     patch.setattr(FileTracker, "_settle", settle)
 
 
+def files_old_by_a_clock_that_was_set(patch: Patch) -> None:
+    """At every listing a file counts as whole that is old by the driver's clock, which may have been set forward."""
+    right = FileReader._look
+
+    def look(self: FileReader) -> Any:
+        self._has_looked = False
+        return right(self)
+
+    patch.setattr(FileReader, "_look", look)
+
+
 def other_bytes_accepted(patch: Patch) -> None:
     """A range is read again, and nobody compares it with what was read first."""
     right = reading.read_checked
@@ -154,6 +165,7 @@ FILE_BUGS = tuple(
     for one in (
         seen_files_forgotten,
         half_written_file_taken,
+        files_old_by_a_clock_that_was_set,
         other_bytes_accepted,
         files_taken_by_two_drivers,
         open_file_forgotten,

@@ -12,6 +12,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from holdfast.simulation.recovery.gathered import gathers_outputs
+from holdfast.simulation.recovery.gathered_delta import gathers_into_delta
 from holdfast.simulation.recovery.late_sinks import has_late_sinks
 from holdfast.simulation.recovery.plan_scene import changes_plans
 from holdfast.simulation.recovery.poison import is_poisoned
@@ -34,13 +35,16 @@ from simulation.bugs import AGENT_BUGS, BUGS, Bug
 from simulation.catching_up_bugs import CATCHING_UP_BUGS
 from simulation.copy_bugs import COPY_BUGS, LEAVING_BUGS, MOVE_BUGS, REPLAN_BUGS
 from simulation.detection_bugs import DETECTION_BUGS
-from simulation.fence_bugs import FENCE_BUGS
+from simulation.driver_bugs import DRIVER_BUGS
+from simulation.fence_bugs import CLAIM_BUGS, FENCE_BUGS
 from simulation.file_bugs import FILE_BUGS, RETENTION_BUGS
 from simulation.fragment_bugs import FRAGMENT_BUGS
 from simulation.gathered_bugs import GATHERED_BUGS
+from simulation.gathered_delta_bugs import GATHERED_DELTA_BUGS
 from simulation.intermediate_bugs import INTERMEDIATE_BUGS
 from simulation.mark_bugs import MARK_BUGS
 from simulation.parking_bugs import PARKING_BUGS
+from simulation.pausing_bugs import PAUSING_BUGS
 from simulation.plan_bugs import PLAN_BUGS
 from simulation.process_bugs import PROCESS_BUGS
 from simulation.publishing_bugs import PUBLISHING_BUGS
@@ -77,7 +81,10 @@ class Planted:
 
 
 PLANTED = (
-    *(Planted(bug, _any) for bug in (*BUGS, *MARK_BUGS, *SET_BUGS, *SNAPSHOT_BUGS)),
+    *(
+        Planted(bug, _any)
+        for bug in (*BUGS, *DRIVER_BUGS, *MARK_BUGS, *SET_BUGS, *SNAPSHOT_BUGS, *CLAIM_BUGS, *PAUSING_BUGS)
+    ),
     *(Planted(bug, leaves_behind) for bug in CATCHING_UP_BUGS),
     *(Planted(bug, is_resident) for bug in (*RESIDENT_BUGS, *PROCESS_BUGS, *DETECTION_BUGS)),
     *(Planted(bug, is_poisoned) for bug in PARKING_BUGS),
@@ -90,6 +97,7 @@ PLANTED = (
     *(Planted(bug, replans) for bug in REPLAN_BUGS),
     *(Planted(bug, has_late_sinks) for bug in PUBLISHING_BUGS),
     *(Planted(bug, gathers_outputs) for bug in GATHERED_BUGS),
+    *(Planted(bug, gathers_into_delta) for bug in GATHERED_DELTA_BUGS),
     *(Planted(bug, has_segments) for bug in SEGMENT_BUGS),
     *(Planted(bug, is_refined) for bug in INTERMEDIATE_BUGS),
     *(Planted(bug, changes_plans) for bug in PLAN_BUGS),

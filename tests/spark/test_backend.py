@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import threading
 import time
@@ -219,3 +220,18 @@ def test_the_first_placement_waits_for_others_as_long_again_as_the_first_node_to
     quick = executors.FirstPlacement(began=10.0)
     assert quick.waits(10.1, 1, 2)
     assert quick.waits(10.1 + executors.SETTLE_SECONDS / 2, 1, 2), "others may be a moment later"
+
+
+def test_time_before_its_executor_came_is_none_that_a_node_needs() -> None:
+    """The cluster gave the first executor after a minute; another one that hangs is waited for as long as it took."""
+    first = executors.FirstPlacement(began=10.0)
+    first.came(70.0)
+    assert first.waits(74.0, 1, 2)
+    assert first.waits(77.9, 1, 2)
+    assert not first.waits(78.0, 1, 2), "the first took four seconds"
+    first.came(20.0)
+    assert not first.waits(78.0, 1, 2), "the first is the first"
+    early = executors.FirstPlacement(began=10.0)
+    early.came(-math.inf)
+    assert early.waits(19.0, 1, 2), "executors that were there before the run began count from then on"
+    assert not early.waits(28.0, 1, 2)

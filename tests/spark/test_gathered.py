@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.errors import BadInput
 from holdfast.ids import BatchId, Epoch, PartitionId
+from holdfast.runtime.io.gathered_delta import GatheredDeltaSink
 from holdfast.runtime.io.gathered_parquet import GatheredParquetSink
 from holdfast.runtime.io.sinks import Gathered, OutputKey
 from holdfast.spark.gathered import _schema
@@ -67,3 +68,56 @@ def test_the_columns_of_a_partitioned_table_are_those_of_its_newest_group() -> N
     found = _schema(storage)
     assert found is not None
     assert found.names == ["day", "n", "x"]
+
+
+def test_rows_of_a_table_that_wait_for_their_commit_are_read_too(spark: SparkSession, tmp_path: Path) -> None:
+    sink = GatheredDeltaSink(tmp_path, 60, partition_by=["day"])
+    sink.begin("run", Epoch(1))
+    days = [datetime.date(2026, 1, 1), None]
+    for batch in (0, 1, 2):
+        rows = pa.table({"day": pa.array(days, pa.date32()), "n": [batch, batch + 10]})
+        sink.publish(OutputKey(Q, BatchId(batch), run="run"), rows, Epoch(1))
+        if batch == 1:
+            assert hf.read(spark, tmp_path).count() == 4, "they wait"
+            sink.flush(Gathered({Q: BatchId(1)}, 0, math.inf), Epoch(1))
+    found = hf.read(spark, tmp_path)
+    assert found.columns == ["day", "n"]
+    assert {tuple(row) for row in found.collect()} == {(days[n >= 10], n) for n in (0, 1, 2, 10, 11, 12)}
+    assert found.count() == 6
+
+
+@pytest.mark.parametrize("partition_by", [(), ("day",)], ids=["one file", "partitioned"])
+def test_a_column_that_a_new_version_has_added_is_null_in_earlier_rows(
+    spark: SparkSession, tmp_path: Path, partition_by: tuple[str, ...]
+) -> None:
+    """Spark took the columns of one file or another, and refused staged rows that had one more."""
+    sink = GatheredParquetSink(tmp_path, 60, partition_by=partition_by)
+    sink.begin("run", Epoch(1))
+    at = datetime.datetime(2026, 1, 1)
+    given = {
+        0: pa.table({"day": ["a", "b"], "old": [1, 2], "n": pa.array([0, 1], pa.int32())}),
+        1: pa.table({"day": ["a", "b"], "old": [3, 4], "n": pa.array([2, 3], pa.int32())}),
+        2: pa.table({"n": pa.array([4, 5], pa.int64()), "at": [at, at], "day": ["a", "c"]}),
+        3: pa.table({"n": pa.array([6, 7], pa.int64()), "at": [at, None], "day": ["a", "c"]}),
+    }
+    sink.publish_tentative(OutputKey(Q, BatchId(1)), given[1], 0.5, Epoch(1))
+    sink.publish_tentative(OutputKey(Q, BatchId(9)), given[0], 0.5, Epoch(1))
+
+    def expected(through: int) -> set[tuple[object, ...]]:
+        rows = [row for batch in range(through + 1) for row in given[batch].to_pylist()]
+        return {(row["n"], row.get("at"), row["day"]) for row in rows}
+
+    for batch, rows in given.items():
+        sink.publish(OutputKey(Q, BatchId(batch)), rows, Epoch(1))
+        if batch == 1:
+            sink.flush(Gathered({Q: BatchId(1)}, 0, math.inf), Epoch(1))
+            assert set(hf.read(spark, tmp_path).columns) == {"day", "old", "n"}
+        if batch == 2:  # it is staged, beside a file of the earlier version
+            found = hf.read(spark, tmp_path)
+            assert found.columns == ["n", "at", "day"]
+            assert {tuple(row) for row in found.collect()} == expected(2)
+    both = hf.read(spark, tmp_path, tentative=True)
+    assert {tuple(row)[:3] for row in both.where("not tentative").collect()} == expected(3)
+    assert sorted(row["n"] for row in both.where("tentative").collect()) == [0, 1]
+    sink.flush(Gathered({Q: BatchId(3)}, 0, math.inf), Epoch(1))
+    assert {tuple(row) for row in hf.read(spark, tmp_path).collect()} == expected(3), "all are in files"

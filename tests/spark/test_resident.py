@@ -39,6 +39,7 @@ from holdfast.spark.resident_backend import ResidentBackend
 from holdfast.spark.resident_node import NodeIdentity, decode_requests, encode_requests
 from holdfast.spark.resident_task import MISPLACED, REPEATED, ResidentTask
 from holdfast.spark.run import SparkRun
+from holdfast.spark.run_secret import CarriedSecret
 from holdfast.spark.settings import Settings
 from holdfast.spark.supervisor import ENDED, GIVEN_UP, supervise
 
@@ -215,7 +216,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def task(host: str) -> ResidentTask:
-    return ResidentTask(None, NodeIdentity(NodeId("n"), "1", host, "t", "127.0.0.1:1"), b"s")  # type: ignore[arg-type]
+    return ResidentTask(None, NodeIdentity(NodeId("n"), "1", host, "t", "127.0.0.1:1"), CarriedSecret(bytes(32)))  # type: ignore[arg-type]
 
 
 def test_a_task_that_spark_repeats_and_one_on_a_wrong_host_end_at_once() -> None:
@@ -507,3 +508,20 @@ def test_a_later_executor_without_a_free_core_ends_no_run(monkeypatch: pytest.Mo
     monkeypatch.setattr(ResidentBackend, "free_slots", lambda self: 0)
     arrive("j")
     assert lines == [line, line]
+
+
+@pytest.mark.parametrize(("expected", "waits"), [(None, False), (2, True)])
+def test_the_first_node_does_not_wait_for_as_long_as_the_cluster_took_to_give_it(
+    expected: int | None, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows how many executors come; one that is there and hangs holds the others back for a moment only."""
+    backend = without_a_free_slot(monkeypatch)
+    (ready,) = backend._held.values()
+    ready.came_at, backend._expected, backend._came_at = 60.0, expected, 61.0
+    hangs = held_node()
+    backend._held[NodeId("hangs")] = hangs
+    monkeypatch.setattr("holdfast.spark.resident_backend.time.monotonic", lambda: backend_now[0])
+    backend_now = [65.0]
+    assert backend._waits_for_more([ready])
+    backend_now[0] = 70.5
+    assert backend._waits_for_more([ready]) is waits, "the embedded cluster's nodes all come, and are waited for longer"

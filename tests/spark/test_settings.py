@@ -47,8 +47,11 @@ def test_every_setting_is_read_from_its_key() -> None:
         "store.expiry": "1d",
         "exchange": "shuffle",
         "exchange.window": "3",
-        "exchange.port": "7401",
+        "exchange.port": "7410-7417",
         "driver.port": "7402",
+        "store.port": "7420-7423",
+        "node.bindAddress": "0.0.0.0",
+        "node.addresses": "host-a=10.0.0.1,host-b=10.0.0.2",
         "keepalive.seconds": "1500ms",
         "driver.heartbeat.seconds": "5s",
         "retention": "all",
@@ -236,7 +239,11 @@ def test_a_session_of_ours_is_as_needed_and_read(spark: SparkSession) -> None:
         spark.conf.unset(f"{PREFIX}ingest.maxPendingBatches")
 
 
-def test_outboxes_have_the_bound_that_is_set() -> None:
+def test_outboxes_have_a_bound_that_grows_with_the_executors() -> None:
+    """Those behind an operator that is not deterministic are never dropped: they filled the disks."""
     settings = Settings()
-    assert buffer_bound(settings) == buffer_bound(replace(settings, recovery_buffer_mb=0)) == math.inf
-    assert buffer_bound(replace(settings, recovery_buffer_mb=7)) == 7 << 20
+    assert buffer_bound(settings, None) == buffer_bound(settings, 2) == 4 << 30
+    assert buffer_bound(settings, 10) == 10 << 30
+    assert buffer_bound(replace(settings, recovery_waiting_mb=64), 2) == 256 << 20
+    assert buffer_bound(replace(settings, recovery_buffer_mb=7), 50) == 7 << 20
+    assert buffer_bound(replace(settings, recovery_buffer_mb=0), 2) == math.inf

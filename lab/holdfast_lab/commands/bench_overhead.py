@@ -13,10 +13,13 @@ from holdfast.cli.output import json_option, print_json, print_table, progress
 
 if TYPE_CHECKING:
     from holdfast_lab.benches.streaming.cluster import Machine
+    from holdfast_lab.benches.streaming.outbox_bytes import OutboxBytes
     from holdfast_lab.benches.streaming.overhead import Overhead
     from holdfast_lab.benches.streaming.spread import Spread
 
 TARGET = 0.05
+DISK_BATCHES, DISK_INTERVAL = 60, 20
+"""Batches, and batches between checkpoints, by which bytes on disk are counted."""
 
 
 @click.command("overhead")
@@ -35,6 +38,7 @@ TARGET = 0.05
 @click.option("--nodes", default=4, show_default=True, type=click.IntRange(1, 50), help="Nodes of the cluster.")
 @click.option("--batches", type=click.IntRange(2), help="Batches of a turn  [default: as many as fill the interval]")
 @click.option("--seed", default=1, show_default=True, help="Seed of the input.")
+@click.option("--disk-only", is_flag=True, help="Count bytes of outboxes on disk only: in this process, no cluster.")
 @click.option(
     "--quick", is_flag=True, help="A small size, to check that it works: 500 rows, 4 batches, 3 alternations."
 )
@@ -54,6 +58,7 @@ def bench_overhead_command(
     nodes: int,
     batches: int | None,
     seed: int,
+    disk_only: bool,
     quick: bool,
     out: Path,
     as_json: bool,
@@ -65,9 +70,12 @@ def bench_overhead_command(
     The overhead is a ratio within an alternation; its median comes with an interval of at least 95 % confidence, on the
     clock and in CPU seconds of the whole cluster.
 
+    Before that, the same policies run in this process, and the bytes are counted that outboxes take on disk.
+
     \b
-    Example:
+    Examples:
       holdfast bench overhead --workload hashtags --alternations 15
+      holdfast bench overhead --workload hashtags --disk-only
     """
     from holdfast.cli.result_files import make_directory, write_csv, write_json
     from holdfast_lab.benches.streaming.cluster import bench_cluster, this_machine
@@ -79,6 +87,16 @@ def bench_overhead_command(
         rows, alternations, batches = 500, 3, 4
     make_directory(out)
     machine = this_machine()
+    disk = count_outboxes(workload, rows, nodes, seed)
+    if disk_only:
+        document = {"bench": "overhead", "workload": workload, "rows": rows, "nodes": nodes, "seed": seed}
+        document |= {"disk": [asdict(one) for one in disk]}
+        write_json(out / "result.json", document)
+        if as_json:
+            print_json(document)
+        else:
+            print_outboxes(disk, workload, rows)
+        return
     with progress() as bar, tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
         task = bar.add_task("start the cluster", total=None)
         with bench_cluster(nodes, cores=5) as (cluster, spark):
@@ -95,6 +113,7 @@ def bench_overhead_command(
                 progress=lambda text: bar.update(task, description=text),
             )
     written = overhead_document(found, machine, {"nodes": nodes, "seed": seed})
+    written["disk"] = [asdict(one) for one in disk]
     write_json(out / "result.json", written)
     write_csv(out / "turns.csv", [asdict(turn) for turn in found.turns])
     draw_overhead(written, out / "overhead.png")
@@ -102,7 +121,35 @@ def bench_overhead_command(
         print_json(written)
         return
     print_prices(found, machine)
+    print_outboxes(disk, workload, rows)
     click.echo(f"written to {out}: result.json, turns.csv, overhead.png")
+
+
+def count_outboxes(workload: str, rows: int, nodes: int, seed: int) -> list[OutboxBytes]:
+    """Return what outboxes take on disk under each policy."""
+    from holdfast_lab.benches.streaming.outbox_bytes import outbox_bytes
+    from holdfast_lab.benches.streaming.overhead import POLICIES
+    from holdfast_lab.benches.streaming.workloads import WORKLOADS
+
+    one = WORKLOADS[workload]
+    found = []
+    for policy in POLICIES:
+        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+            batches = one.batches(seed, DISK_BATCHES, rows)
+            found.append(
+                outbox_bytes(one.application(), batches, Path(folder), policy, every=DISK_INTERVAL, nodes=nodes)
+            )
+    return found
+
+
+def print_outboxes(found: list[OutboxBytes], workload: str, rows: int) -> None:
+    """Print a table for people."""
+    print_table(
+        f"Outboxes on disk, {workload}: {rows:,} rows in a batch, a checkpoint every {DISK_INTERVAL} batches",
+        ["policy", "rows sent, bytes a batch", "outboxes written", "all that journals wrote", "kept, at most"],
+        [(one.policy, *(f"{value:,.0f}" for value in (one.rows, one.outbox, one.journal, one.kept))) for one in found],
+        right=(1, 2, 3, 4),
+    )
 
 
 def overhead_document(found: Overhead, machine: Machine, given: dict[str, Any]) -> dict[str, Any]:

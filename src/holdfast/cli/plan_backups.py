@@ -22,7 +22,10 @@ _MOST_ROWS = 40
 @click.command("backups")
 @topology_argument
 @click.option(
-    "--latency", required=True, type=float, help="R: seconds within which every failed partition must be back."
+    "--latency",
+    type=float,
+    help="R: seconds within which every failed partition must be back. Default for a profile: the largest T(v), which "
+    "no plan is below.",
 )
 @click.option(
     "--previous", help="A plan in use (what --json printed): of all fewest sets, change as little as possible."
@@ -44,7 +47,7 @@ _MOST_ROWS = 40
 @json_option
 def backups(
     given: str,
-    latency: float,
+    latency: float | None,
     previous: str | None,
     algorithm: str,
     checkpoint_seconds: float | None,
@@ -68,10 +71,12 @@ def backups(
     \b
     Examples:
       holdfast plan backups my_app.py --latency 4
+      holdfast plan backups profile.json
       holdfast plan backups sentiment-50-20-20 --latency 3 --json > plan.json
       holdfast plan backups sentiment-30-30-30 --latency 3 --previous plan.json
     """
     from holdfast.cli.plan_targets import read_measured
+    from holdfast.cli.taken import Taken
     from holdfast.planning.backups.algorithms import BackupAlgorithm, plan_backups
     from holdfast.planning.backups.model import BackupProblem, assumed_interval, reprocess_times
     from holdfast.planning.backups.replan import carried_over
@@ -80,16 +85,21 @@ def backups(
     topology, measured = read_measured(given)
     before, gone = (None, []) if previous is None else carried_over(topology, _read_backups(previous))
     begin = time.perf_counter()
-    problem = BackupProblem(topology, latency, reprocess_times(topology, checkpoint_seconds))
+    taken, reprocess = Taken(measured), reprocess_times(topology, checkpoint_seconds)
+    latency = taken.value("--latency", latency, None, float(reprocess.max()), "the largest T(v)")
+    problem = BackupProblem(topology, latency, reprocess)
     plan = plan_backups(
         problem, BackupAlgorithm(algorithm), clock=time.perf_counter, seconds=time_limit, previous=before
     )
     interval = assumed_interval(topology, profile_field(measured, "checkpoint_interval_seconds"), checkpoint_seconds)
     document = _document(problem, plan, gone, time.perf_counter() - begin) | {"interval_seconds": interval}
+    document |= taken.document()
     if as_json:
         print_json(document)
-    else:
-        _print(problem, plan, document)
+        return
+    _print(problem, plan, document)
+    for line in taken.lines():
+        click.echo(line)
 
 
 def _read_backups(path: str) -> list[str]:

@@ -11,20 +11,28 @@ import click
 from holdfast.cli.output import json_option, print_json, print_table
 
 if TYPE_CHECKING:
+    from holdfast.cli.taken import Taken
     from holdfast.planning.fragments.choice import FragmentPlan
     from holdfast.planning.fragments.code_rates import CodeRates
+    from holdfast.planning.fragments.from_profile import FragmentFigures
     from holdfast.planning.fragments.peer_shares import Peer, SharesPlan
 
+RELIABILITY, NODE_FAILURE, PEERS = 0.9999, 0.01, 8
+"""For profiles that do not know them, as `holdfast plan auto` has them."""
+BANDWIDTH, CODE_RATE = 50e6, 500e6
 PREFERENCES = ("speed", "storage", "reliability")
 _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 
 
 @click.command("fragments")
-@click.option("--state-bytes", type=_ABOVE_ZERO, required=True, help="Size of the state.")
+@click.argument("given", metavar="[PROFILE]", required=False)
+@click.option("--state-bytes", type=_ABOVE_ZERO, help="Size of the state. Default for a profile: of its largest one.")
 @click.option("--peers", type=click.IntRange(min=2), help="How many peers can hold fragments.")
 @click.option("--node-failure", type=click.FloatRange(0, 1, max_open=True), help="Probability that a peer is down.")
-@click.option("--reliability", type=click.FloatRange(0, 1), required=True, help="Least probability of success.")
-@click.option("--bandwidth", type=_ABOVE_ZERO, required=True, help="Bytes per second into the recovering node.")
+@click.option(
+    "--reliability", type=click.FloatRange(0, 1), help="Least probability of success. Default for a profile: 0.9999."
+)
+@click.option("--bandwidth", type=_ABOVE_ZERO, help="Bytes per second into the recovering node.")
 @click.option("--code-rate", type=_ABOVE_ZERO, help="Bytes of state recomputed per second.")
 @click.option("--rates", type=click.Path(path_type=Path), help="Rates measured per (m, k), instead of --code-rate.")
 @click.option("--file-bandwidth", type=_ABOVE_ZERO, help="Bytes per second of the remote file system to compare with.")
@@ -41,11 +49,12 @@ _ABOVE_ZERO = click.FloatRange(min=0, min_open=True)
 @click.option("--prefer", type=click.Choice(PREFERENCES), default="speed", show_default=True, help="What to favour.")
 @json_option
 def fragments(
-    state_bytes: float,
+    given: str | None,
+    state_bytes: float | None,
     peers: int | None,
     node_failure: float | None,
-    reliability: float,
-    bandwidth: float,
+    reliability: float | None,
+    bandwidth: float | None,
     code_rate: float | None,
     rates: Path | None,
     file_bandwidth: float | None,
@@ -64,26 +73,37 @@ def fragments(
     With --peer-file peers may differ in bandwidth, storage, failure probability and failure domain, and get different
     shares: {"peers": [{"id": "a", "bandwidth": 1e8, "storage": 1e10, "failure": 0.01, "domain": "rack1"}, ...]}.
 
+    PROFILE is a file that `holdfast profile` wrote: what it has need not be given, and what it lacks is assumed and
+    named.
+
     \b
-    Example:
+    Examples:
+      holdfast plan fragments profile.json
       holdfast plan fragments --state-bytes 128e6 --peers 40 --node-failure 0.01 --reliability 0.9999 \\
         --bandwidth 9e6 --code-rate 65e6 --file-bandwidth 5e6
     """
     from holdfast.errors import BadInput
     from holdfast.planning.fragments.choice import FragmentRequest, Preference, choose_coding, problems_of
 
-    table = _rates(code_rate, rates)
+    taken, known, table = _from_profile(given, code_rate, rates)
+    known_state = None if known is None else known.state_bytes
+    state_bytes = taken.value("--state-bytes", state_bytes, known_state, 1e6, "no operator has a state")
+    reliability = taken.value("--reliability", reliability, None, RELIABILITY, "as agents have it")
+    known_bandwidth = None if known is None else known.bandwidth
+    bandwidth = taken.value("--bandwidth", bandwidth, known_bandwidth, BANDWIDTH, "no large state was restored")
     if peer_file is not None:
         _fragments_of_peers(
             state_bytes, _peers(peer_file), reliability, bandwidth, table, file_bandwidth, max_overhead, domain_failure,
-            prefer, as_json,
+            prefer, taken, as_json,
         )  # fmt: skip
         return
     for option, value in (("--peers", peers), ("--node-failure", node_failure)):
-        if value is None:
-            raise BadInput("is missing", field=option, remedy="give it, or --peer-file")
-    assert peers is not None
-    assert node_failure is not None
+        if value is None and known is None:
+            raise BadInput("is missing", field=option, remedy="give it, --peer-file, or a profile")
+    known_peers = None if known is None or known.peers is None else float(known.peers)
+    peers = int(taken.value("--peers", peers, known_peers, PEERS, "the run has not said"))
+    known_down = None if known is None else known.node_failure
+    node_failure = taken.value("--node-failure", node_failure, known_down, NODE_FAILURE, "no losses were measured")
     request = FragmentRequest(
         state_bytes=state_bytes,
         peers=peers,
@@ -106,6 +126,7 @@ def fragments(
         "file_bandwidth_limit": plan.file_bandwidth_limit,
         "leaf_set": plan.leaf_set,
         "prefer": prefer,
+        **taken.document(),
     }
     if as_json:
         print_json(document)
@@ -125,6 +146,8 @@ def fragments(
         beats = "faster" if plan.beats_file else "slower"
         rows.append(("against the file system (eq. 4)", f"{beats}: that takes {plan.file_seconds:.4g} s"))
     print_table(f"{plan.coding.data}+{plan.coding.parity} fragments, for {prefer}", ["figure", "value"], rows)
+    for line in taken.lines():
+        click.echo(line)
 
 
 def _of_both(plan: FragmentPlan | SharesPlan, beats_file: bool | None) -> dict[str, Any]:
@@ -154,6 +177,7 @@ def _fragments_of_peers(
     max_overhead: float | None,
     domain_failure: float,
     prefer: str,
+    taken: Taken,
     as_json: bool,
 ) -> None:
     from holdfast.planning.fragments.choice import Preference, leaf_set_size
@@ -177,6 +201,7 @@ def _fragments_of_peers(
         "leaf_set": leaf_set_size(plan.coding),
         "shares": dict(plan.shares),
         "prefer": prefer,
+        **taken.document(),
     }
     if as_json:
         print_json(document)
@@ -195,6 +220,34 @@ def _fragments_of_peers(
         f"success {plan.success:.10g}, {plan.storage_overhead:.1%} stored beyond the state, "
         f"recovery {plan.recovery_seconds:.4g} s, all fragments saved after {plan.save_seconds:.4g} s"
     )
+
+
+def _from_profile(
+    given: str | None, code_rate: float | None, rates: Path | None
+) -> tuple[Taken, FragmentFigures | None, CodeRates]:
+    """Return what a profile has, where one is given, and the rates of coding."""
+    from holdfast.cli.plan_targets import read_measured
+    from holdfast.cli.taken import Taken
+    from holdfast.errors import BadInput
+    from holdfast.planning.fragments.code_rates import CodeRates
+    from holdfast.planning.fragments.from_profile import figures_of
+
+    if given is None:
+        return Taken(None), None, _rates(code_rate, rates)
+    topology, measured = read_measured(given)
+    if measured is None:
+        raise BadInput("is no profile", where=given, remedy="write one with `holdfast profile`, or give the options")
+    try:
+        known = figures_of(topology, measured)
+    except BadInput as error:
+        raise error.placed(given) from None
+    taken = Taken(measured)
+    if code_rate is None and rates is None:
+        if known.rates is not None:
+            return taken, known, known.rates
+        rate = taken.value("--code-rate", None, None, CODE_RATE, "not measured")
+        return taken, known, CodeRates.constant(rate)
+    return taken, known, _rates(code_rate, rates)
 
 
 def _rates(code_rate: float | None, path: Path | None) -> CodeRates:

@@ -28,7 +28,8 @@ ALGORITHMS = ("best-density", "dp", "operator-centric", "exact")
 @click.option(
     "--capacity",
     type=click.FloatRange(min=0),
-    help="What may be used in all, the bound already taken off. Default with --nodes: all their room.",
+    help="What may be used in all, the bound already taken off. Default with --nodes: all their room; for a profile: "
+    "that of its nodes, else half of what the partitions cost.",
 )
 @click.option("--failed", default="all", show_default=True, help="Failed partitions (or operators), with commas.")
 @click.option("--nodes", help="Capacities of the nodes there are, with commas: places partitions on them.")
@@ -80,22 +81,31 @@ def recovery(
     Examples:
       holdfast plan recovery hashtags --capacity 8
       holdfast plan recovery my_app.py --nodes 4,4,4
+      holdfast plan recovery profile.json
       holdfast plan recovery incremental-fig2 --failed p3,p4,p5,p6,p7,p8,p9,p10,p11,p12 \\
         --capacity 10 --nodes 2.5,2.5,2.5,2.5,2.5 --arrivals 120,180,240,300,360
     """
     from holdfast.cli.number_lists import read_arrivals, read_numbers
-    from holdfast.cli.topology_files import read_partitions, read_topology
+    from holdfast.cli.plan_targets import read_measured
+    from holdfast.cli.taken import Taken
+    from holdfast.cli.topology_files import read_partitions
     from holdfast.errors import BadInput
     from holdfast.planning.recovery.algorithms import RecoveryAlgorithm, planner_of
     from holdfast.planning.recovery.placement import RecoveryNode, node_ids, place_plan, placement_problems
     from holdfast.planning.recovery.problem import RecoveryProblem, plan_problems
     from holdfast.topology import made_for
 
-    if capacity is None and nodes is None:
-        raise BadInput("is missing", field="--capacity", remedy="give what may be used, or --nodes")
     if arrivals is not None and nodes is None:
         raise BadInput("needs nodes that arrive", field="--arrivals", remedy="give their capacities with --nodes")
-    topology = read_topology(given)
+    topology, measured = read_measured(given)
+    taken = Taken(measured)
+    if capacity is None and nodes is None:
+        if measured is None:
+            raise BadInput("is missing", field="--capacity", remedy="give what may be used, or --nodes")
+        sizes = [size for size in (measured.get("nodes") or {}).values() if isinstance(size, int | float)]
+        known = bound * sum(sizes) if sizes and len(sizes) == len(measured["nodes"]) else None
+        half = float(topology.cost.sum()) / 2
+        capacity = taken.value("--capacity", None, known, half, "half of what the partitions cost")
     down = read_partitions(topology, failed)
     capacities = [] if nodes is None else read_numbers(nodes, "--nodes")
     places = [RecoveryNode(name, size) for name, size in zip(node_ids(len(capacities)), capacities, strict=True)]
@@ -119,9 +129,11 @@ def recovery(
         if placed is not None:
             document |= _placement(placed)
     if as_json:
-        print_json(document | {"topology": made_for(topology)})
-    else:
-        _print(topology.name, document)
+        print_json(document | taken.document() | {"topology": made_for(topology)})
+        return
+    _print(topology.name, document)
+    for line in taken.lines():
+        click.echo(line)
 
 
 def _schedules(

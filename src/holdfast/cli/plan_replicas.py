@@ -16,7 +16,12 @@ METRICS = ("fidelity", "completeness")
 
 @click.command("replicas")
 @topology_argument
-@click.option("--budget", type=click.IntRange(min=0), required=True, help="How many replicas there may be.")
+@click.option(
+    "--budget",
+    type=click.IntRange(min=0),
+    help="How many replicas there may be. Default for a profile: a fifth of the partitions, or the smallest complete "
+    "tree where that has more.",
+)
 @click.option(
     "--algorithm", type=click.Choice(ALGORITHMS), default="structure-aware", show_default=True, help="How to choose."
 )
@@ -29,7 +34,7 @@ METRICS = ("fidelity", "completeness")
     help="Seconds after which dp and exact stop with the best they have.",
 )
 @json_option
-def replicas(given: str, budget: int, algorithm: str, metric: str, time_limit: float, as_json: bool) -> None:
+def replicas(given: str, budget: int | None, algorithm: str, metric: str, time_limit: float, as_json: bool) -> None:
     """Choose the partitions of a topology to run twice, so that tentative outputs are as good as possible.
 
     Fidelity and completeness are those of the topology in which every partition without a replica has failed. A budget
@@ -45,17 +50,21 @@ def replicas(given: str, budget: int, algorithm: str, metric: str, time_limit: f
     Examples:
       holdfast plan replicas incidents --budget 8
       holdfast plan replicas my_app.py --budget 4
+      holdfast plan replicas profile.json
     """
+    from holdfast.cli.plan_targets import read_measured
     from holdfast.cli.solver_output import solver_messages_on_stderr
-    from holdfast.cli.topology_files import read_topology
+    from holdfast.cli.taken import Taken
     from holdfast.errors import HoldfastError
     from holdfast.planning.replicas.algorithms import ReplicaAlgorithm, plan_replicas
     from holdfast.planning.replicas.fidelity import Metric
     from holdfast.topology import made_for, smallest_mc_tree_size
 
-    topology = read_topology(given)
+    topology, measured = read_measured(given)
     begin = time.perf_counter()
     try:
+        taken, usual = Taken(measured), max(smallest_mc_tree_size(topology), -(-len(topology) // 5))
+        budget = int(taken.value("--budget", budget, None, usual, "a fifth of the partitions, one complete tree"))
         with solver_messages_on_stderr():
             plan = plan_replicas(
                 topology,
@@ -79,11 +88,14 @@ def replicas(given: str, budget: int, algorithm: str, metric: str, time_limit: f
         "budget": budget,
         "partitions": len(topology),
         "topology": made_for(topology),
+        **taken.document(),
     }
     if as_json:
         print_json(document)
         return
     _print(topology.name, document)
+    for line in taken.lines():
+        click.echo(line)
     if plan.fidelity == 0.0:
         least = smallest_mc_tree_size(topology)
         click.echo(f"no output stays alive: the smallest complete tree has {least:,} partitions", err=True)

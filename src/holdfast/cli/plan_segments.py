@@ -19,9 +19,16 @@ ALGORITHMS = ("auto", "chain", "tree", "dag", "one-segment", "n-segments")
 @click.command("segments")
 @topology_argument
 @click.option(
-    "--overhead", type=float, required=True, help="CH_max: seconds of checkpointing allowed per second, in all."
+    "--overhead",
+    type=float,
+    help="CH_max: seconds of checkpointing allowed per second, in all. Default for a profile: 0.05, and what the "
+    "sources' inputs take.",
 )
-@click.option("--bandwidth", type=float, required=True, help="Bytes per second to and from permanent storage.")
+@click.option(
+    "--bandwidth",
+    type=float,
+    help="Bytes per second to and from permanent storage. Default for a profile: of its restores, else 50e6.",
+)
 @click.option(
     "--steps",
     type=click.IntRange(1, 10_000),
@@ -54,8 +61,8 @@ ALGORITHMS = ("auto", "chain", "tree", "dag", "one-segment", "n-segments")
 @json_option
 def segments(
     given: str,
-    overhead: float,
-    bandwidth: float,
+    overhead: float | None,
+    bandwidth: float | None,
     steps: int,
     frequencies: int,
     max_frequency: float | None,
@@ -76,21 +83,31 @@ def segments(
     n-segments    every operator is an anchor
 
     \b
-    Example:
+    Examples:
       holdfast plan segments trending-keywords --overhead 0.4 --bandwidth 10e6
+      holdfast plan segments profile.json
     """
-    from holdfast.cli.topology_files import read_topology
+    from holdfast.cli.plan_targets import read_measured
+    from holdfast.cli.taken import Taken
     from holdfast.errors import HoldfastError
+    from holdfast.planning.joint.targets import DEFAULT_OVERHEAD, assumptions_of
+    from holdfast.planning.profiles.run_profile import profile_field
     from holdfast.planning.segments.algorithms import Algorithm, plan_segments
     from holdfast.planning.segments.grid import FrequencyGrid
     from holdfast.planning.segments.model import MAX_FREQUENCY, model_of
     from holdfast.topology import made_for
 
-    topology = read_topology(given)
+    topology, measured = read_measured(given)
     try:
+        taken, assumed = Taken(measured), assumptions_of(measured)
+        known = profile_field(measured, "restore_bandwidth") or None
+        bandwidth = taken.value("--bandwidth", bandwidth, known, assumed.bandwidth, "no large state was restored")
         grid = FrequencyGrid(steps, frequencies, MAX_FREQUENCY if max_frequency is None else max_frequency)
         begin = time.perf_counter()
-        model = model_of(topology, bandwidth, pipelined=replay == "pipelined")
+        batches = assumed.batches_per_second
+        model = model_of(topology, bandwidth, pipelined=replay == "pipelined", batches_per_second=batches)
+        least = DEFAULT_OVERHEAD + float(model.input_seconds[model.sources].sum())
+        overhead = taken.value("--overhead", overhead, None, least, "0.05 beside the inputs of sources")
         plan = plan_segments(model, overhead, algorithm=Algorithm(algorithm), grid=grid, refined=refined)
         spent = time.perf_counter() - begin
     except HoldfastError as error:
@@ -100,11 +117,14 @@ def segments(
         "replay": replay,
         "refined": refined,
         "seconds": spent,
+        **taken.document(),
     }
     if as_json:
         print_json(document | {"topology": made_for(topology)})
-    else:
-        _print(topology.name, document)
+        return
+    _print(topology.name, document)
+    for line in taken.lines():
+        click.echo(line)
 
 
 def describe(model: SegmentModel, plan: SegmentPlan) -> dict[str, Any]:

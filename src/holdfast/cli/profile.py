@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,13 +37,16 @@ def profile(given: str, out: str | None, folder: str | None, batches: int, rows:
     from fragments beside what the model predicted, and the codes that agents have chosen.
 
     APP is an application without a run: it runs in this process on an example's input, the rows in --input, or the
-    files that its sources name. Selectivities, times, bytes and states are measured; rates and failures are not.
+    files that its sources name. Selectivities, times, bytes, states, snapshots and this machine's rates of coding are
+    measured. Rates are not; failure rates are the prior where the application declares none.
 
     \b
     Examples:
       holdfast profile /data/my-app --out profile.json
       holdfast profile traffic --out traffic.json
       holdfast plan auto profile.json --recovery 5:20
+      holdfast plan segments traffic.json
+      holdfast plan fragments traffic.json
     """
     from holdfast.cli.topology_files import write_text
     from holdfast.examples.registry import EXAMPLES
@@ -79,6 +83,7 @@ def _of_application(
     given: str, folder: str | None, batches: int, rows: int, seed: int
 ) -> tuple[Topology, dict[str, Any]]:
     """Run an application in this process; nothing that it writes to sinks goes anywhere."""
+    from holdfast.erasure.speed import measured_rates
     from holdfast.loading import find_application
     from holdfast.planning.profiles.run_profile import profiled
     from holdfast.runtime.in_process import InProcess
@@ -89,7 +94,9 @@ def _of_application(
     running = InProcess(app, nodes=1, sinks={name: MemorySink() for name in app.output_names().values()})
     for batch in _batches(app, given, folder, batches, rows, seed):
         running.feed(batch)
-    return profiled(running.program.topology, running.profile())
+    running.checkpoint()  # what snapshots take
+    found, measured = profiled(running.program.topology, running.profile())
+    return found, measured | {"coding": measured_rates(time.perf_counter)}
 
 
 def _batches(

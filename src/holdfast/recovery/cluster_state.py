@@ -330,27 +330,6 @@ class ClusterState:
         frontiers = {p: one.frontier for p, one in self.partitions.items()}
         return unstored_tail(self.graph, self.segments, self.checkpoints.line, frontiers)
 
-    def paused_next(self) -> PartitionId | None:
-        """Return the least valuable query whose pause can bound what is kept; None: there is none.
-
-        Only those that share a sender with what gets no input now, or feed it: what others send is kept for nobody that
-        waits. Partitions that pause count as well, because their senders keep blocks for them.
-        """
-        able, topology = self.able(), self.graph.topology
-        feeding = set(self.parked)  # what a sink does not take is kept where it was made
-        for p in self.graph.order:
-            if p in self.parked or p not in able or p in self.dropped:
-                feeding.update(self.graph.upstream(p))
-        return min(
-            (
-                query
-                for query in self.graph.outputs
-                if query not in self.paused and not feeding.isdisjoint(self.graph.members(query))
-            ),
-            key=lambda query: (int(topology.priority[topology.index(query)]), query),
-            default=None,
-        )
-
     # -- written down --------------------------------------------------------------------------------------------------
 
     def written(self) -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 The recovery machine has one of these. Partitions that serve parked queries only are *parked*. Where outboxes have
 reached their bound, first nothing more is kept for those that wait (`regeneration`), then copies go, then partitions of
-the least valuable queries that send to what waits are *paused*, another while outboxes still grow.
+the least valuable queries that send to what waits are *paused*, another while outboxes still grow: where senders keep
+what they cannot drop, and for as long as they do (`pausing`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.copying import CopyLifecycle
 from holdfast.recovery.effects import BuffersFull, KeptNoMore, Parked, Regenerated, Resumed
 from holdfast.recovery.events import QueriesParked, QueriesResumed
+from holdfast.recovery.pausing import feeding, next_to_pause, paused_in_vain
 from holdfast.recovery.regeneration import beyond_repair, returned, to_drop
 from holdfast.recovery.state_changes import StateChanges
 from holdfast.recovery.states import AT_WORK_STATES, Cause, PartitionState
@@ -82,16 +84,17 @@ class HoldingBack:
             self.unpause()
         if kept_bytes <= self._state.settings.buffer_bytes or not waiting:
             return
-        if self._state.copies.at:
+        feeds = bool(feeding(self._state))  # else the next checkpoint lets senders drop what they keep
+        if feeds and self._state.copies.at:
             for p in list(self._state.copies.at):
                 self._copies.drop(p, "outboxes have reached their bound")
             return  # copies give way first; what is kept then, the next report says
         dead = {query for query in self._state.graph.outputs if not self._state.available(query)}
         pausing = dead - self._state.paused
         self._gave_nothing |= pausing
-        if not pausing and (self._paused_at is None or kept_bytes > self._paused_at):
+        if not pausing and feeds and (self._paused_at is None or kept_bytes > self._paused_at):
             # A pause frees nothing by itself: it is enough where outboxes do not grow any more.
-            query = self._state.paused_next()
+            query = next_to_pause(self._state)
             pausing = set() if query is None else {query}
             if query is None and not self._none_left_logged:
                 self._none_left_logged = True
@@ -111,6 +114,16 @@ class HoldingBack:
         """
         if back := {query for query in self._gave_nothing if self._state.available(query)}:
             self._gave_nothing -= back
+            self._state.paused -= back
+            self._release_paused()
+
+    def release_in_vain(self) -> None:
+        """Let live queries continue that pause for nobody any more.
+
+        What is kept for those that wait is dropped at the next checkpoint, and that one needs live queries at work.
+        """
+        if back := paused_in_vain(self._state):
+            self._paused_at, self._none_left_logged = None, False
             self._state.paused -= back
             self._release_paused()
 

@@ -116,6 +116,7 @@ class RecoveryMachine:
             Timer: self._timer,
         }
         handlers[type(event)](event)
+        self._holding_back.release_in_vain()
         self._copies.restart()
         self._branches.settle(effects)
         return list(effects)

@@ -60,10 +60,15 @@ def to_drop(state: ClusterState, kept_bytes: int) -> list[PartitionId]:
         for p in state.graph.order
         if p in away
         and p not in state.dropped
-        and p not in state.branches.now.members
         and any(line[s] > line[p] for s in state.graph.senders(p))
-        and can_be_regenerated(state, p)
+        and can_be_dropped(state, p)
     ]
+
+
+def can_be_dropped(state: ClusterState, partition: PartitionId) -> bool:
+    """Whether what is kept for one that waits may be dropped, once the checkpoint of a sender is past its own."""
+    replays = state.settings.strategy is not RecoveryStrategy.SOURCE_REPLAY
+    return replays and partition not in state.branches.now.members and can_be_regenerated(state, partition)
 
 
 def can_be_regenerated(state: ClusterState, partition: PartitionId) -> bool:

@@ -9,6 +9,10 @@ blocks of a batch from one partition on one edge are together
 
 all numbers little-endian; the header says which rows are whose (a table for every receiver would cost more than its
 rows). Reading copies nothing: the rows stay in the buffer they came in.
+
+The outbox of a snapshot has many batches of few rows, and a schema takes as much as 20 rows: there ("HFB3") the blocks
+of one edge and sender share a table over batches too (docs/decisions/0360), and the header has the watermark,
+receivers and rows of each batch.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import json
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -24,10 +29,14 @@ import pyarrow as pa
 from holdfast.erasure.checksums import crc32
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
-from holdfast.runtime.tables import decode_rows, encode_rows, one_chunk
+from holdfast.runtime.tables import decode_rows, encode_rows, in_own_buffers, one_chunk
 from holdfast.runtime.times import Watermark
 
 _MAGIC = b"HFB2"
+_MAGIC_OF_MANY = b"HFB3"
+"""Of a group whose blocks are of many batches."""
+_ROWS_TOGETHER = 16_384
+"""Rows after which a group of many batches ends with the batch it has: who writes groups holds one in memory."""
 _PREFIX = struct.Struct("<4sIIQ")
 _ALIGN = 8
 
@@ -155,6 +164,21 @@ def block_groups(blocks: Sequence[Block]) -> Iterator[Sequence[bytes | memoryvie
     return map(_encode_group, _groups(blocks))
 
 
+def outbox_groups(blocks: Sequence[Block]) -> Iterator[Sequence[bytes | memoryview]]:
+    """Write the outbox of a snapshot: edge by edge, the blocks of many batches behind one header and one schema."""
+    streams = {_stream(block.header): number for number, block in reversed(list(enumerate(blocks)))}
+    ordered = sorted(
+        blocks, key=lambda one: (streams[_stream(one.header)], one.header.batch, one.header.receiver.index)
+    )
+    for group in _groups(ordered, over_batches=True):
+        yield _encode_many(group)
+
+
+def encode_outbox(blocks: Sequence[Block]) -> bytes:
+    """As `outbox_groups`, in one piece."""
+    return b"".join(piece for pieces in outbox_groups(blocks) for piece in pieces)
+
+
 def decode_blocks(data: pa.Buffer | bytes | memoryview) -> list[Block]:
     """Read blocks one after the other; what is torn or changed is refused."""
     buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
@@ -164,7 +188,7 @@ def decode_blocks(data: pa.Buffer | bytes | memoryview) -> list[Block]:
         if len(view) - at < _PREFIX.size:
             raise _torn("ends in the middle")
         magic, header_length, check, rows_length = _PREFIX.unpack_from(view, at)
-        if magic != _MAGIC:
+        if magic not in (_MAGIC, _MAGIC_OF_MANY):
             raise _torn("does not begin like a block")
         header_at = at + _PREFIX.size
         rows_at = header_at + header_length + -(_PREFIX.size + header_length) % _ALIGN
@@ -175,24 +199,30 @@ def decode_blocks(data: pa.Buffer | bytes | memoryview) -> list[Block]:
         if crc32(rows, crc32(header)) != check:
             raise _torn("has another checksum than its content")
         table = decode_rows(buffer.slice(rows_at, rows_length)) if rows_length else None
-        found += _read_group(json.loads(bytes(header)), table)
+        read = _read_group if magic == _MAGIC else _read_many
+        found += read(json.loads(bytes(header)), table)
         at = rows_at + rows_length + -rows_length % _ALIGN
     return found
 
 
-def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
-    """Put neighbours together that differ only in receiver and rows."""
+def _groups(blocks: Sequence[Block], *, over_batches: bool = False) -> Iterator[list[Block]]:
+    """Put neighbours together that differ only in receiver and rows; `over_batches`: in batch and watermark too."""
     group: list[Block] = []
     schema: pa.Schema | None = None
+    rows = 0
     for block in blocks:
         mine = None if block.rows is None else block.rows.schema
         if group and not (
-            _alike(group[0].header, block.header) and (mine is None or schema is None or mine.equals(schema))
+            (
+                _alike(group[-1].header, block.header)
+                or (over_batches and rows < _ROWS_TOGETHER and _may_share(group[-1].header, block.header, schema))
+            )
+            and (mine is None or schema is None or mine.equals(schema))
         ):
             yield group
-            group, schema = [], None
+            group, schema, rows = [], None, 0
         group.append(block)
-        schema = schema or mine
+        schema, rows = schema or mine, rows + block.row_count
     if group:
         yield group
 
@@ -203,6 +233,20 @@ def _alike(one: Header, other: Header) -> bool:
         and one.sender == other.sender
         and one.edge == other.edge
         and (one.epoch, one.watermark, one.tentative) == (other.epoch, other.watermark, other.tentative)
+    )
+
+
+def _stream(header: Header) -> tuple[Edge, PartitionId, OperatorId, Epoch, bool]:
+    """Return what the blocks of one group over batches have in common."""
+    return header.edge, header.sender, header.receiver.operator, header.epoch, header.tentative
+
+
+def _may_share(one: Header, other: Header, schema: pa.Schema | None) -> bool:
+    """Whether blocks of different batches may share a table: dictionaries of different batches are not put together."""
+    return (
+        one.batch != other.batch
+        and _stream(one) == _stream(other)
+        and (schema is None or "dictionary<" not in str(schema.types))
     )
 
 
@@ -218,12 +262,42 @@ def _encode_group(blocks: Sequence[Block]) -> Sequence[bytes | memoryview]:
         "watermark": head.watermark,
         "tentative": head.tentative,
     }
-    header = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
     tables = [block.rows for block in blocks if block.rows is not None]
-    rows = memoryview(encode_rows(one_chunk(tables))) if tables else memoryview(b"")
+    return _encoded(_MAGIC, fields, one_chunk(tables) if tables else None)
+
+
+def _encode_many(blocks: Sequence[Block]) -> Sequence[bytes | memoryview]:
+    head = blocks[0].header
+    batches = [
+        [
+            batch,
+            watermark,
+            [block.header.receiver.index for block in of_batch],
+            [None if block.rows is None else block.rows.num_rows for block in of_batch],
+        ]
+        for (batch, watermark), of_batch in (
+            (key, list(found))
+            for key, found in groupby(blocks, lambda block: (block.header.batch, block.header.watermark))
+        )
+    ]
+    fields: dict[str, Any] = {
+        "edge": head.edge,
+        "from": head.sender,
+        "to": head.receiver.operator,
+        "epoch": head.epoch,
+        "tentative": head.tentative,
+        "batches": batches,
+    }
+    tables = [block.rows for block in blocks if block.rows is not None]
+    return _encoded(_MAGIC_OF_MANY, fields, in_own_buffers(*tables) if tables else None)
+
+
+def _encoded(magic: bytes, fields: dict[str, Any], table: pa.Table | None) -> Sequence[bytes | memoryview]:
+    header = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    rows = memoryview(b"") if table is None else memoryview(encode_rows(table))
     padding = bytes(-(_PREFIX.size + len(header)) % _ALIGN)
     check = crc32(rows, crc32(header))
-    front = b"".join((_PREFIX.pack(_MAGIC, len(header), check, len(rows)), header, padding))
+    front = b"".join((_PREFIX.pack(magic, len(header), check, len(rows)), header, padding))
     return front, rows, bytes(-len(rows) % _ALIGN)
 
 
@@ -238,6 +312,17 @@ def _read_group(fields: dict[str, Any], table: pa.Table | None) -> Iterator[Bloc
         else:
             yield Block(header, table.slice(at, count))
             at += count
+
+
+def _read_many(fields: dict[str, Any], table: pa.Table | None) -> Iterator[Block]:
+    common = {name: fields[name] for name in ("edge", "from", "epoch", "tentative")}
+    at = 0
+    for batch, watermark, indices, counts in fields["batches"]:
+        rows = sum(count or 0 for count in counts)
+        receivers = [(fields["to"], index) for index in indices]
+        one = common | {"batch": batch, "watermark": watermark, "to": receivers, "rows": counts}
+        yield from _read_group(one, None if table is None else in_own_buffers(table.slice(at, rows)))
+        at += rows
 
 
 def _partition(fields: Sequence[Any]) -> PartitionId:

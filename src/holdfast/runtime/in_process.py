@@ -37,6 +37,7 @@ from holdfast.runtime.blocks import DEAD_LETTERS, Block
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.layout import change_layout, changes_of, check_layout
+from holdfast.runtime.coordinator.left_staged import publish_left_staged
 from holdfast.runtime.coordinator.outputs import aside_folder, name_sinks
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.parking import ErrorSettings
@@ -253,6 +254,14 @@ class InProcess:
             choices=TentativeRequests(storage),
             clock=clock,
             emit=self._see,
+        )
+        publish_left_staged(
+            storage,
+            self._coordinator.outputs.sinks.values(),
+            progress.run,
+            self._coordinator.state.epoch,
+            self._coordinator.state.published,
+            progress.generation,
         )
         self._storage = storage
         self._intake: Intake | None = None

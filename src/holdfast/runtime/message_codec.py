@@ -64,7 +64,7 @@ from holdfast.runtime.messages import (
     StandInAssignment,
 )
 
-VERSION = 15
+VERSION = 16
 
 _MAGIC = b"HFM"
 _PREFIX = struct.Struct("<3sBc3sIIQ")

@@ -276,8 +276,8 @@ def answer_row(answer: Answer, contents: Contents) -> Row:
             return ["failed", *partition, batch, problem, attempt, disk_full, rows, all_rows, memory, row, stalled]
         case SnapshotStored(partition, snapshot, size, cpu_seconds):
             return ["stored", *partition, *chain_fields((snapshot,), contents), size, cpu_seconds]
-        case SnapshotNotStored(partition, batch, problem, gone):
-            return ["not stored", *partition, batch, problem, gone]
+        case SnapshotNotStored(partition, batch, problem, gone, fenced):
+            return ["not stored", *partition, batch, problem, gone, fenced]
         case SnapshotLost(partition, snapshot_id, problem, regenerating):
             return ["lost", *partition, snapshot_id, problem, regenerating]
         case Restored(partition, batch, one):
@@ -294,7 +294,7 @@ _ANSWER_SHAPES: Mapping[str, Shapes] = {
     "refused": shapes(str, str, int, int, int),
     "failed": shapes(str, str, int, int, str, int, bool, list, bool, bool, str, bool),
     "stored": shapes(str, str, int, str, list, int, NUMBER),
-    "not stored": shapes(str, str, int, int, str, bool),
+    "not stored": shapes(str, str, int, int, str, bool, bool),
     "lost": shapes(str, str, int, list, str, bool),
     "restored": shapes(str, str, int, int, int, int, int, NUMBER, (*NUMBER, type(None))),
     "fetching": shapes(str, str, int, int, int),
@@ -320,8 +320,8 @@ def read_answer(row: Any, parts: Sequence[pa.Buffer]) -> Answer:
         case ["stored", text, contents, size, cpu_seconds]:
             (stored,) = read_chain(text, contents, parts)
             return SnapshotStored(partition, stored, size, cpu_seconds)
-        case ["not stored", batch, problem, gone]:
-            return SnapshotNotStored(partition, batch, problem, gone)
+        case ["not stored", batch, problem, gone, fenced]:
+            return SnapshotNotStored(partition, batch, problem, gone, fenced)
         case ["lost", snapshot, problem, regenerating]:
             return SnapshotLost(partition, _snapshot_id(snapshot), problem, regenerating)
         case ["restored", batch, peers, folder, node, seconds, predicted]:

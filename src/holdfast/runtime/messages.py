@@ -307,6 +307,8 @@ class SnapshotNotStored:
     problem: str
     gone: bool = False
     """The state at this batch is not there any more: it will never be saved."""
+    fenced: bool = False
+    """The save was refused because somebody saves in a newer epoch: another driver may have the run."""
 
 
 @dataclass(frozen=True, slots=True)

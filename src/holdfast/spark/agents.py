@@ -33,9 +33,11 @@ from holdfast.store.agent.agent_files import (
     CodeSettings,
     agent_codes,
     agent_degraded,
+    agent_problem,
     agent_ready,
     enter_ring,
     live_with,
+    note_problem,
     write_code,
     write_settings,
 )
@@ -58,7 +60,7 @@ class AgentReport:
     problem: str | None = None
     """Why this node has none."""
     degraded: str | None = None
-    """What its saves lack, although they are acknowledged."""
+    """What its saves lack, although they are acknowledged; without an address, why it does not start."""
     codes: tuple[dict[str, Any], ...] = ()
     """The codes that it has chosen, one for each class of sizes (`CodeChoice`); none where the run fixes the code."""
 
@@ -81,16 +83,19 @@ def node_spool(run: str, host: str | None = None) -> Path:
 
 def agent_settings(settings: Settings, host: str, domain: str | None = None) -> AgentSettings:
     """Return how the agent of a node runs; in which failure domain, as far as that is known."""
-    given = bool(settings.store_peers)
-    if settings.store_secret_file is None and not is_loopback(host):
+    given, listens, ports = bool(settings.store_peers), settings.node_bind_address or host, settings.store_port
+    if settings.store_secret_file is None and not is_loopback(listens):
         raise BadInput(
-            f"will not serve {host} without a secret",
+            f"will not serve {listens} without a secret",
             field=f"{PREFIX}store.secretFile",
             remedy="write a secret into a file on every node (mode 600), and name it",
         )
     files = files_of(settings) if settings.tls_mode == "files" else None
     return AgentSettings(
-        host=host,
+        host=listens,
+        port=ports.first,
+        last_port=ports.last,
+        reached_at=settings.reached_at(host),
         peer=not given,
         peers=settings.store_peers,
         wait_for_ring=not given,
@@ -127,12 +132,26 @@ def ensure_agent(
         if not _just_started(spool):
             if not embedded:
                 write_settings(spool, settings)
+            if spool not in _tried:  # what kept an agent of an earlier run from starting may be over
+                _tried.add(spool)
+                note_problem(spool, None)
             _start(spool, own_session=not embedded)
-        return AgentReport(str(spool), None, ready=False)
+        return AgentReport(str(spool), None, ready=False, degraded=_does_not_start(spool, settings))
     address = agent_address(spool)
     listens = None if address is None else str(address)
     return AgentReport(
         str(spool), listens, agent_ready(spool), degraded=agent_degraded(spool), codes=agent_codes(spool)
+    )
+
+
+def _does_not_start(spool: Path, settings: AgentSettings) -> str | None:
+    """Return why the last agent of a spool that was started has ended; None: it has not, as far as is known."""
+    problem = agent_problem(spool)
+    if problem is None:
+        return None
+    key = f" ({PREFIX}store.port)" if settings.port else ""
+    return (
+        f"the store agent of {settings.reached_at or settings.host} does not start, and is tried again: {problem}{key}"
     )
 
 
@@ -141,24 +160,30 @@ class Roster:
 
     def __init__(self) -> None:
         self._reports: dict[NodeId, AgentReport] = {}
+        self._failing: set[NodeId] = set()
+        """Nodes whose agents do not start: nobody waits for them."""
 
     def add(self, reports: Mapping[NodeId, AgentReport]) -> None:
         """Take what tasks reported."""
         self._reports.update({node: report for node, report in reports.items() if report.address is not None})
+        for node, report in reports.items():
+            fails = report.address is None and report.degraded is not None
+            (self._failing.add if fails else self._failing.discard)(node)
 
     def lose(self, node: NodeId) -> None:
         """Forget a node that is gone."""
         self._reports.pop(node, None)
+        self._failing.discard(node)
 
     def join(self, nodes: Sequence[NodeId]) -> tuple[str, ...]:
         """Return whom agents of these nodes are to enter the ring with; nobody, until it is sure who is first.
 
-        Agents that are part of the ring come first. Without any, all nodes must have reported: the first of them
-        begins the ring, and two must never do so.
+        Agents that are part of the ring come first. Without any, all nodes must have reported, but for those whose
+        agents do not start: the first of them begins the ring, and two must never do so.
         """
         ready = sorted(str(one.address) for one in self._reports.values() if one.ready)
         waiting = sorted(str(one.address) for one in self._reports.values() if not one.ready)
-        return tuple(ready + waiting) if ready or set(nodes) <= set(self._reports) else ()
+        return tuple(ready + waiting) if ready or set(nodes) <= set(self._reports) | self._failing else ()
 
     def ready(self, nodes: Sequence[NodeId]) -> bool:
         """Say whether the agents of all these nodes can save."""
@@ -170,6 +195,8 @@ class Roster:
 
 
 _started: list[subprocess.Popen[bytes]] = []
+_tried: set[Path] = set()
+"""Spools for which this process has started an agent."""
 
 
 def _just_started(spool: Path) -> bool:

@@ -43,8 +43,18 @@ class FirstPlacement:
     """
 
     began: float
+    """From when on the first node counts: the start of the run, or when its executor came (`came`)."""
     first_at: float = math.inf
     """When the first node was ready."""
+
+    def came(self, at: float) -> None:
+        """The executor of the first node that is ready came at this time: what was before is no time that nodes need.
+
+        For runs that expect no number of nodes. A cluster that took a minute to give the first executor says nothing
+        of how long another one needs that it has given, too.
+        """
+        if self.first_at == math.inf:
+            self.began = max(self.began, at)
 
     def waits(self, now: float, ready: int, wanted: int) -> bool:
         """Whether to wait, with so many nodes ready of those that are wanted."""

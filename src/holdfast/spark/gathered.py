@@ -2,6 +2,9 @@
 
 Files are read when the DataFrame is used, as every table is: nothing deletes them. What is staged is read at once,
 because it is deleted when it is published; where that happens meanwhile, all is looked at anew.
+
+The columns are those of the newest rows that are out, staged ones among them: of the last layout, and there of the last
+batch. Rows of earlier ones, which do not have a column, have null in it; a column that only they have is left out.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from holdfast.runtime.io.gathered_files import content_of, decoded_schema
 from holdfast.runtime.io.gathered_reading import gathers, see
 from holdfast.runtime.io.parquet_names import GROUPS, Group, Seen, done_in, key_of, name_of
 from holdfast.runtime.io.parquet_sink import TENTATIVE, versions_in
-from holdfast.runtime.io.sinks import FINAL, OutputKey
+from holdfast.runtime.io.sinks import FINAL, VERSION_COLUMNS, OutputKey
 from holdfast.storage.storage import Storage, open_storage
 
 if TYPE_CHECKING:
@@ -62,14 +65,13 @@ def _parts(
     from pyspark.sql import functions
 
     corrected = {name.removeprefix(TENTATIVE) for name in tentative}
-    schema = _schema(storage) if seen.files else None
+    schema = _newest_schema(spark, place, storage, seen)
 
-    def files(names: list[str]) -> DataFrame:
+    def files(names: list[str], schema: StructType | None = schema) -> DataFrame:
         reader = spark.read.option("basePath", place)
-        if schema is None:
+        if schema is None:  # there are tentative rows only
             return reader.parquet(*(f"{place}/{name}" for name in names))
-        found = reader.schema(_spark_schema(schema)).parquet(*(f"{place}/{name}" for name in names))
-        return found.select(*schema.names)
+        return reader.schema(schema).parquet(*(f"{place}/{name}" for name in names)).select(*schema.names)
 
     def version(part: DataFrame, revision: Column) -> DataFrame:
         given = {"tentative": functions.lit(False), "fidelity": functions.lit(1.0), "revision": revision.cast("int")}
@@ -85,12 +87,12 @@ def _parts(
     for revision in (0, FINAL):
         names = [one for one, key in seen.staged.items() if (FINAL if name_of(key) in corrected else 0) == revision]
         if names:
-            found = spark.read.parquet(*(f"{place}/{name}" for name in names))
-            parts.append(version(found, functions.lit(revision)).localCheckpoint(eager=True))
+            parts.append(version(files(names), functions.lit(revision)).localCheckpoint(eager=True))
     out = {name_of(key) for key in seen.staged.values()}
     waiting = [one for one in corrected - out if not any(_is_past(group, key_of(one)) for group in seen.files.values())]
     if waiting:
-        parts.append(spark.read.parquet(*(f"{place}/{TENTATIVE}{name}" for name in sorted(waiting))))
+        whole = None if schema is None else _with_versions(schema)
+        parts.append(files([f"{TENTATIVE}{name}" for name in sorted(waiting)], whole))
     return parts
 
 
@@ -119,6 +121,29 @@ def _revision(storage: Storage, name: str, group: Group, corrected: set[str]) ->
             hit = hit | ((row >= at) & (row < at + many))
         at += many
     return functions.when(hit, FINAL).otherwise(0)
+
+
+def _newest_schema(spark: SparkSession, place: str, storage: Storage, seen: Seen) -> StructType | None:
+    """Return the columns of the newest rows that are out; None: there are none."""
+    staged = max(seen.staged, key=lambda name: (seen.staged[name].generation, seen.staged[name].batch), default=None)
+    file = max(seen.files, key=lambda name: (seen.files[name].generation, seen.files[name].through), default=None)
+    if staged is not None:
+        key = seen.staged[staged]
+        if file is None or (key.generation, key.batch) > (seen.files[file].generation, seen.files[file].through):
+            return spark.read.parquet(f"{place}/{staged}").schema
+    if file is None:
+        return None
+    about = _schema(storage)
+    return spark.read.parquet(f"{place}/{file}").schema if about is None else _spark_schema(about)
+
+
+def _with_versions(schema: StructType) -> StructType:
+    from pyspark.sql.types import BooleanType, DoubleType, IntegerType, StructType
+
+    both = StructType(list(schema.fields))
+    for name, kind in zip(VERSION_COLUMNS, (BooleanType(), DoubleType(), IntegerType()), strict=True):
+        both = both.add(name, kind)
+    return both
 
 
 def _schema(storage: Storage) -> pa.Schema | None:

@@ -34,6 +34,8 @@ class HeldNode:
     node: NodeId
     executor: Executor
     processes: list[HeldProcess]
+    came_at: float = -math.inf
+    """When its executor was seen first."""
     token: str = ""
     waits_since: float | None = None
     """When its job was started; None: people know that it waits."""
@@ -74,3 +76,5 @@ class Came:
     agent: AgentReport | None = None
     hello: Header | None = field(default=None)
     ended: str | None = None
+    problem: str | None = None
+    """Why it cannot listen."""

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from holdfast.errors import BadInput, missing_extra, one_line
+from holdfast.runtime.io.gathered_delta import list_staged, waiting
 from holdfast.runtime.io.parquet_sink import versions_in
 from holdfast.runtime.io.sinks import ORIGIN_COLUMNS, VERSION_COLUMNS
 from holdfast.spark.gathered import how_gathered, read_gathered
 from holdfast.spark.readers import absolute
 from holdfast.storage.storage import open_storage
+
+_TRIES = 5
+"""How often a table is looked at anew whose waiting rows are committed while they are read."""
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,8 +26,8 @@ if TYPE_CHECKING:
 def read(spark: SparkSession, path: str | Path, tentative: bool = False) -> DataFrame:
     """Return the rows of an output as a DataFrame: of `hf.parquet(path)`, DIRECTORY/out/NAME or `hf.delta(path)`.
 
-    Every final row of every published batch is there once, also while the run goes on; rows that wait for a file
-    (`hf.parquet(path, every=…)`) are among them, as they are now. Any session will do; of a Delta table the session
+    Every final row of every published batch is there once, also while the run goes on; rows that wait for a file or a
+    commit (`every=…`) are among them, as they are now. Any session will do; of a Delta table the session
     needs no jar.
 
     With `tentative`, batches of which only tentative rows are out are there as well, of each query and batch one
@@ -36,7 +40,7 @@ def read(spark: SparkSession, path: str | Path, tentative: bool = False) -> Data
     place = absolute(str(path))
     try:
         if _is_delta(str(path)):
-            found = _read_delta(spark, place)
+            found = _read_table(spark, str(path), place)
             if set(VERSION_COLUMNS) <= set(found.columns):  # hf.delta(…, tentative=True)
                 found = found.drop(*ORIGIN_COLUMNS)
                 return found if tentative else found.where("not tentative").drop(*VERSION_COLUMNS)
@@ -103,8 +107,20 @@ def _is_delta(path: str) -> bool:
         return False  # a scheme that only Spark knows
 
 
-def _read_delta(spark: SparkSession, place: str) -> DataFrame:
-    """Read the files that the table's last commit names, by what they are partitioned by."""
+def _read_table(spark: SparkSession, path: str, place: str) -> DataFrame:
+    storage = open_storage(path)
+    for _ in range(_TRIES):
+        before = list_staged(storage)
+        try:
+            return _read_delta(spark, path, place)
+        except Exception:
+            if list_staged(storage) == before:
+                raise  # else it has been committed meanwhile
+    return _read_delta(spark, path, place)
+
+
+def _read_delta(spark: SparkSession, path: str, place: str) -> DataFrame:
+    """Read the files that the table's last commit names, by what they are partitioned by, and what waits for one."""
     import pyarrow as pa
     from pyspark.sql import functions
     from pyspark.sql.types import StructType
@@ -113,6 +129,8 @@ def _read_delta(spark: SparkSession, place: str) -> DataFrame:
         from deltalake import DeltaTable
     except ModuleNotFoundError as error:
         raise missing_extra(error) or error from None
+    storage = open_storage(path)
+    staged = list_staged(storage)  # before the look at the table: what is committed meanwhile is in one of them
     table = DeltaTable(place)
     schema = StructType.fromJson(json.loads(table.schema().to_json()))
     columns = table.metadata().partition_columns
@@ -127,4 +145,9 @@ def _read_delta(spark: SparkSession, place: str) -> DataFrame:
         for name, value in zip(columns, values, strict=True):
             part = part.withColumn(name, functions.lit(value).cast(schema[name].dataType))
         parts.append(part.select(*schema.names))
+    waits = waiting(storage, staged, table.transaction_version)
+    if waits:
+        # It is deleted when it is committed: so it is read at once, and where it is gone, all is looked at anew.
+        part = spark.read.schema(schema).parquet(*(f"{place}/{name}" for name in waits))
+        parts.append(part.select(*schema.names).localCheckpoint(eager=True))
     return reduce(lambda left, right: left.union(right), parts) if parts else spark.createDataFrame([], schema)

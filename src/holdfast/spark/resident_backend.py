@@ -43,13 +43,14 @@ from holdfast.spark.held_nodes import Came, HeldNode, HeldProcess
 from holdfast.spark.link_keepalive import AGAIN_SECONDS, LinkKeepAlive
 from holdfast.spark.pinned_jobs import Executor, pinned_item, task_cpus
 from holdfast.spark.resident_node import NodeIdentity
-from holdfast.spark.resident_task import ResidentTask
+from holdfast.spark.resident_task import NO_SECRET, ResidentTask
 from holdfast.spark.run_context import RunContext
+from holdfast.spark.run_secret import RunSecret, sparks_secret, unprotected
 from holdfast.spark.self_check import masters_of, self_check
 from holdfast.spark.settings import PREFIX
 from holdfast.spark.supervisor import ENDED, GIVEN_UP
+from holdfast.store.wire.address import is_loopback
 from holdfast.store.wire.failures import NotTrusted
-from holdfast.store.wire.handshake import key_from_random
 from holdfast.store.wire.link import Link, LinkListener
 from holdfast.store.wire.messages import Header
 from holdfast.wording import counted
@@ -63,8 +64,6 @@ END_SECONDS = 5.0
 """How long to wait for tasks that were requested to end; then their jobs are cancelled."""
 CORE_SECONDS = 30.0
 """A task that has not started for so long may wait for a core: people are told once."""
-ENCRYPTING = ("spark.authenticate", "spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
-"""With the first and one of the others, Spark encrypts what it sends to executors."""
 TRIES = 5
 """Jobs in a row that end without holding their node, before people are told and the next one has to wait."""
 PAUSES = (5.0, 60.0)
@@ -102,7 +101,7 @@ class ResidentBackend:
         self._watch = ExecutorWatch(
             context, program.name, expected=expected, wait_seconds=wait_seconds, keep_alive=None, log=log
         )
-        self._secret = secrets.token_bytes(32)
+        self._secret = RunSecret(sparks_secret(context, log))
         self._came: queue.SimpleQueue[Came | None] = queue.SimpleQueue()
         self._held: dict[NodeId, HeldNode] = {}
         self._task_cpus = task_cpus(context)
@@ -125,6 +124,8 @@ class ResidentBackend:
         self._stopped = self._woken = False
         self.sinks: NodeSinks | None = None
         """The calls of sinks on nodes, where there may be some."""
+        self._logged: set[str] = set()
+        """Lines that were logged."""
         self._has_no_slot = False
         """Whether a line has said that no core is left for jobs that read sources, and none has been free since."""
         self.needs_free_slot = False
@@ -140,19 +141,32 @@ class ResidentBackend:
             woken=lambda: self._came.put(None),
         )
         self._tls = RunTls(run_context.settings, (host, reached))
-        self._listener = LinkListener(
-            host,
-            run_context.settings.driver_port,
-            key_from_random(self._secret),
-            self._on_link,
-            tls=None if self._tls.driver is None else self._tls.driver.context(serving=True),
-        )
-        if self._tls.mode == "run" and not _spark_encrypts(conf):
-            log(
-                "the run's secret and keys travel to executors inside Spark, which does not encrypt: set "
-                "spark.authenticate and spark.network.crypto.enabled"
+        run_context.settings.exchange_ports(processes)  # too few are refused here, not on nodes
+        try:
+            self._listener = LinkListener(
+                host,
+                run_context.settings.driver_port.tried(),
+                self._secret.key,
+                self._on_link,
+                reached_at=reached,
+                tls=None if self._tls.driver is None else self._tls.driver.context(serving=True),
             )
-        self._driver = f"{reached}:{self._listener.address.port}"
+        except BadInput as bad:
+            self._pings.stop()
+            raise BadInput(bad.what, field=f"{PREFIX}driver.port", remedy=bad.remedy) from None
+        self._on_loopback = is_loopback(reached)
+        self._log_what_is_unprotected()
+        self._driver = str(self._listener.address)
+
+    def _log_what_is_unprotected(self) -> None:
+        line = unprotected(
+            dict(self._context.getConf().getAll()),
+            loopback=self._on_loopback,
+            carries_secret=self._secret.travels_whole,
+            carries_keys=self._tls.mode == "run",
+        )
+        if line is not None:
+            self._log_once(line)
 
     # -- the coordinator's backend -------------------------------------------------------------------------------------
 
@@ -272,6 +286,9 @@ class ResidentBackend:
             return pong, lambda link, why: None
         if not isinstance(index, int) or not 0 <= index < len(held.processes):
             raise NotTrusted(f"this node has no process {index}", where=str(node))
+        if (problem := link.hello.get("problem")) is not None:
+            self._came.put(Came(node, index, link, problem=one_line(str(problem), 300)))
+            return lambda *given: None, lambda *given: None
 
         def message(link: Link, header: Header, body: Any) -> None:
             do = header.get("do")
@@ -311,7 +328,10 @@ class ResidentBackend:
         if held is None:
             return
         process = held.processes[came.process]
-        if came.hello is not None:
+        if came.problem is not None:
+            keys = f"{PREFIX}exchange.port, {PREFIX}node.bindAddress"
+            self._log_once(f"{came.node} cannot be used: {came.problem} ({keys})")
+        elif came.hello is not None:
             if process.link is not None:
                 process.link.close()  # of a process before
                 self._left(process)
@@ -335,6 +355,12 @@ class ResidentBackend:
                 self._reports.append(self._spread.report_of(came.node, came.process, came.report))
             if self._cycle is not None:
                 self._cycle.reported(process.name, came.applied, idle=came.idle)
+
+    def _log_once(self, line: str) -> None:
+        """Log what comes again with every process that is started."""
+        if line not in self._logged:
+            self._logged.add(line)
+            self._log(line)
 
     def _left(self, process: HeldProcess) -> None:
         if self._cycle is not None:
@@ -410,7 +436,7 @@ class ResidentBackend:
         for node, executor in alive.items():
             if node not in self._held and node not in watch.fenced and not self._stopped:
                 processes = [HeldProcess(name) for name in self._spread.names(node)]
-                self._held[node], self._came_at = HeldNode(node, executor, processes), now
+                self._held[node], self._came_at = HeldNode(node, executor, processes, now), now
         for one in self._held.values():
             self._see_to_job(one)
         self._admit()
@@ -457,7 +483,7 @@ class ResidentBackend:
         ]
         if not ready:
             return
-        if not watch.known and self._waits_for_more(len(ready)):
+        if not watch.known and self._waits_for_more(ready):
             return
         self._check_free_slot()
         watch.known.update({one.node: one.executor for one in ready})
@@ -485,15 +511,16 @@ class ResidentBackend:
                 f"logged is processed; {remedy} (spark.executor.cores)"
             )
 
-    def _waits_for_more(self, ready: int) -> bool:
+    def _waits_for_more(self, ready: Sequence[HeldNode]) -> bool:
         """Whether the first placement waits for more nodes."""
         now = time.monotonic()
-        self._ready(ready, self._expected)
+        self._ready(len(ready), self._expected)
         wanted = self._expected
         if wanted is None:  # executors that come within so much of each other are taken together
+            self._first.came(min(one.came_at for one in ready))
             wanted = len([one for one in self._held.values() if self._admits(one.executor.host)])
             wanted += now - self._came_at < SETTLE_SECONDS
-        return self._first.waits(now, ready, wanted)
+        return self._first.waits(now, len(ready), wanted)
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
@@ -510,6 +537,9 @@ class ResidentBackend:
                     "or end other runs"
                 )
             return
+        if one.outcome == NO_SECRET and not self._secret.travels_whole:  # YARN, say: the next task gets all of it
+            self._secret.travels_whole = True
+            self._log_what_is_unprotected()
         if one.outcome is not None and one.outcome != ENDED and not self._tries_again(one):
             return
         for process in one.processes:
@@ -541,19 +571,21 @@ class ResidentBackend:
 
     def _hold(self, one: HeldNode) -> None:
         """Run the job of one node until it ends; in a thread of its own."""
-        port = self._run_context.settings.exchange_port
-        host = one.executor.host
+        settings, host = self._run_context.settings, one.executor.host
+        reached = settings.reached_at(host)
         identity = NodeIdentity(
             one.node,
             one.executor.id,
             host,
             one.token,
             self._driver,
-            port,
+            settings.exchange_ports(len(one.processes)),
+            settings.node_bind_address,
+            reached,
             processes=len(one.processes),
             domain=self._domains.of(host),
         )
-        task = ResidentTask(self._run_context, identity, self._secret, self._tls.member((one.executor.host,)))
+        task = ResidentTask(self._run_context, identity, self._secret.for_task(), self._tls.member((host, reached)))
         context = self._context
         try:
             context.setJobGroup(self._group(one), f"holdfast {self._program.name}: {one.node}", interruptOnCancel=True)
@@ -566,12 +598,6 @@ class ResidentBackend:
             for link in one.links:
                 link.send({"do": "end"})
         one.ending = True
-
-
-def _spark_encrypts(conf: Any) -> bool:
-    """Whether what Spark sends to executors is encrypted."""
-    on = {key for key in ENCRYPTING if str(conf.get(key, "false")).lower() == "true"}
-    return ENCRYPTING[0] in on and len(on) > 1
 
 
 def _stay(task: ResidentTask) -> Callable[[Any], str]:

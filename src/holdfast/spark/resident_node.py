@@ -10,12 +10,14 @@ because the driver's pings or its own answers do not arrive; where that lasts, i
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
 import pickle
 import queue
 import shutil
+import ssl
 import sys
 import threading
 import time
@@ -27,7 +29,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import CheckFailed, HoldfastError, one_line
+from holdfast.errors import BadInput, CheckFailed, HoldfastError, one_line
 from holdfast.ids import BatchId, Epoch, NodeId, OperatorId, PartitionId
 from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks, in_messages
 from holdfast.runtime.coordinator.sink_calls import Returned
@@ -58,6 +60,7 @@ from holdfast.store.wire.address import Address
 from holdfast.store.wire.handshake import ClusterKey
 from holdfast.store.wire.link import Link, LinkListener, dial
 from holdfast.store.wire.messages import Header
+from holdfast.store.wire.ports import ANY, Ports
 from holdfast.store.wire.tls import Tls
 
 REDIAL_SECONDS = 0.25
@@ -80,13 +83,17 @@ class NodeIdentity:
     executor: str
     """The number of its executor in Spark."""
     host: str
-    """The address at which other nodes reach it."""
+    """The host of its executor, as Spark names it."""
     token: str
     """Names the Spark job that holds the node: a task of an earlier one is not taken for it."""
     driver: str
     """Where the driver listens."""
-    port: int = 0
-    """Where its first process listens, the others at the ports after it; 0: any."""
+    ports: Ports = ANY
+    """Where its processes may listen, each beginning with a port of its own."""
+    bind: str | None = None
+    """The address at which they listen; None: the host of its executor."""
+    reached_at: str | None = None
+    """Where others reach them; None: at the host of its executor."""
     processes: int = 1
     """How many operator processes it has."""
     domain: str | None = None
@@ -194,10 +201,27 @@ class ResidentNode:
         """Connections from the nodes of consumers."""
         self._worker.publications.is_full = self._is_full
         self._numbers = itertools.count(1)
-        port = identity.port + index if identity.port else 0
         self._tls = None if tls is None else tls.context(serving=False)
-        serving = None if tls is None else tls.context(serving=True)
-        self._listener = LinkListener(identity.host, port, key, self._on_subscriber, tls=serving)
+        self._listener = self._listening(None if tls is None else tls.context(serving=True))
+
+    def _listening(self, tls: ssl.SSLContext | None) -> LinkListener:
+        """Listen for other processes; where that cannot be, people learn it from the driver, which others may reach."""
+        identity = self._identity
+        try:
+            return LinkListener(
+                identity.bind or identity.host,
+                identity.ports.tried(self._index),
+                self._key,
+                self._on_subscriber,
+                reached_at=identity.reached_at or identity.host,
+                tls=tls,
+            )
+        except BadInput as bad:
+            me = {"node": identity.node, "process": self._index, "token": identity.token, "problem": str(bad)}
+            with contextlib.suppress(HoldfastError):
+                nothing: Callable[..., None] = lambda *given: None  # noqa: E731
+                dial(Address.parse(identity.driver), self._key, me, nothing, nothing, tls=self._tls).close()
+            raise
 
     def run(self) -> None:
         """Work until the driver says that the run is over, or a later process of this node has taken over."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast.runtime.detection import RETURN_FACTOR
 from holdfast.runtime.worker.step_guard import StepGuard
@@ -21,21 +22,25 @@ from holdfast.spark.pinned_jobs import Executor, is_here
 from holdfast.spark.process_memory import machine_share
 from holdfast.spark.resident_node import NodeIdentity, ResidentNode
 from holdfast.spark.run_context import RunContext
+from holdfast.spark.run_secret import CarriedSecret
 from holdfast.spark.supervisor import end_with_parent, supervise
-from holdfast.store.wire.handshake import key_from_random
+from holdfast.store.wire.handshake import ClusterKey
 from holdfast.store.wire.tls import Tls
 
-MISPLACED, REPEATED = "misplaced", "repeated"
-"""How a task that stays ends at once: on a wrong executor; as a second attempt. Other ways: supervisor.py."""
+MISPLACED, REPEATED, NO_SECRET = "misplaced", "repeated", "without Spark's secret"
+"""How a task that stays ends at once: on a wrong executor; as a second attempt; where it cannot make the run's secret.
+
+Other ways: supervisor.py.
+"""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ResidentTask:
-    """What the driver sends with the task. Spark carries it; where `spark.authenticate` is on, it does so in secret."""
+    """What the driver sends with the task, by Spark: what protects it there is said in run_secret.py."""
 
     context: RunContext
     identity: NodeIdentity
-    secret: bytes
+    secret: CarriedSecret
     tls: Tls | None = None
 
     def run(self, attempt: int) -> str:
@@ -44,20 +49,22 @@ class ResidentTask:
             return REPEATED
         if not is_here(Executor(self.identity.executor, self.identity.host)):
             return MISPLACED
+        if (key := self.secret.key()) is None:
+            return NO_SECRET
         end_with_parent(os.getppid())
         settings, many = self.context.settings, self.identity.processes
         megabytes = settings.node_memory_mb
         return supervise(
-            self._operate,
+            partial(self._operate, key),
             many,
             stall_seconds=settings.stall_seconds,
             memory_bytes=machine_share(many) if megabytes is None else megabytes << 20,
-            beside=self._answer_pings,
+            beside=partial(self._answer_pings, key),
         )
 
-    def _answer_pings(self) -> None:
+    def _answer_pings(self, key: ClusterKey) -> None:
         seconds = RETURN_FACTOR * self.context.settings.keepalive_seconds
-        answer_pings(self.identity, key_from_random(self.secret), self.tls, seconds=seconds)
+        answer_pings(self.identity, key, self.tls, seconds=seconds)
 
-    def _operate(self, index: int, guard: StepGuard) -> None:
-        ResidentNode(self.context, self.identity, index, key_from_random(self.secret), guard, self.tls).run()
+    def _operate(self, key: ClusterKey, index: int, guard: StepGuard) -> None:
+        ResidentNode(self.context, self.identity, index, key, guard, self.tls).run()

@@ -31,6 +31,7 @@ from holdfast.runtime.blocks import DEAD_LETTERS
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.expiry import expiry_of
+from holdfast.runtime.coordinator.left_staged import publish_left_staged
 from holdfast.runtime.coordinator.liveness import DriverSigns, this_driver
 from holdfast.runtime.coordinator.node_sinks import NodeSinks
 from holdfast.runtime.coordinator.opening import open_run, sweep_after_start
@@ -75,6 +76,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+BUFFER_TIMES = 4
+"""Outboxes hold so many times what may be kept for waiting queries, before queries pause: beyond it nothing can be
+dropped any more, or an ordinary recovery sends much."""
 _P = ParamSpec("_P")
 
 
@@ -180,7 +184,7 @@ class SparkRun:
             check_places(self._sinks.values())
         portable, planned = (
             _portable(app),
-            recovery or _recovery(chosen, self.program, old_layout=old_layout, backups=backups),
+            recovery or _recovery(chosen, self.program, nodes, old_layout=old_layout, backups=backups),
         )
         twice = ChosenReplicas()
         if not old_layout:
@@ -333,6 +337,7 @@ class SparkRun:
                 log=log,
             ),
             settings=_planned_settings(chosen, planned, segments),
+            follower=lambda: self._signs.follower,
             host_of=lambda node: node.rpartition("-")[0] or str(node),
             domain_of=self.backend.domain_of,
             emit=emit,
@@ -340,6 +345,15 @@ class SparkRun:
         )
         self._held.callback(self.coordinator.close)
         sweep_after_start(self.storage, durable, progress, self.coordinator.state)
+        publish_left_staged(
+            self.storage,
+            self._sinks.values(),
+            progress.run,
+            self.coordinator.state.epoch,
+            self.coordinator.state.published,
+            progress.generation,
+            log,
+        )
         for name in stagers:
             self._sinks[name].sweep_staged()
         self._staged = tuple(stagers)
@@ -561,14 +575,18 @@ def node_capacity(settings: Settings, executor_cores: str | None, task_cpus: int
     return float(processes if executor_cores is None else min(processes, int(executor_cores)))
 
 
-def buffer_bound(settings: Settings) -> float:
-    """Return the bytes that outboxes may hold before queries pause."""
-    return settings.recovery_buffer_mb << 20 if settings.recovery_buffer_mb else math.inf
+def buffer_bound(settings: Settings, nodes: int | None) -> float:
+    """Return the bytes that outboxes may hold before queries pause, in a run that begins with so many nodes."""
+    megabytes = settings.recovery_buffer_mb
+    if megabytes is None:
+        megabytes = settings.recovery_waiting_mb * max(BUFFER_TIMES, nodes or 0)
+    return megabytes << 20 if megabytes else math.inf
 
 
 def _recovery(
     settings: Settings,
     program: Program,
+    nodes: int | None = None,
     *,
     old_layout: bool = False,
     backups: frozenset[PartitionId] | None = None,
@@ -581,7 +599,7 @@ def _recovery(
         backup_partitions=backups,
         incremental_after_losses=settings.recovery_incremental_after_losses or 1,
         waiting_bytes=settings.recovery_waiting_mb << 20,
-        buffer_bytes=buffer_bound(settings),
+        buffer_bytes=buffer_bound(settings, nodes),
         move_above=settings.node_move_above if settings.exchange == "resident" and not old_layout else math.inf,
     )
 

@@ -9,6 +9,7 @@ docs/reference/settings.md has the same table; a test compares them.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -19,6 +20,7 @@ from holdfast.planning.replicas.algorithms import ReplicaAlgorithm
 from holdfast.planning.replicas.budget import ReplicaBudget
 from holdfast.recovery.strategy import RecoveryStrategy
 from holdfast.store.wire.address import Address
+from holdfast.store.wire.ports import Ports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,6 +94,16 @@ def _text(text: str) -> str:
     if not text.strip():
         raise ValueError("must not be empty")
     return text.strip()
+
+
+def _host(text: str) -> str:
+    host = _text(text).removeprefix("[").removesuffix("]")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if ":" in host or not host.replace("-", "").replace(".", "").replace("_", "").isalnum():
+            raise ValueError("must be a host's name or number, without a port") from None
+    return host
 
 
 def _pairs(text: str) -> tuple[tuple[str, str], ...]:
@@ -171,15 +183,41 @@ class Settings:
         8,
         "Batches that a sender may be ahead of each consumer; more takes memory on consumers.",
     )
-    exchange_port: int = _setting(
+    exchange_port: Ports = _setting(  # noqa: RUF009  what it gives is frozen
         "exchange.port",
-        _whole(0, 65535),
-        0,
-        "Port at which a node takes connections of other nodes (its second process at the next one, and so on); "
-        "0: any free ones.",
+        Ports.parse,
+        Ports(),
+        "Ports at which the operator processes of nodes take connections of others. A range (`7410-7417`) for all "
+        "processes of a host: each takes the first that is free. One port: the second process of a node has the next "
+        "one, and so on. 0: any free ones.",
     )
-    driver_port: int = _setting(
-        "driver.port", _whole(0, 65535), 0, "Port at which the driver takes connections of its nodes; 0: any free one."
+    driver_port: Ports = _setting(  # noqa: RUF009  what it gives is frozen
+        "driver.port",
+        Ports.parse,
+        Ports(),
+        "Port at which the driver takes connections of its nodes; of a range (`7400-7409`) the first that is free. 0: "
+        "any free one.",
+    )
+    node_bind_address: str | None = _setting(
+        "node.bindAddress",
+        _host,
+        None,
+        "Address at which operator processes and store agents listen on every node, `0.0.0.0` for all that it has. "
+        "None: the address of the node's executor.",
+    )
+    node_addresses: tuple[tuple[str, str], ...] = _setting(
+        "node.addresses",
+        _pairs,
+        (),
+        "Where others reach operator processes and agents, by the executor's host as Spark names it: HOST=ADDRESS,…. "
+        "None: at that host.",
+    )
+    store_port: Ports = _setting(  # noqa: RUF009  what it gives is frozen
+        "store.port",
+        Ports.parse,
+        Ports(),
+        "Port at which the store agent of a host listens; of a range (`7420-7429`) the first that is free. 0: any "
+        "free one.",
     )
     store_peers: tuple[str, ...] = _setting(
         "store.peers",
@@ -414,7 +452,8 @@ class Settings:
         _whole(0),
         None,
         "MB that the outboxes of all nodes together may hold while something is lost or parked, before queries pause "
-        "that send to it, the least valuable first, another while outboxes still grow. None or 0: no limit.",
+        "whose senders keep blocks for it that cannot be dropped, the least valuable first, another while outboxes "
+        "still grow. None: recovery.waitingMb for each executor at the start, four times that at least. 0: no limit.",
     )
     errors_retries: int = _setting(
         "errors.retries",
@@ -552,12 +591,29 @@ class Settings:
             raise BadInput(
                 "a state has at most 32 fragments", field=f"{PREFIX}store.dataFragments", remedy="lower one of the two"
             )
-        if self.exchange_port and self.exchange_port + (self.node_processes or 1) > 65536:
+        self.exchange_ports(self.node_processes or 1)
+        for key, listens in self.node_addresses:
+            try:
+                _host(listens)
+            except ValueError as bad:
+                raise BadInput(
+                    f"{key}={listens}: {bad}", field=f"{PREFIX}node.addresses", remedy="write HOST=ADDRESS,…"
+                ) from None
+
+    def exchange_ports(self, processes: int) -> Ports:
+        """Return the ports that the processes of a node may take."""
+        found = self.exchange_port.widened(processes)
+        if not found.is_any and len(found) < processes:
             raise BadInput(
-                f"leaves no ports for {self.node_processes} processes",
+                f"{found} leaves no ports for {processes} processes",
                 field=f"{PREFIX}exchange.port",
-                remedy="each process has the port after the one before it: choose a lower first one",
+                remedy="each process of a node takes one: give as many, for each executor of a host",
             )
+        return found
+
+    def reached_at(self, host: str) -> str:
+        """Return where others reach what listens on the node of an executor's host."""
+        return dict(self.node_addresses).get(host, host)
 
     @property
     def measures_costs(self) -> bool:

@@ -21,6 +21,7 @@ from holdfast.drill.losses import is_on
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, OperatorId, PartitionId
 from holdfast.runtime import run_in_process
+from holdfast.runtime.coordinator.profiling import SavedSnapshots
 from holdfast.spark.planned import plan_for_run
 from holdfast.spark.planned_segments import NEVER
 from holdfast.spark.run import SparkRun
@@ -99,6 +100,8 @@ class KillingRun:
         self._batches = asked.workload.batches(asked.seed)
         self._recovering = {"seconds": 0.0, "snapshots": 0, "bytes": 0}
         """What of the run's time and snapshots was in recoveries: snapshots hold what is kept for those, too."""
+        self._prepared: tuple[float, SavedSnapshots] | None = None
+        """When all checkpoints had passed the first batch, which is 75 times as large as those that plans count."""
 
     def run(self, before: _Before, after: _After) -> dict[str, Any]:
         """Kill every operator that was asked for; return what the run cost.
@@ -149,7 +152,8 @@ class KillingRun:
         measures = [*self._seen.measures]
         for operator in self.asked.operators:
             after(self._kill(operator, before))
-        saved, seconds = run.coordinator.measuring.profiler.saved, time.time() - self._began
+        saved, seconds = replace(run.coordinator.measuring.profiler.saved), time.time() - self._began
+        since, prepared = self._prepared or (self._began, SavedSnapshots())
         run.log({}, last=True)
         run.run()
         return {
@@ -157,7 +161,7 @@ class KillingRun:
             "snapshots": saved.snapshots,
             "bytes": saved.bytes,
             "cpu_seconds": saved.cpu_seconds,
-            "bytes_per_second": saved.bytes / seconds,
+            "bytes_per_second": (saved.bytes - prepared.bytes) / (self._began + seconds - since),
             "recovering": self._recovering,
             "checkpoints": sum(one.kind == "checkpoint" for one in self._seen.events),
             "batches": len(self._given),
@@ -255,6 +259,8 @@ class KillingRun:
             self._given.append(next(self._batches))
             run.log(self._given[-1], number=BatchId(run.logged + 1))
         began, saved = time.time(), replace(run.coordinator.measuring.profiler.saved)
+        if self._prepared is None and all(batch > 0 for batch in run.coordinator.state.checkpoints.line.values()):
+            self._prepared = began, saved
         run.cycle(IDLE)
         if run.coordinator.state.recovering:
             now = run.coordinator.measuring.profiler.saved

@@ -19,7 +19,9 @@ from holdfast.planning.backups.model import BackupProblem
 from holdfast.planning.segments.algorithms import Algorithm, plan_segments
 from holdfast.planning.segments.grid import FrequencyGrid
 from holdfast.planning.segments.model import SegmentModel, SegmentPlan, model_of, segments_of, totals_of
+from holdfast.planning.segments.stored import stored_edges
 from holdfast.topology import Topology, made_for
+from holdfast_lab.experiments.promises.workloads import BATCH_SECONDS
 
 BANDWIDTH = 1e6
 """Bytes per second."""
@@ -51,7 +53,7 @@ class MadePlan:
     latency: float | None
     """R, in seconds; None: the plan has none."""
     bytes_per_second: float
-    """What checkpoints and stored edges write by the model; the log of the sources is written whatever the plan."""
+    """What checkpoints and stored edges are predicted to write; the log of the sources is written whatever the plan."""
     budget: float
     """The overhead allowed, in the same unit."""
 
@@ -67,18 +69,21 @@ def budget_of(model: SegmentModel) -> float:
 
 
 def _segments(name: str, topology: Topology) -> MadePlan:
-    model = model_of(topology, BANDWIDTH, pipelined=name == PIPELINED)
+    model = model_of(topology, BANDWIDTH, pipelined=name == PIPELINED, batches_per_second=1 / BATCH_SECONDS)
     allowed = budget_of(model)
     plan = plan_segments(
         model, allowed, algorithm=SEGMENT_PLANS[name], grid=FrequencyGrid(200, max_frequency=1 / INTERVAL)
     )
     log = float(model.input_seconds[model.sources].sum())
+    interval = 1 / plan.frequency
+    numbers = segments_of(model, plan.anchors[None, :])[0]
+    edges = stored_edges(topology, numbers.tolist(), interval.tolist(), 1 / BATCH_SECONDS)
     return MadePlan(
         name,
         {**describe(model, plan), "algorithm": str(SEGMENT_PLANS[name]), "topology": made_for(topology)},
-        {str(one): 1 / float(plan.frequency[number]) for number, one in enumerate(model.names)},
+        {str(one): float(interval[number]) for number, one in enumerate(model.names)},
         None,
-        (plan.overhead - log) * BANDWIDTH,
+        float((model.state_seconds / interval).sum()) * BANDWIDTH + float(edges.sum()),
         (allowed - log) * BANDWIDTH,
     )
 

@@ -45,6 +45,7 @@ from holdfast.planning.fragments.choice import all_codings, loss_probability
 from holdfast.planning.joint.replicas import replicas_with_room
 from holdfast.planning.joint.targets import Assumptions, Targets
 from holdfast.planning.profiles.run_profile import PRIOR_SECONDS
+from holdfast.planning.segments.stored import framing_by_operator
 from holdfast.topology import Floats, Ints, Partitioning, Queries, Topology, rates_of
 
 Mask = NDArray[np.bool_]
@@ -400,7 +401,8 @@ class JointModel:
     def inputs_stored(self, coding: Coding) -> Floats:
         """Return seconds of writing per second that an anchor takes, per operator; nothing for sources."""
         size, spread = len(self.topology.operators), coding.total / coding.data
-        total = np.bincount(self.topology.operator_of, self.input_bytes, minlength=size)
+        total = framing_by_operator(self.topology, self.assumed.batches_per_second)
+        total = total + np.bincount(self.topology.operator_of, self.input_bytes, minlength=size)
         return np.where(self.sources, 0.0, total * spread / self.assumed.bandwidth)
 
     def evaluate(self, plan: JointPlan) -> Evaluation:

@@ -317,7 +317,8 @@ def _planned_segments(
         every = min(max(price / model.targets.overhead_limit, least), greatest)
         return anchors, np.full(len(anchors), every)
     try:
-        segments = model_of(topology, assumed.bandwidth * coding.data / coding.total)
+        bandwidth = assumed.bandwidth * coding.data / coding.total
+        segments = model_of(topology, bandwidth, batches_per_second=assumed.batches_per_second)
         log = float(segments.input_seconds[segments.sources].sum())
         grid = FrequencyGrid(100, max_frequency=1 / least)
         plan = plan_segments(segments, model.targets.overhead_limit + log, grid=grid)

@@ -141,6 +141,8 @@ class Assumptions:
     """From a failure to the first restore: detection and plan."""
     takeover_seconds: float = 1.0
     """Until a replica's output takes the place of the failed partition's, after detection."""
+    batches_per_second: float = 0.0
+    """Each costs some bytes of every stored edge, beside its rows; 0: not known, and not counted."""
     nodes: int = 0
     """Nodes of the cluster; 0: not known."""
     cores: float = math.inf
@@ -200,6 +202,8 @@ def assumptions_of(measured: Mapping[str, Any] | None) -> Assumptions:
     interval = profile_field(measured, "checkpoint_interval_seconds")
     if interval is not None and interval > 0:
         values["base_interval"] = interval
+    if (batches := profile_field(measured, "batches_per_second")) is not None and batches > 0:
+        values["batches_per_second"] = batches
     nodes = (measured or {}).get("nodes")
     if isinstance(nodes, Mapping) and nodes:
         values["nodes"] = len(nodes)

@@ -102,6 +102,12 @@ class RunProfile:
     """From a mark to the complete checkpoint; the stream continues meanwhile."""
     checkpoint_bytes: float | None = None
     """Bytes of state written for one checkpoint."""
+    snapshots: int = 0
+    """Of single partitions, since the driver began, that the two averages below are taken over."""
+    snapshot_bytes: float | None = None
+    """With the sent blocks that it holds."""
+    snapshot_cpu_seconds: float | None = None
+    """To write one down; coding and sending are the agents'."""
     restores: int = 0
     restore_seconds: float | None = None
     """Of one partition: fetched and put in place, on average."""
@@ -117,6 +123,14 @@ class RunProfile:
     fragments: FragmentProfile = field(default_factory=FragmentProfile)
     settings: Mapping[str, Any] = field(default_factory=dict)
     """How the run runs: what its plans are compared with."""
+
+    @property
+    def batches_per_second(self) -> float | None:
+        """Batches at the pace of the sources; None: not measured."""
+        known = [one.steady for one in self.partitions.values() if one.steady.seconds > 0 and one.steady.batches]
+        if not self.paced or not known:
+            return None
+        return sum(one.batches for one in known) / sum(one.seconds for one in known)
 
     def failure_rate(self, operator: str) -> float:
         """Return failures per second of an operator, with the prior."""
@@ -138,12 +152,16 @@ def profiled(topology: Topology, profile: RunProfile) -> tuple[Topology, dict[st
         "identity": fingerprint(made),
         "at": round(profile.at, 3),
         "period_seconds": profile.period,
+        "batches_per_second": _short(profile.batches_per_second),
         "checkpoint_interval_seconds": _short(profile.checkpoint_interval),
         "checkpoint_seconds": _short(profile.checkpoint_seconds),
         "checkpoint_bytes": _short(profile.checkpoint_bytes),
         "restores": profile.restores,
         "restore_seconds": _short(profile.restore_seconds),
         "restore_bandwidth": _short(profile.restore_bandwidth),
+        "snapshots": profile.snapshots,
+        "snapshot_bytes": _short(profile.snapshot_bytes),
+        "snapshot_cpu_seconds": _short(profile.snapshot_cpu_seconds),
         "fragments": profile.fragments.written(),
         "observed_seconds": round(profile.observed_seconds, 3),
         "incidents": dict(profile.incidents),
@@ -202,7 +220,7 @@ def _operator(operator: Operator, profile: RunProfile) -> tuple[Operator, _Kinds
         kinds.reprocess = "replayed" if any(one[1] == "replayed" for one in measured) else "estimated"
     else:
         kinds.missing.append("reprocess_seconds")
-    if profile.paced:
+    if profile.paced or not operator.failure_rate:  # without a run, the prior stands where nothing is declared
         values["failure_rate"] = _short(profile.failure_rate(str(operator.id)))
     else:
         kinds.missing.append("failure_rate")

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from holdfast.errors import BadInput, CheckFailed, NoPlan, Undecided
 from holdfast.ids import OperatorId
+from holdfast.planning.segments.stored import framing_by_operator
 from holdfast.topology.model import Floats, Ints, Topology
 from holdfast.topology.rates import rates_of
 
@@ -136,8 +137,13 @@ class Reach:
     """b_i: seconds of reading states."""
 
 
-def model_of(topology: Topology, bandwidth: float, *, pipelined: bool = False) -> SegmentModel:
-    """Take from a topology what segments need; `bandwidth` is bytes per second to permanent storage."""
+def model_of(
+    topology: Topology, bandwidth: float, *, pipelined: bool = False, batches_per_second: float = 0.0
+) -> SegmentModel:
+    """Take from a topology what segments need; `bandwidth` is bytes per second to permanent storage.
+
+    Of every batch more is stored than its rows, where it is known how many there are (`stored.framing`).
+    """
     if not (bandwidth > 0 and np.isfinite(bandwidth)):
         raise BadInput(f"must be above zero, not {bandwidth:g}", field="bandwidth", remedy="give bytes per second")
     operators = topology.operators
@@ -155,12 +161,13 @@ def model_of(topology: Topology, bandwidth: float, *, pipelined: bool = False) -
             field="failure_rate",
             remedy="give operators a failure_rate above 0, in failures per second",
         )
+    tuple_bytes = np.array([operator.tuple_bytes for operator in operators], float)
     feeds = [topology.link_from[a:b] for a, b in zip(topology.link_start[:-1], topology.link_start[1:], strict=True)]
     return SegmentModel(
         names=tuple(OperatorId(operator.id) for operator in operators),
         inputs=tuple(tuple(int(feed) for feed in one) for one in feeds),
         order=topology.operator_order,
-        input_seconds=rate * np.array([operator.tuple_bytes for operator in operators], float) / bandwidth,
+        input_seconds=(rate * tuple_bytes + framing_by_operator(topology, batches_per_second)) / bandwidth,
         state_seconds=np.array([operator.state_bytes for operator in operators], float) / bandwidth,
         work_seconds=rate * np.array([operator.tuple_seconds for operator in operators], float),
         failure_rate=failure_rate,

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import BadInput, CheckFailed, one_line
-from holdfast.ids import BatchId, NodeId, OperatorId
+from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId
 from holdfast.recovery.events import CheckpointMarked, CostsMeasured, Event, PlanChosen, Timer
 from holdfast.recovery.executed_plan import ExecutedPlan
 from holdfast.recovery.machine import RecoveryMachine
@@ -61,6 +61,7 @@ from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.sinks import Sink
 from holdfast.runtime.messages import CycleResult, DesiredState, Failed, OperatorFailed
 from holdfast.runtime.program import Program
+from holdfast.runtime.state.store import StaleEpoch
 
 IDLE_SECONDS = 0.1
 """How long a run waits for reports where it has nothing to hand out."""
@@ -91,6 +92,7 @@ class Coordinator:
         keeping: PlanKeeping | None = None,
         expiry: Expiry | None = None,
         settings: Mapping[str, Any] | None = None,
+        follower: Callable[[], int | None] = lambda: None,
         host_of: Callable[[NodeId], str] = str,
         domain_of: Callable[[NodeId], str | None] = lambda node: None,
         clock: Callable[[], float] = time.monotonic,
@@ -108,13 +110,15 @@ class Coordinator:
         `replica_plans` lets the plan of replicas follow what is measured;
         `keeping` compares the plan with what is measured and proposes others;
         `profiles` is where what was measured is kept, with the run's `settings`; `expiry` deletes what is kept no
-        longer; `host_of` gives a node's host: one whose disk is full gets no more work; `domain_of` gives its failure
-        domain, where it is known. `emit` gets every event, as values; `log` gets a line for people.
+        longer; `follower` gives the claim of a driver that has followed this one, once that is known: this one then
+        ends, also where it has nothing to do; `host_of` gives a node's host: one whose disk is full gets no more work;
+        `domain_of` gives its failure domain, where it is known. `emit` gets every event, as values; `log` gets a line
+        for people.
         Durations are by `clock`, which nobody sets; events have the time that `now` says.
         """
         self._where = f"application {program.name}"
         self.program, self.backend, self.batch_log = program, backend, batch_log
-        self._progress, self._clock, self._now = progress, clock, now
+        self._progress, self._clock, self._now, self._follower = progress, clock, now, follower
         self._emit_to, self._log = emit, log
         self.outputs = Outputs(
             program, sinks, late_sink, progress.generation, runner=runner, settings=publishing, clock=clock
@@ -148,6 +152,8 @@ class Coordinator:
         self.status = RunStatus(program, self.state, batch_log, self.outputs, self.parking.waiting, self._catching_up)
         self._began = clock()
         self._handed_out = 0
+        self._trimmed: dict[PartitionId, BatchId] = {}
+        """How far back senders kept their outboxes when they were last asked to trim them, while queries pause."""
         self._stalls = StallDetector(self.pace)
         self.reads = SourceReads(
             program, batch_log, self.state.inputs_from, lambda partition: self.state.partitions[partition].frontier
@@ -299,14 +305,18 @@ class Coordinator:
         Says whether there was anything to do. Waits up to `timeout` seconds for reports.
         """
         cycles = self._cycles
+        self._end_if_followed()
         cycles.read()
         self._look_who_catches_up()
         self.asked.take()
         if (plan := self.measuring.plan_found()) is not None:
             self.choose_plan(plan)
         if not self.status.can_work:
-            if not cycles.busy and cycles.last is not None and self._beside_has_more(cycles.last.desired):
-                cycles.hand_out(self.desired_state())  # the end of this cycle is not awaited
+            if not cycles.busy and cycles.last is not None:
+                if self._paused_may_trim():
+                    cycles.hand_out(replace(self.desired_state(), trim_outboxes=True))
+                elif self._beside_has_more(cycles.last.desired):
+                    cycles.hand_out(self.desired_state())  # the end of this cycle is not awaited
             if timeout:
                 self._cycles.read(timeout)
             return False
@@ -315,11 +325,32 @@ class Coordinator:
         self._cycles.read(timeout)
         return True
 
+    def _end_if_followed(self) -> None:
+        """End where another driver has the run, also where nothing is to be written that would be refused."""
+        if (claim := self._follower()) is not None:
+            raise StaleEpoch(
+                f"claim {self._progress.claim} is over: a driver with claim {claim} runs this application",
+                where=self._where,
+                remedy="another driver runs this application: end this one",
+            )
+
     def _look_who_catches_up(self) -> None:
         behind, level = self._catching_up.look(self.status.queries(), self.status.logged)
         for kind, fields, line in catching_up_lines(self.state, behind, level, self.status.logged):
             self._log(line)
             self._emit(kind, **fields)
+
+    def _paused_may_trim(self) -> bool:
+        """Whether queries pause at the bound of outboxes, and senders may drop more than when they were asked last.
+
+        Senders trim as they go on, and report what they hold when they have done something: those that stand still
+        would report for ever what they held before, and nobody would be released.
+        """
+        if not self.state.paused:
+            self._trimmed = {}
+            return False
+        before, self._trimmed = self._trimmed, self.state.keep_from()
+        return self._trimmed != before
 
     def _beside_has_more(self, desired: DesiredState) -> bool:
         """Whether copies or branches would have more to do with a new desired state."""

@@ -345,7 +345,10 @@ class Cycles:
         line = f"the snapshot of {answer.partition} at batch {answer.batch} is not stored yet: {answer.problem}"
         self.problem = line
         self._log(line)
-        self._emit("snapshot-not-stored", partition=str(answer.partition), batch=answer.batch, problem=answer.problem)
+        about = {"partition": str(answer.partition), "batch": answer.batch, "problem": answer.problem}
+        self._emit("snapshot-not-stored", **about, fenced=answer.fenced)
+        if answer.fenced:
+            self._decisions.check_claim()  # a driver that is over and only saves writes nothing, and would not learn it
         if answer.gone:
             self._decisions.handle(CheckpointGivenUp(answer.batch, answer.partition))
 

@@ -107,7 +107,7 @@ class Decisions:
         try:
             effects = self._machine.handle(event)
         except CheckFailed:
-            self._progress.check()  # what is gone may be gone because another driver has the run
+            self.check_claim()  # what is gone may be gone because another driver has the run
             raise
         self._measuring.took_effect(effects)
         writes = isinstance(event, QueriesResumed | TentativeChosen) or any(
@@ -166,6 +166,10 @@ class Decisions:
             outbox_bytes=self._measuring.kept_bytes,
             logged_after=self._state.inputs_from,
         )
+
+    def check_claim(self) -> None:
+        """Refuse to go on where another driver has taken a claim: what is refused or gone may be so because of it."""
+        self._progress.check()
 
     def write(self) -> None:
         """Write what the machine knows down, for a driver that starts again."""

@@ -3,6 +3,10 @@
 Claims keep two drivers apart whatever happens; this only keeps people from ending a run by accident. A driver writes a
 small object every few seconds. A second one that finds the run without an end looks for new ones, by its own clock: two
 machines' clocks are never compared. On the same machine a process that is gone is seen at once.
+
+A driver that another one has followed looks for that one's signs as it writes its own. It finds out by its next write
+to the run's storage as well; where its sources are idle, its queries are parked or it waits for nodes, there is none
+for good, and it would hold its executors, which the other one may wait for.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import BadInput
+from holdfast.errors import BadInput, HoldfastError
 from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.storage.storage import Storage
 
@@ -100,6 +104,18 @@ class SignWriter:
             self._storage.delete([] if self._last is None else [self._last])
             self._last, self._number = name, self._number + 1
 
+    def follower(self) -> int | None:
+        """Return the claim of a driver that has followed this one and shows that it is alive; None: none does.
+
+        A sign alone ends nobody: the progress must say so. What cannot be read now is read after the next sign.
+        """
+        with suppress(OSError, HoldfastError):
+            if self._storage.list("alive/", after=f"{_prefix(self._claim)}~"):
+                last = last_driver(self._storage)
+                if last is not None and int(last["claim"]) > self._claim:
+                    return int(last["claim"])
+        return None
+
     def end(self) -> None:
         """Remove the last sign."""
         with suppress(OSError):
@@ -111,6 +127,8 @@ class DriverSigns:
 
     def __init__(self, storage: Storage, claim: int, *, seconds: float) -> None:
         self._writer, self._seconds = SignWriter(storage, claim), seconds
+        self.follower: int | None = None
+        """The claim of a driver that has followed this one; None: none has, as far as signs say."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._main, name="holdfast-signs", daemon=True)
         self._thread.start()
@@ -124,6 +142,7 @@ class DriverSigns:
         self._writer.begin()
         while not self._stop.is_set():
             self._writer.write()
+            self.follower = self.follower or self._writer.follower()
             self._stop.wait(self._seconds)
         self._writer.end()
 

@@ -20,7 +20,7 @@ from holdfast.runtime.blocks import DEAD_LETTERS, LATE, SINK, Block
 from holdfast.runtime.coordinator.parking import Step
 from holdfast.runtime.coordinator.publishing import Publishing, PublishSettings
 from holdfast.runtime.coordinator.sink_calls import CallRunner, InlineRunner
-from holdfast.runtime.io.gathered_parquet import GatheredParquetSink
+from holdfast.runtime.io.gathering import GatheringSink
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import (
     CountsRows,
@@ -350,7 +350,7 @@ def name_sinks(program: Program, given: Mapping[str, object]) -> dict[OperatorId
     found = {name: as_sink(given.get(name, program.sinks.get(name))) for name in outputs}
     for name, sink in found.items():
         schema = program.operators[name].schema
-        if isinstance(sink, GatheredParquetSink) and schema is not None:
+        if isinstance(sink, GatheringSink) and schema is not None:
             sink.check(schema, f"application {program.name}", f"output {program.output_names[name]}")
         if sink.most_partitions is not None and outputs[name] > sink.most_partitions:
             raise BadInput(

@@ -158,8 +158,16 @@ class SourceReads:
         batch, at = given or self._began
         if batch < 0:
             return False
-        if self._log.idle is not None and self._log.time() - at <= self._log.idle:
-            return True
+        if self._log.idle is not None:
+            now = self._log.time()
+            if now < at:  # the clock was set back, or the driver before had one that is ahead: time counts from now on
+                at = now
+                if given is None:
+                    self._began = batch, now
+                else:
+                    self._given[partition] = batch, now
+            if now - at <= self._log.idle:
+                return True
         # Files go to one partition after the other: one that had some lately will have more.
         return goes_on and batch > self._log.frontier - 2 * of
 

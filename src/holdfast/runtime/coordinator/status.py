@@ -176,13 +176,24 @@ class RunStatus:
             if one.state in AT_WORK_STATES and one.frontier < min(senders, default=logged):
                 return True
         return not self.caught_up and any(
-            max(state.published[p], self._outputs.handed(p)) < state.partitions[p].frontier
+            max(state.published[p], self._outputs.handed(p)) < self._publishable(p)
             for p in self._program.outputs
             if state.partitions[p].state in LIVE_STATES
             and p not in state.parked
             and p not in waiting
             and self._outputs.publishing.takes(p)
         )
+
+    def _publishable(self, query: PartitionId) -> BatchId:
+        """Return the last batch of a query that may be published now, or soon.
+
+        One that pauses comes to no checkpoint: what waits for one is no work.
+        """
+        one = self._state.partitions[query]
+        if one.state is not PartitionState.PAUSED or self._outputs.deterministic(query):
+            return one.frontier
+        durable = self._state.checkpoints.durable_line[query]
+        return min(one.frontier, durable, self._outputs.held.get(query, NOTHING))
 
     @property
     def standing(self) -> object:

@@ -23,6 +23,7 @@ commit that do not know of each other, the table refuses the second.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
 import time
@@ -35,10 +36,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from holdfast.errors import BadInput, CheckFailed, missing_extra, one_line
-from holdfast.ids import Epoch
+from holdfast.ids import Epoch, PartitionId
 from holdfast.runtime.io.delta_files import DeltaFile, are_there, read_place, write_files
 from holdfast.runtime.io.delta_tentative import FileWent, Replaced, TentativeRows, with_origin
 from holdfast.runtime.io.delta_types import plain_schema
+from holdfast.runtime.io.parquet_names import staged_of
 from holdfast.runtime.io.sinks import (
     FINAL,
     ORIGIN_COLUMNS,
@@ -56,9 +58,11 @@ if TYPE_CHECKING:
 
 _STARTS = "_holdfast/starts/"
 """One object for each driver that runs: a node that reads it reaches the same folder. Readers of Delta pass over it."""
-_TRIES = 20
+GATHERED = "_holdfast/gathered/"
+"""Outputs that wait for their commit, run by run (`gathered_delta`)."""
+TRIES = 20
 """How often a commit is tried that others came before."""
-_WAIT_SECONDS = 0.05
+WAIT_SECONDS = 0.05
 _TENTATIVE = "/tentative"
 """Ends the id of the transactions of a query's tentative rows."""
 _NONE = -1
@@ -79,7 +83,7 @@ class DeltaStager:
         """See Stager."""
         try:
             rows = _final(rows, key) if self.versioned else rows
-            written = write_files(_reached(self.url, self.start), key, rows, self.start, self.partition_by)
+            written = write_files(reached(self.url, self.start), key, rows, self.start, self.partition_by)
         except Exception as error:
             # The driver can still take the rows; where it cannot write them either, it names the output.
             return one_line(f"{type(error).__name__}: {error}")
@@ -104,6 +108,8 @@ class DeltaSink(Sink):
         """The last batch with tentative rows, by query, where none of them is left in the table."""
         self._storage_of: Storage | None = None
         self._tentative_rows: TentativeRows | None = None
+        self._looked_for_staged: set[PartitionId] = set()
+        """Queries of which no rows wait that an earlier start has gathered."""
 
     @property
     def _storage(self) -> Storage:
@@ -197,24 +203,26 @@ class DeltaSink(Sink):
 
     def rows(self) -> pa.Table | None:
         """Return all rows of the table, in no order; None where there is no table."""
-        table = self._opened()
+        table = self._looked_at()
         return None if table is None else pa.table(table.to_pyarrow_table())
 
     def count(self) -> int:
         """Return how many rows the table has, of whatever writer."""
-        table = self._opened()
+        table = self._looked_at()
         return 0 if table is None else int(table.count())
 
     # -- commits -----------------------------------------------------------------------------------------------------
 
     def _commit(self, outputs: Sequence[Output]) -> int:
         """Add to the table what it does not have; return how many outputs that were."""
+        for output in outputs:
+            self._check_none_staged(output.key)
         written = {output.key: _files_of(output, self._write) for output in outputs}
         schemas = [schema for schema, files in written.values() if files]
         if not schemas and (self._opened() is None or not any(one.retracts for one in outputs)):
             return 0
         last: Exception | None = None
-        for attempt in range(_TRIES):
+        for attempt in range(TRIES):
             table = self._opened() or self._created(schemas[0])
             for schema in schemas:
                 self._check_schema(table, schema)
@@ -224,28 +232,36 @@ class DeltaSink(Sink):
             try:
                 self._add(table, new, {output.key: written[output.key][1] for output in new})
                 return len(new)
-            except (_commit_failed(), FileWent) as error:
+            except (commit_failed(), FileWent) as error:
                 # Another writer was faster: of this output (a driver that is over), or of this table.
                 last = error
-                time.sleep(_WAIT_SECONDS * min(attempt, 10))
+                time.sleep(WAIT_SECONDS * min(attempt, 10))
         raise CheckFailed(
-            f"could not be committed in {_TRIES} attempts: {one_line(str(last))}",
+            f"could not be committed in {TRIES} attempts: {one_line(str(last))}",
             where=self._place,
             remedy="let other writers of the table pause, or give this output a table of its own",
         )
 
+    def _check_none_staged(self, key: OutputKey) -> None:
+        """Refuse a query of which rows wait that were gathered: a commit after them would pass over them."""
+        if key.query in self._looked_for_staged:
+            return
+        if self._storage.list(gathered_folder(key.run) + staged_of(key.query)):
+            raise BadInput(
+                "has rows that wait for their commit (hf.delta(…, every=…)), and would get a commit for each batch",
+                where=f"{self._place}, {key.query}",
+                remedy="name `every` as before, or stop the run with it once: then nothing waits",
+            )
+        self._looked_for_staged.add(key.query)
+
     def _add(
         self, table: DeltaTable, outputs: Sequence[Output], files: Mapping[OutputKey, Sequence[DeltaFile]]
     ) -> None:
-        from deltalake import CommitProperties, Transaction
-        from deltalake.transaction import AddAction, RemoveAction
-
-        now = int(time.time() * 1000)
         versions: dict[str, int] = {}
         replacing = []
         for output in outputs:
             key = output.key
-            identity, version = _transaction(key)
+            identity, version = transaction(key)
             if output.tentative:
                 # With what it has read of the final rows: a commit of these that it does not know of refuses it.
                 held = table.transaction_version(identity)
@@ -255,11 +271,32 @@ class DeltaSink(Sink):
             if key.revision or (not output.tentative and self._may_have_tentative(table, key)):
                 replacing.append(key)
         replaced = self._tentative().replaced(table, replacing, self._start) if replacing else Replaced()
+        added = [*(one for output in outputs for one in files[output.key]), *replaced.added]
+        self._append(table, added, versions, replaced.removed)
+        if replacing:
+            self._tentative().committed()
+        for output in outputs:
+            identity = transaction(output.key)[0]
+            last = table.transaction_version(f"{identity}{_TENTATIVE}")
+            if last is not None and not output.tentative and output.key.batch > last:
+                self._corrected[identity] = last
+
+    def _append(
+        self,
+        table: DeltaTable,
+        added: Sequence[DeltaFile],
+        versions: Mapping[str, int],
+        removed: Mapping[str, int] | None = None,
+    ) -> None:
+        """Commit files to the table as it was looked at, with application transactions; `commit_failed()` where not."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.transaction import AddAction, RemoveAction
+
+        now = int(time.time() * 1000)
         actions: list[Any] = [
-            AddAction(one.name, one.size, one.values, now, True, json.dumps({"numRecords": one.rows}))
-            for one in (*(one for output in outputs for one in files[output.key]), *replaced.added)
+            AddAction(one.name, one.size, one.values, now, True, json.dumps({"numRecords": one.rows})) for one in added
         ]
-        actions += [RemoveAction(path, True, now, size) for path, size in replaced.removed.items()]
+        actions += [RemoveAction(path, True, now, size) for path, size in (removed or {}).items()]
         table.create_write_transaction(
             actions,
             "append",
@@ -268,17 +305,10 @@ class DeltaSink(Sink):
             commit_properties=CommitProperties(
                 # The library does not notice that another commit has removed the same file: its rows may be in another
                 # one since. Without attempts of its own, it refuses a commit that is not the next one.
-                max_commit_retries=0 if replaced.removed else None,
+                max_commit_retries=0 if removed else None,
                 app_transactions=[Transaction(identity, version, now) for identity, version in versions.items()],
             ),
         )
-        if replacing:
-            self._tentative().committed()
-        for output in outputs:
-            identity = _transaction(output.key)[0]
-            last = table.transaction_version(f"{identity}{_TENTATIVE}")
-            if last is not None and not output.tentative and output.key.batch > last:
-                self._corrected[identity] = last
 
     def _tentative(self) -> TentativeRows:
         if self._tentative_rows is None:
@@ -291,7 +321,7 @@ class DeltaSink(Sink):
 
     def _may_have_tentative(self, table: DeltaTable, key: OutputKey) -> bool:
         """Whether the table may have tentative rows of a query, of this batch or an earlier one."""
-        identity = _transaction(key)[0]
+        identity = transaction(key)[0]
         last = table.transaction_version(f"{identity}{_TENTATIVE}")
         return last is not None and self._corrected.get(identity) != last
 
@@ -306,6 +336,15 @@ class DeltaSink(Sink):
         except from_deltalake.exceptions.TableNotFoundError:
             self._table = None
         return self._table
+
+    def _looked_at(self) -> DeltaTable | None:
+        """Return the table as it is now, for readers: they are beside a commit, which is to what it has looked at."""
+        from_deltalake = _deltalake()
+        try:
+            table: DeltaTable = from_deltalake.DeltaTable(self._uri())
+        except from_deltalake.exceptions.TableNotFoundError:
+            return None
+        return table
 
     def _created(self, schema: pa.Schema) -> DeltaTable:
         table = _deltalake().DeltaTable.create(
@@ -343,7 +382,13 @@ class DeltaSink(Sink):
         return are_there(self._storage, read_place(staged.place)[1])
 
 
-def _transaction(key: OutputKey) -> tuple[str, int]:
+def gathered_folder(run: str) -> str:
+    """Return where in a table's folder the gathered outputs of a run wait; readers of Delta and VACUUM pass over it."""
+    digest = hashlib.blake2b(run.encode(), digest_size=8).hexdigest()
+    return f"{GATHERED}{re.sub(r'[^A-Za-z0-9_-]', '-', run)}-{digest}/"
+
+
+def transaction(key: OutputKey) -> tuple[str, int]:
     """Return under which id and version the table remembers an output."""
     base = f"holdfast/{key.run}/{key.query}"
     return (base, key.batch) if not key.revision else (f"{base}/{key.batch}", key.revision)
@@ -357,7 +402,7 @@ def _final(rows: pa.Table, key: OutputKey) -> pa.Table:
 def _is_in(table: DeltaTable, output: Output) -> bool:
     """Whether the table has an output; of tentative rows, also whether it has those, or the final ones, already."""
     key = output.key
-    identity, version = _transaction(key)
+    identity, version = transaction(key)
     held = table.transaction_version(identity)
     if held is not None and held >= version:
         return True
@@ -370,7 +415,7 @@ def _is_in(table: DeltaTable, output: Output) -> bool:
 
 def _has_tentative(table: DeltaTable, key: OutputKey) -> bool:
     """Whether tentative rows of an output, or of a later batch of its query, have been added."""
-    held = table.transaction_version(f"{_transaction(key)[0]}{_TENTATIVE}")
+    held = table.transaction_version(f"{transaction(key)[0]}{_TENTATIVE}")
     return held is not None and held >= key.batch
 
 
@@ -396,13 +441,14 @@ def _deltalake() -> Any:
     return deltalake
 
 
-def _commit_failed() -> type[Exception]:
+def commit_failed() -> type[Exception]:
+    """Return what a commit raises where another one came between."""
     failed: type[Exception] = _deltalake().exceptions.CommitFailedError
     return failed
 
 
 @cache
-def _reached(url: str, start: str) -> Storage:
+def reached(url: str, start: str) -> Storage:
     """Return the storage, where its driver is seen from this process; what fails is tried again."""
     storage = open_storage(url)
     if storage.read(_STARTS + start) is None:

@@ -8,6 +8,7 @@ position names: with many files it would make every record long.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -77,6 +78,7 @@ class FileReader:
         """Bundles that the position which is to be logged next names no more."""
         self.listed = 0
         """How many listings there were since reading began, or began anew."""
+        self._has_looked = False
         self._only: frozenset[str] | None = None
         """The files that this run reads; None: also those that come."""
 
@@ -126,8 +128,10 @@ class FileReader:
 
     def _look(self) -> list[Notice]:
         tracker = self._tracker
-        now, wall = self._clock(), self._wall()
+        # A clock that was set since, or is ahead, makes no file old that has come since.
+        now, wall = self._clock(), -math.inf if self._has_looked else self._wall()
         found, complete = self.files.list(), self._clock()
+        self._has_looked = True
         kept = [] if self._watch is None else [Notice("kept", None, line) for line in self._watch.look(found)]
         if self._only is not None:
             found = [one for one in found if one.path in self._only]

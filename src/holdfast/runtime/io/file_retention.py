@@ -8,6 +8,7 @@ without a copy is reported once, before a recovery meets it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from threading import Lock
@@ -55,6 +56,8 @@ class FileRetention:
         self._source, self._retention, self._needed = source, retention, needed
         self._copies, self._files, self._clock, self._wall = copies, files, clock, wall
         self._looked, self._failing, self._guard = -1e9, False, Lock()
+        self._ahead = -math.inf
+        """The seconds from `clock` to the latest time that `wall` has said, or that a file has."""
         self._missing: set[str] = set()
         """Files that are gone, and that a line was about; one that comes back is looked at anew."""
         self._changed: set[str] = set()
@@ -84,13 +87,11 @@ class FileRetention:
             self._guard.release()
 
     def _look(self, listed: Collection[SourceFile]) -> list[str]:
-        there = {one.path for one in listed}
+        there, now = {one.path for one in listed}, self._time(listed)
         wanted = [one for one in self._needed() if not self._copies.has(self._source.id, *one[:3])]
         lines = self._gone([one for one in wanted if one[3].file.path not in there])
         due = [
-            one
-            for one in wanted
-            if one[3].file.path in there and goes_soon(one[3].file.modified, self._wall(), self._retention)
+            one for one in wanted if one[3].file.path in there and goes_soon(one[3].file.modified, now, self._retention)
         ]
         # Those that could not be copied come after all others: they are tried again, and keep none from its turn.
         late = self._changed | self._unread
@@ -102,6 +103,12 @@ class FileRetention:
         self._changed &= needed
         self._unread &= needed
         return lines + self._copy(due[:MOST_AT_ONCE])
+
+    def _time(self, listed: Collection[SourceFile]) -> float:
+        """Return the time that files are compared with: it does not go back with a clock that was set back."""
+        now, newest = self._clock(), max((one.modified / 1e9 for one in listed), default=-math.inf)
+        self._ahead = max(self._ahead, self._wall() - now, newest - now)
+        return now + self._ahead
 
     def _gone(self, missing: Sequence[tuple[BatchId, int, int, FileRange, HowRead]]) -> list[str]:
         """Return a line about each needed file that is not there any more; one that is only not listed is there."""

@@ -8,6 +8,8 @@ becomes of it. What was taken is a *low-water mark* of modification times and th
   than that are reported.
 - A file that is taken and then changes is reported; what was added is not read.
 - A file that may be half-written (no object of a bucket is) is taken once it has stayed as it is for `settle` seconds.
+  Those that a driver finds at its first listing, and that are old enough by their times, are taken at once. What comes
+  later has just been written or moved in, whatever the clocks of this machine and of the files' say.
 
 The position is in the record of each batch, so it is part of the same decision as the ranges: a driver that dies
 between listing and logging has taken nothing.
@@ -27,7 +29,7 @@ from holdfast.storage.source_files import SourceFile
 MOST_SEEN = 100_000
 """Paths above the low-water mark that are remembered at most: with more, the mark rises."""
 OLD_SECONDS = 60.0
-"""A file that was last modified so long ago is not being written, also where clocks differ a little."""
+"""A file that was last modified so long before a driver began is not being written, also where clocks differ a bit."""
 SMALL_RANGE = 1 << 20
 """Partitions get no ranges smaller than this, where there are larger ones."""
 MOST_REPORTED = 1000
@@ -108,8 +110,9 @@ class FileTracker:
     ) -> list[Notice]:
         """Take in a listing that began at `now`, by a monotonic clock, and was complete at `complete`.
 
-        `wall` is the time of its beginning that files are compared with. A driver may be frozen in a listing: a file
-        was seen as it is at the end of one at the latest, and at the beginning of the next at the earliest.
+        `wall` is the time of its beginning that files are compared with; -inf: it is not the driver's first, and none
+        is old. A driver may be frozen in a listing: a file was seen as it is at the end of one at the latest, and at
+        the beginning of the next at the earliest.
         """
         complete = now if complete is None else complete
         there = {one.path: one for one in listing}
@@ -136,11 +139,11 @@ class FileTracker:
         return self.position.open is not None and self.position.open[0].path == path
 
     def _settle(self, now: float, wall: float) -> None:
-        at_once = self.atomic or not self.options.settle
+        at_once, old = self.atomic or not self.options.settle, max(OLD_SECONDS, self.options.settle)
         found = [
             one
             for one, since in self._waiting.values()
-            if at_once or now - since >= self.options.settle or wall - one.modified / _NS > OLD_SECONDS
+            if at_once or now - since >= self.options.settle or wall - one.modified / _NS > old
         ]
         self._settled = sorted(found, key=lambda one: (one.modified, one.path))
 

@@ -146,24 +146,48 @@ def read_piece(storage: Storage, name: str) -> pa.Table:
     return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
 
 
-def write_group(storage: Storage, group: Group, pieces: Mapping[BatchId, str], partition_by: Sequence[str]) -> Written:
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file that is written, and not created yet."""
+
+    place: str
+    """The folder that its columns' values name; empty: none does."""
+    name: str
+    data: pa.Buffer
+    rows: int
+    values: pa.Table | None
+    """One row: the values of those columns."""
+    schema: pa.Schema
+    """Of the rows, those columns among it."""
+
+
+def write_group(
+    storage: Storage,
+    group: Group,
+    pieces: Mapping[BatchId, str],
+    partition_by: Sequence[str],
+    create: Callable[[NewFile], str] | None = None,
+) -> Written:
     """Create the files of a group out of its staged outputs, where they are not there; PieceGone: one of these is not.
 
     A file has rows of one schema. Where staged outputs have another one than those before them, the files end, and the
     next ones begin: each is named by the batches, first and last, that it could have rows of. So all drivers cut alike.
 
     A file is created only when all its rows have been read, and what follows them: so where an output has been deleted
-    meanwhile, which is done once all files are there, this finds their names taken.
+    meanwhile, which is done once all files are there, this finds their names taken. `create` creates a file, and
+    returns its name: without it, the file is in the folder that its values name.
     """
+    if create is None:
+        create = partial(_create, storage)
     names: list[str] = []
     left = dict(pieces)
     while True:
-        part = _write(storage, group, left, partition_by)
+        part = _write(storage, group, left, partition_by, create)
         names += part.names
         others = list(part.others)
         for start in range(0, len(others), OPEN_FILES):
             places = others[start : start + OPEN_FILES]
-            names += _write(storage, group, part.pieces, partition_by, places).names
+            names += _write(storage, group, part.pieces, partition_by, create, places).names
         left = {batch: name for batch, name in left.items() if batch not in part.pieces}
         if not left:
             return Written(tuple(names), part.schema)
@@ -185,6 +209,7 @@ def _write(
     group: Group,
     pieces: Mapping[BatchId, str],
     partition_by: Sequence[str],
+    create: Callable[[NewFile], str],
     places: Collection[str] | None = None,
 ) -> _Part:
     """Create the files of the first outputs that have one schema, in some folders; None: those that come first."""
@@ -227,11 +252,16 @@ def _write(
         opened.close()
         own = replace(group, first=min(part.pieces), through=max(part.pieces)).file
         for place, file in files.items():
-            name = f"{place}/{own}" if place else own
             with pa.memory_map(str(file.path)) as data:
-                storage.create(name, data.read_buffer())
-            part.names.append(name)
+                new = NewFile(place, own, data.read_buffer(), sum(file.rows.values()), file.values, part.schema)
+                part.names.append(create(new))
     return part
+
+
+def _create(storage: Storage, new: NewFile) -> str:
+    name = f"{new.place}/{new.name}" if new.place else new.name
+    storage.create(name, new.data)
+    return name
 
 
 def _fits(schema: pa.Schema, into: pa.Schema) -> bool:

@@ -28,7 +28,7 @@ def check_columns(schema: pa.Schema, partition_by: Sequence[str], where: str, fi
                 f"has no column {name!r}, by which its files are to be partitioned",
                 where=where,
                 field=field_name or None,
-                remedy=f"name one of {', '.join(schema.names)} in hf.parquet(…, partition_by=…)",
+                remedy=f"name one of {', '.join(schema.names)} in `partition_by`",
             )
         kind = schema.field(name).type
         if not _is_plain(kind):
@@ -43,7 +43,7 @@ def check_columns(schema: pa.Schema, partition_by: Sequence[str], where: str, fi
             "would be partitioned by all its columns, and files need one",
             where=where,
             field=field_name or None,
-            remedy="leave one out of hf.parquet(…, partition_by=…)",
+            remedy="leave one out of `partition_by`",
         )
 
 

@@ -23,15 +23,12 @@ query are out in order, and listings that begin later show them.
 from __future__ import annotations
 
 import json
-import math
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from holdfast.errors import BadInput, CheckFailed, one_line
 from holdfast.ids import BatchId, Epoch, PartitionId
@@ -43,7 +40,8 @@ from holdfast.runtime.io.gathered_files import (
     ranges_of,
     write_group,
 )
-from holdfast.runtime.io.gathered_folders import check_columns, check_rows
+from holdfast.runtime.io.gathered_folders import check_rows
+from holdfast.runtime.io.gathering import EVERY_SECONDS, GatheringSink, stage
 from holdfast.runtime.io.parquet_names import (
     GROUPS,
     STAGED,
@@ -61,10 +59,6 @@ from holdfast.runtime.io.sinks import Gathered, OutputKey, StagedRows
 from holdfast.storage.storage import Storage
 
 VERSION = 1
-EVERY_SECONDS = 60.0
-"""The interval of files that are partitioned by columns, where none is given."""
-MOST_OUTPUTS = 10_000
-"""Outputs in a group at most."""
 _OVER = "over"
 """The record of a query's first group was deleted."""
 
@@ -81,21 +75,11 @@ class GatheredStager:
         """See Stager."""
         try:
             check_rows(rows, self.partition_by, key.batch, self.url)
-            size = _stage(reached(self.url, self.start), key, rows)[1]
+            size = stage(reached(self.url, self.start), key, rows)[1]
         except Exception as error:
             # The driver can still take the rows; where it cannot write them either, it names the output.
             return one_line(f"{type(error).__name__}: {error}")
         return StagedRows(f"{self.url}/{STAGED}{name_of(key)}#{size}", rows.num_rows)
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """What is staged of a query, as far as this driver has seen it, and in no file."""
-
-    outputs: int = 0
-    bytes: int = 0
-    since: float | None = None
-    """When somebody first looked after the first of them was staged."""
 
 
 @dataclass(slots=True)
@@ -106,10 +90,8 @@ class _Last:
     through: BatchId = field(default_factory=lambda: BatchId(-1))
 
 
-class GatheredParquetSink(ParquetSink):
+class GatheredParquetSink(GatheringSink, ParquetSink):
     """Writes outputs as Parquet, those of many batches into one file; see the module."""
-
-    gathers = True
 
     def __init__(
         self,
@@ -119,25 +101,14 @@ class GatheredParquetSink(ParquetSink):
         partition_by: Sequence[str] = (),
     ) -> None:
         """A file is published once its first rows have waited for `every` seconds, or it has so many megabytes."""
-        super().__init__(directory)
-        self._every, self._most_bytes, self.partition_by = every, file_mb * (1 << 20), tuple(partition_by)
+        ParquetSink.__init__(self, directory)
+        GatheringSink.__init__(self, every, file_mb, partition_by)
         self._form = {"gathered": VERSION, "partition_by": list(self.partition_by)}
-        self._lock = threading.Lock()
-        """Of what waits: the coordinator asks what is due while the publisher stages."""
-        self._waiting: dict[PartitionId, _Waiting] = {}
-        self._found = False
-        """Whether an earlier driver has left something staged, or a group that is not done."""
-        self._sizes: dict[str, int] = {}
-        """The bytes of staged outputs, as far as they are known."""
-        self._out: dict[PartitionId, BatchId] = {}
-        """The last batch of each query that this driver has given."""
         self._last: dict[Stream, _Last] = {}
-        self._round: Iterator[Stream] | None = None
-        """Publishes what was due when it began, and has not published all of it."""
 
-    def check(self, schema: pa.Schema, where: str, output: str) -> None:
-        """Refuse rows that cannot be partitioned by the columns."""
-        check_columns(schema, self.partition_by, where, output)
+    @property
+    def _kept(self) -> Storage:
+        return self._storage
 
     def begin(self, run: str, epoch: Epoch) -> None:
         """See Sink: what an earlier driver has left staged is published with the next look."""
@@ -167,7 +138,7 @@ class GatheredParquetSink(ParquetSink):
         if key.revision:
             raise BadInput("gathered outputs have no revisions", where=str(key), remedy="use hf.parquet(…, every=None)")
         check_rows(rows, self.partition_by, key.batch, self._storage.url)
-        new, size = _stage(self._storage, key, rows)
+        new, size = stage(self._storage, key, rows)
         self._staged(key, size)
         return new
 
@@ -184,58 +155,7 @@ class GatheredParquetSink(ParquetSink):
         self._staged(key, int(size) if size.isdecimal() else 0)
         return True
 
-    def _staged(self, key: OutputKey, size: int) -> None:
-        with self._lock:
-            waiting = self._waiting.setdefault(key.query, _Waiting())
-            waiting.outputs += 1
-            waiting.bytes += size
-            self._sizes[f"{STAGED}{name_of(key)}"] = size
-            self._out[key.query] = max(key.batch, self._out.get(key.query, key.batch))
-
     # -- publishing --------------------------------------------------------------------------------------------------
-
-    def due(self, now: float) -> bool:
-        """See Sink."""
-        with self._lock:
-            for one in self._waiting.values():
-                if one.since is None and math.isfinite(now):
-                    one.since = now
-            return (
-                self._found or self._round is not None or any(self._is_due(one, now) for one in self._waiting.values())
-            )
-
-    def _is_due(self, one: _Waiting, now: float) -> bool:
-        if one.bytes >= self._most_bytes or one.outputs >= MOST_OUTPUTS or now == math.inf:
-            return True
-        return one.since is not None and now - one.since >= self._every
-
-    def flush(self, known: Gathered, epoch: Epoch) -> None:
-        """See Sink: one group is published, and what is left stays due, so that outputs are taken in between."""
-        going, self._round = self._round or self._publish_due(known), None  # where it fails, the next looks anew
-        if next(going, None) is not None:
-            self._round = going
-
-    def _publish_due(self, known: Gathered) -> Iterator[Stream]:
-        """Publish what is due now, group by group; yield before each but the first, whose it will be."""
-        with self._lock:
-            found, out = self._found, dict(self._out)
-            due = {query for query, one in self._waiting.items() if found or self._is_due(one, known.now)}
-            taken = {query: self._waiting.pop(query) for query in due}
-        try:
-            is_first = True
-            for stream, publish in self._groups(known, out, None if found else due):
-                if not is_first:
-                    yield stream
-                is_first = False
-                publish()
-        except BaseException:
-            with self._lock:
-                for query, one in taken.items():
-                    since = self._waiting.get(query, _Waiting())
-                    self._waiting[query] = _Waiting(one.outputs + since.outputs, one.bytes + since.bytes, one.since)
-            raise
-        with self._lock:
-            self._found = self._found and not found
 
     def _groups(
         self, known: Gathered, out: Mapping[PartitionId, BatchId], due: Collection[PartitionId] | None
@@ -253,44 +173,24 @@ class GatheredParquetSink(ParquetSink):
                 else:
                     yield stream, partial(self._complete_last, stream, number)
         for stream, outputs_there in staged.items():
-            query, generation = stream
-            if generation > known.generation or not (due is None or generation < known.generation or query in due):
-                continue  # a driver of a later layout has the run, or the query's rows can wait
-            through = max(known.published.get(query, BatchId(-1)), out.get(query, BatchId(-1)))
-            # An earlier layout came to its end before the present one began: nothing is added to its outputs.
-            yield from self._groups_of(stream, outputs_there, None if generation < known.generation else through)
+            through = self._through(stream, known, out, due)
+            if through is not None:
+                yield from self._groups_of(stream, outputs_there, through)
 
     def _groups_of(
-        self, stream: Stream, staged: Mapping[BatchId, str], through: BatchId | None
+        self, stream: Stream, staged: Mapping[BatchId, str], through: float
     ) -> Iterator[tuple[Stream, Callable[[], object]]]:
-        """Yield the groups of what is staged of a query, up to a batch; None: of all of it."""
+        """Yield the groups of what is staged of a query, up to a batch."""
         while True:
             last = self._last_group(stream)
             self._delete([name for batch, name in staged.items() if batch <= last.through])
-            left = {
-                batch: name
-                for batch, name in staged.items()
-                if batch > last.through and (through is None or batch <= through)
-            }
+            left = {batch: name for batch, name in staged.items() if last.through < batch <= through}
             if not left:
                 return
             yield stream, partial(self._take, stream, last, self._as_many_as_fit(left))
 
     def _complete_last(self, stream: Stream, number: int) -> None:
         self._last[stream] = self._complete(stream, number)
-
-    def _as_many_as_fit(self, staged: Mapping[BatchId, str]) -> dict[BatchId, str]:
-        found: dict[BatchId, str] = {}
-        size = 0
-        for batch, name in staged.items():
-            if found and (size >= self._most_bytes or len(found) >= MOST_OUTPUTS):
-                break
-            if name not in self._sizes:
-                data = self._storage.read(name)
-                self._sizes[name] = 0 if data is None else data.size
-            found[batch] = name
-            size += self._sizes[name]
-        return found
 
     def _last_group(self, stream: Stream) -> _Last:
         """Return how far the groups of a query are, the last one of which is done."""
@@ -353,11 +253,6 @@ class GatheredParquetSink(ParquetSink):
                 self._delete(list(staged.values()))
         return _Last(number, group.through)
 
-    def _delete(self, names: Sequence[str]) -> None:
-        self._storage.delete(names)
-        for name in names:
-            self._sizes.pop(name, None)
-
     # -- what goes -----------------------------------------------------------------------------------------------------
 
     def expire(self, through: BatchId, most: int) -> int:
@@ -390,14 +285,6 @@ class GatheredParquetSink(ParquetSink):
 def _done(written: Written) -> bytes:
     about = {"version": VERSION, "files": list(written.names), "schema": encoded_schema(written.schema)}
     return json.dumps(about).encode()
-
-
-def _stage(storage: Storage, key: OutputKey, rows: pa.Table) -> tuple[bool, int]:
-    """Create an output's staged copy; return whether it is new, and its bytes."""
-    file = pa.BufferOutputStream()
-    pq.write_table(rows, file)
-    data = file.getvalue()
-    return storage.create(f"{STAGED}{name_of(key)}", data), data.size
 
 
 def _columns(names: Sequence[str]) -> str:

@@ -46,6 +46,13 @@ def count_rows(storage: Storage) -> int:
     return sum(_read(storage, lambda name, seen, data: [pq.read_metadata(pa.BufferReader(data)).num_rows]))
 
 
+def read_staged(storage: Storage, name: str) -> pa.Table:
+    """Return the rows of a staged output; FileNotFoundError: it has just been published."""
+    if (data := storage.read(name)) is None:
+        raise FileNotFoundError(name)
+    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+
+
 def _outputs_of(name: str, seen: Seen, data: pa.Buffer) -> Iterator[tuple[OutputKey, pa.Table]]:
     if name in seen.staged:
         yield seen.staged[name], pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)

@@ -293,8 +293,11 @@ class Intake:
         if self._log.idle is None:
             return False
         last, at = self._rows_at[name]
+        if (now := self._log.time()) < at:  # the clock was set back: time without rows counts from now on
+            at = now
+            self._rows_at[name] = last, at
         # Some batches, too: where the run itself has paused, a source had no time to bring anything.
-        return batch - last >= IDLE_BATCHES and self._log.time() - at > self._log.idle
+        return batch - last >= IDLE_BATCHES and now - at > self._log.idle
 
 
 def _first(arrived: list[MicroBatch], most_bytes: int) -> list[MicroBatch]:

@@ -109,7 +109,7 @@ def _rest(reader: KafkaTopic, one: OffsetRange, how: HowRead, gone: OffsetsGone,
     while True:
         rest = replace(one, start=min(gone.earliest, one.end))
         try:
-            return replace(fetch(reader, rest, how), gone_to=gone.earliest)
+            return replace(fetch(reader, rest, how), gone_to=rest.start)
         except OffsetsGone as more:
             if more.end < one.end or more.earliest <= rest.start:
                 raise _lost(_what_is_gone(rest, more), rest) from None

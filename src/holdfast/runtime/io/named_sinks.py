@@ -16,7 +16,9 @@ from holdfast.application.durations import Duration, seconds
 from holdfast.application.kafka_topics import client_settings
 from holdfast.errors import BadInput
 from holdfast.runtime.io.delta_sink import DeltaSink
-from holdfast.runtime.io.gathered_parquet import EVERY_SECONDS, GatheredParquetSink
+from holdfast.runtime.io.gathered_delta import GatheredDeltaSink
+from holdfast.runtime.io.gathered_parquet import GatheredParquetSink
+from holdfast.runtime.io.gathering import EVERY_SECONDS
 from holdfast.runtime.io.kafka_sink import VALUES, KafkaSink
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import ConsoleSink, FunctionSink, MemorySink, OutputKey, TransactionalSink
@@ -52,27 +54,31 @@ def parquet(
     """
     if not str(path).strip():
         raise BadInput("is empty", field="parquet.path", remedy='name a folder: hf.parquet("out/pages")')
-    columns = [partition_by] if isinstance(partition_by, str) else list(partition_by)
-    for name in columns:
-        if not isinstance(name, str) or not name or name[0] in "._" or columns.count(name) > 1:
-            raise BadInput(
-                f"{name!r} cannot name folders, because it is empty, named twice or begins with `_` or `.`",
-                field="parquet.partition_by",
-                remedy='name columns: hf.parquet("out/pages", partition_by="day")',
-            )
-    if not file_mb > 0:
-        raise BadInput(f"{file_mb!r} is not a size", field="parquet.file_mb", remedy="give megabytes, 128 for example")
+    columns = _columns(partition_by, "parquet")
+    _need_size(file_mb, "parquet")
     if every is None and not columns:
         return ParquetSink(path)
     interval = EVERY_SECONDS if every is None else seconds(every, field="parquet.every")
     return GatheredParquetSink(path, interval, file_mb, columns)
 
 
-def delta(table: str | Path, partition_by: str | Sequence[str] = (), *, tentative: bool = False) -> DeltaSink:
+def delta(
+    table: str | Path,
+    partition_by: str | Sequence[str] = (),
+    *,
+    every: Duration | None = None,
+    file_mb: float = 128,
+    tentative: bool = False,
+) -> DeltaSink:
     """Add an output to a Delta table, each batch once; the extra `delta` brings the library, on the driver only.
 
     Executors that reach the table's folder write the files; the driver commits them. The table is created with the
     first rows. Several outputs, and several runs, may write to one table.
+
+    Without `every` batches are committed as they come, each query's rows of a batch in a file of their own. With it
+    they wait: a query's rows of many batches are one file, for each value of the columns to partition by, and a commit
+    adds the files of all queries when the first row has waited so long, or when about `file_mb` megabytes wait.
+    `hf.read` also returns what waits.
 
     With `tentative` the table takes tentative rows, and the commit with a batch's final rows removes them. Its rows
     have five more columns: `tentative`, `fidelity`, `revision`, `holdfast_query`, `holdfast_batch`; ask for `not
@@ -85,7 +91,16 @@ def delta(table: str | Path, partition_by: str | Sequence[str] = (), *, tentativ
     """
     if not str(table).strip():
         raise BadInput("is empty", field="delta.table", remedy='name a table: hf.delta("lake/pages")')
-    return DeltaSink(table, [partition_by] if isinstance(partition_by, str) else partition_by, tentative=tentative)
+    if every is None:
+        return DeltaSink(table, [partition_by] if isinstance(partition_by, str) else partition_by, tentative=tentative)
+    if tentative:
+        raise BadInput(
+            "rows of a table with tentative ones cannot wait: final rows would correct them an interval late",
+            field="delta.every",
+            remedy="leave out `every`, or tentative=True",
+        )
+    _need_size(file_mb, "delta")
+    return GatheredDeltaSink(table, seconds(every, field="delta.every"), file_mb, _columns(partition_by, "delta"))
 
 
 def kafka_topic(
@@ -207,6 +222,23 @@ def _print(line: str) -> None:
 
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
+
+
+def _columns(partition_by: str | Sequence[str], sink: str) -> list[str]:
+    columns = [partition_by] if isinstance(partition_by, str) else list(partition_by)
+    for name in columns:
+        if not isinstance(name, str) or not name or name[0] in "._" or columns.count(name) > 1:
+            raise BadInput(
+                f"{name!r} cannot name folders, because it is empty, named twice or begins with `_` or `.`",
+                field=f"{sink}.partition_by",
+                remedy=f'name columns: hf.{sink}("out/pages", partition_by="day")',
+            )
+    return columns
+
+
+def _need_size(file_mb: float, sink: str) -> None:
+    if not file_mb > 0:
+        raise BadInput(f"{file_mb!r} is not a size", field=f"{sink}.file_mb", remedy="give megabytes, 128 for example")
 
 
 def _need_function(given: object, field: str) -> None:

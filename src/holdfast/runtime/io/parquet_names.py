@@ -46,6 +46,11 @@ def stem_of(key: OutputKey) -> str:
     return f"{_query(key.query)}-{key.batch:010d}-g{key.generation}"
 
 
+def staged_of(query: PartitionId) -> str:
+    """Return what the names of a query's staged outputs begin with."""
+    return f"{STAGED}{_query(query)}-"
+
+
 def key_of(name: str) -> OutputKey | None:
     """Read a name; None where it is none of an output. An operator's id may look like all that follows it."""
     if (found := _NAME.fullmatch(name)) is None:

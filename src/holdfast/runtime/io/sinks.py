@@ -6,6 +6,7 @@
 | ParquetSink (`parquet_sink`) | once: each output is one object, created only if it is not there |
 | GatheredParquetSink (`gathered_parquet`) | once: each output is staged so, and then in one file with others |
 | DeltaSink (`delta_sink`) | once: the table's log holds how far each query is, in the commit with its rows |
+| GatheredDeltaSink (`gathered_delta`) | once: each output is staged, and then committed so with others |
 | KafkaSink (`kafka_sink`) | once for readers of committed records: a transaction holds how far each query is |
 | TransactionalSink | once, where `write` stores the key together with the rows |
 | FunctionSink (any function) | at least once: the key tells the function when it has seen a batch |

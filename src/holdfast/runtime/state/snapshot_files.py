@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast.erasure.checksums import crc32
-from holdfast.runtime.blocks import block_groups
+from holdfast.runtime.blocks import outbox_groups
 from holdfast.runtime.state.snapshots import SIZES, SNAPSHOT_MAGIC, Snapshot, snapshot_head
 from holdfast.runtime.state.versions import SEGMENTS_MAGIC, index_entry, segments_index, write_stream
 
@@ -37,7 +37,7 @@ def write_snapshot_file(snapshot: Snapshot, path: Path) -> None:
         segments_size = sink.tell() - segments_at
         sink.write(bytes(-segments_size % _ALIGN))
         blocks_at = sink.tell()
-        for pieces in block_groups(snapshot.outbox):
+        for pieces in outbox_groups(snapshot.outbox):
             for piece in pieces:
                 sink.write(piece)
         sizes = SIZES.pack(SNAPSHOT_MAGIC, len(head), segments_size, sink.tell() - blocks_at)

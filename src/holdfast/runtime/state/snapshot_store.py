@@ -23,6 +23,11 @@ class SaveAnswer(Protocol):
         """Why it is not safe; None: it is."""
         ...
 
+    @property
+    def fenced(self) -> bool:
+        """Whether the save was refused because somebody saves in a newer epoch."""
+        ...
+
 
 class SnapshotStore(Protocol):
     """Snapshots by name, immutable, saved once. All calls may be repeated."""
@@ -72,6 +77,7 @@ class Answered:
     """See SaveAnswer."""
 
     problem: str | None = None
+    fenced: bool = False
 
 
 class MemorySnapshotStore:

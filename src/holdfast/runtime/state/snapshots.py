@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from holdfast.errors import CheckFailed
 from holdfast.ids import BatchId, Epoch
-from holdfast.runtime.blocks import Block, decode_blocks, encode_blocks
+from holdfast.runtime.blocks import Block, decode_blocks, encode_outbox
 from holdfast.runtime.state.store import FRESH, Addition, VersionStore, check_epoch
 from holdfast.runtime.state.versions import (
     GONE,
@@ -147,7 +147,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
     head = snapshot_head(snapshot)
     # Each segment is a table of its own here: segments of one state table come in any order and number.
     segments = encode_segments({str(number): [segment] for number, segment in enumerate(snapshot.segments.values())})
-    blocks = encode_blocks(snapshot.outbox)
+    blocks = encode_outbox(snapshot.outbox)
     parts = (head, bytes(-(SIZES.size + len(head)) % 64), segments, bytes(-len(segments) % 64), blocks)
     return SIZES.pack(SNAPSHOT_MAGIC, len(head), len(segments), len(blocks)) + b"".join(parts)
 

@@ -149,7 +149,8 @@ class NodeWorker:
             skips=skips_of(mine, here),
         )
         for p in here:
-            self.save(desired, p, answers)
+            if p in self.host:  # one whose files turned out to be gone was released, and has been reported
+                self.save(desired, p, answers)
         if level == 0:
             self.forget(desired.forget)
         answers += [Missing(p, at) for p, at in self.host.unkept()]
@@ -556,7 +557,7 @@ class NodeWorker:
         if answer is None:
             return None
         if answer.problem is not None:
-            return SnapshotNotStored(partition, version.batch, answer.problem)
+            return SnapshotNotStored(partition, version.batch, answer.problem, fenced=answer.fenced)
         self._begun.pop((partition, version), None)
         return SnapshotStored(partition, snapshot, *self._cost_of(name))
 

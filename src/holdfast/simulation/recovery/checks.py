@@ -16,6 +16,7 @@ from holdfast.recovery.branches import branch_problems
 from holdfast.recovery.checkpoints import snapshot_name
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.states import AT_WORK_STATES, LIVE_STATES, TRANSITIONS, Cause, PartitionState
+from holdfast.recovery.strategy import RecoveryStrategy
 from holdfast.runtime.io.sinks import VERSION_COLUMNS, OutputKey
 from holdfast.runtime.program import Program
 from holdfast.runtime.times import END_OF_TIME
@@ -72,6 +73,7 @@ class StepChecks:
                 self._inputs(state, line)
             self._outputs(state)
         self._parked(state)
+        self._pauses(state)
         self._no_waiting(state, clean, logged, failing)
 
     def _parked(self, state: ClusterState) -> None:
@@ -81,6 +83,39 @@ class StepChecks:
             if (one.state is PartitionState.PARKED) != (parked and one.state in LIVE_STATES):
                 what = f"{p} is {one.state}, and of its queries {'all' if parked else 'not all'} are parked"
                 self._complain(Violation(what, (p,)))
+
+    def _pauses(self, state: ClusterState) -> None:
+        """A live query pauses only while something waits for which senders keep what they cannot drop.
+
+        What they keep for others is dropped at the next checkpoint, and that one needs live queries at work.
+        """
+        alive = [
+            query
+            for query in state.paused - state.parked.keys()
+            if all(state.partitions[p].state in LIVE_STATES for p in state.graph.members(query))
+        ]
+        if alive and not any(self._is_kept_for(state, p) for p in self._program.partitions):
+            what = f"{min(alive)} pauses, and nothing waits for which senders could not drop what they keep"
+            self._complain(Violation(what, tuple(sorted(alive))))
+
+    def _is_kept_for(self, state: ClusterState, partition: PartitionId) -> bool:
+        """Whether senders keep blocks for a partition, or for its sink, that only its return frees."""
+        stands = {p: state.partitions[p].state for p in (partition, *self._above(state, partition))}
+        own = stands[partition]
+        if PartitionState.RESTORING in stands.values() or (
+            partition in state.parked and own is not PartitionState.PARKED
+        ):
+            return True
+        if partition in state.dropped:
+            return own in AT_WORK_STATES
+        if not {PartitionState.LOST, PartitionState.PARKED, PartitionState.PAUSED} & set(stands.values()):
+            return False
+        mine = state.checkpoints.line[partition], state.partitions[partition].frontier
+        return (
+            state.settings.strategy is RecoveryStrategy.SOURCE_REPLAY
+            or partition in state.branches.now.members
+            or not self._can_be_made_again(state, partition, min(mine))
+        )
 
     def _bounds(self, state: ClusterState) -> None:
         load: dict[NodeId, float] = {}
@@ -136,6 +171,8 @@ class StepChecks:
             for batch in {checkpoints.line[p], checkpoints.durable_line[p], checkpoints.oldest_line[p]} - {BatchId(-1)}:
                 snapshot = checkpoints.at(p, batch)
                 chain = () if snapshot is None else checkpoints.chain(p, snapshot)
+                if snapshot is None and batch not in (checkpoints.line[p], checkpoints.oldest_line[p]):
+                    continue  # a regenerator found it damaged: it is known, and the older one, which is whole, counts
                 if snapshot is None or not chain:
                     self._complain(
                         Violation(f"checkpoint {batch} is complete, and {p} has no whole snapshot of it", (p,))
@@ -168,21 +205,27 @@ class StepChecks:
                     self._complain(Violation(what, (edge_from, to)))
 
     def _regenerable(self, state: ClusterState, partition: PartitionId, batch: BatchId) -> bool:
-        """Whether all that a partition takes in after a batch can be made again, beside those that go on.
+        """Whether it was decided, and written, that all that a partition takes in after a batch is made again."""
+        return partition in state.dropped and self._can_be_made_again(state, partition, batch)
 
-        That was decided and written; everything upstream is deterministic, and has a snapshot at one earlier batch,
-        of a durable checkpoint, to which the log reaches back.
-        """
-        if partition not in state.dropped:
-            return False
+    def _above(self, state: ClusterState, partition: PartitionId) -> set[PartitionId]:
         above, left = set[PartitionId](), [partition]
         while left:
             found = [one for one in state.graph.senders(left.pop()) if one not in above]
             above.update(found)
             left += found
+        return above
+
+    def _can_be_made_again(self, state: ClusterState, partition: PartitionId, batch: BatchId) -> bool:
+        """Whether all that a partition takes in after a batch can be made again, beside those that go on.
+
+        Everything upstream is deterministic, and has a snapshot at one earlier batch, of a durable checkpoint, to which
+        the log reaches back.
+        """
+        above = self._above(state, partition)
         checkpoints = state.checkpoints
         for line in (checkpoints.durable_line, checkpoints.oldest_line):
-            starts = {line[p] for p in above}
+            starts = {line[p] for p in above or {partition}}
             whole = all(line[p] == -1 or checkpoints.at(p, line[p]) is not None for p in above)
             if len(starts) == 1 and max(starts) <= batch and whole and min(starts) >= state.inputs_from:
                 return all(self._program.operators[p.operator].deterministic for p in above)

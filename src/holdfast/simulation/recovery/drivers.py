@@ -17,6 +17,7 @@ from holdfast.runtime.io.parquet_names import GROUPS
 from holdfast.runtime.state.store import StaleEpoch
 from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.gathered import gathers_outputs
+from holdfast.simulation.recovery.gathered_delta import LOG
 from holdfast.simulation.recovery.scene import freezes_at_fences
 from holdfast.simulation.recovery.starting import Starter
 from holdfast.simulation.recovery.stores import NodeFiles
@@ -76,7 +77,7 @@ class Drivers:
 
     def is_superseded(self) -> bool:
         """Whether another driver has taken a later claim than the one that has the run."""
-        return self.driver.claim < self._last_claim()
+        return self.driver.claim < self.world.last_claim()
 
     # -- starts --------------------------------------------------------------------------------------------------------
 
@@ -138,7 +139,7 @@ class Drivers:
         """Say whether a start takes over. Without being told so, it must be refused where the driver before lives."""
         if alive is None:
             return False
-        if alive.claim == self._last_claim() and self._draw.random() < 0.5:
+        if alive.claim == self.world.last_claim() and self._draw.random() < 0.5:
             self._mischief.injected[Fault.SECOND_START] += 1
             recipe = self.world.recipes[self._layout]
             try:
@@ -157,11 +158,6 @@ class Drivers:
         """Whether a start may fail with this: nodes do not come, or the storage fails, while a layout changes."""
         reasons = ("were assigned to no node", "no partition makes progress", "OSError: ", "is parked", "; parked: ")
         return self._mischief.active and any(reason in str(error) for reason in reasons)
-
-    def _last_claim(self) -> int:
-        """Return the last claim that anybody has taken; who took it may have died of it."""
-        last = self.world.last_driver()
-        return 0 if last is None else int(last["claim"])
 
     def _last_parked(self) -> tuple[int, set[str]]:
         """Return what is parked, as the last progress says, and by which claim."""
@@ -228,7 +224,7 @@ class Drivers:
             return False
         except HoldfastError as refused:
             if driver.number == self._current:
-                if not isinstance(refused, StaleEpoch) or self._last_claim() <= driver.claim:
+                if not isinstance(refused, StaleEpoch) or self.world.last_claim() <= driver.claim:
                     raise
                 self._note(f"driver {driver.number} is over: one that died as it started took a later claim")
                 self.restart(old_goes_on=False)
@@ -277,7 +273,7 @@ class Drivers:
             and self._frozen < MOST_FROZEN
             and self._acting == self._current
             and self.begun
-            and where.startswith(f"before creating {GROUPS}")
+            and where.startswith((f"before creating {GROUPS}", f"before creating {LOG}"))
             and self._at_groups.random() < 0.3
         )
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from holdfast.runtime.blocks import DEAD_LETTERS
 from holdfast.runtime.io.gathered_parquet import GatheredParquetSink
-from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.simulation.recovery.applications import computed
 from holdfast.simulation.recovery.checks import (
     Violation,
@@ -17,7 +16,9 @@ from holdfast.simulation.recovery.checks import (
     version_problems,
 )
 from holdfast.simulation.recovery.gathered import closing_file_problems
+from holdfast.simulation.recovery.gathered_delta import WatchedGatheredDeltaSink, closing_table_problems
 from holdfast.simulation.recovery.poison_rows import Answer
+from holdfast.simulation.recovery.stores import WatchedSink
 from holdfast.simulation.recovery.world import Driver, World
 
 
@@ -28,7 +29,7 @@ def final_problems(world: World, driver: Driver) -> Iterator[Violation]:
     yield from row_problems(world.inputs, logged)
     yield from closing_problems(driver.program, logged)
     given = {
-        name: sink.outputs() if isinstance(sink, ParquetSink) else sink.given for name, sink in world.sinks.items()
+        name: sink.given if isinstance(sink, WatchedSink) else sink.outputs() for name, sink in world.sinks.items()
     }
     batches = [{name: (one.tables, one.mark) for name, one in batch.sources.items()} for batch in logged]
     programs = watch.programs()
@@ -39,8 +40,11 @@ def final_problems(world: World, driver: Driver) -> Iterator[Violation]:
     for name, sink in world.sinks.items():
         if isinstance(sink, GatheredParquetSink):
             yield from closing_file_problems(name, sink, world.objects.within(f"out/{name}"))
+        if isinstance(sink, WatchedGatheredDeltaSink):
+            yield from closing_table_problems(name, sink, world.objects.within(f"out/{name}"), watch.is_given_up)
     if world.scene.branches is not None:
         for name, sink in world.sinks.items():
+            assert not isinstance(sink, WatchedGatheredDeltaSink)
             yield from version_problems(name, sink.versions(), list(given[name].values()))
         if waiting := tuple(driver.coordinator.state.branches.at):
             yield Violation(f"{waiting[0]} is still tentative, and nothing goes wrong any more", waiting)

@@ -42,8 +42,16 @@ class Feed:
         """Make batches of what has arrived."""
         coordinator = self._driver.coordinator
         pace = coordinator.pace
-        made = log_batches(coordinator.status, pace.most_ahead, self._driver.intake.make_batch, pace.batches_behind)
-        if made and (violation := running_away(self._driver)) is not None:
+        begun_at: list[BatchId] = []
+
+        def make_batch() -> BatchId | None:
+            logged = coordinator.status.logged
+            if (made := self._driver.intake.make_batch()) is not None:
+                begun_at.append(logged)
+            return made
+
+        made = log_batches(coordinator.status, pace.most_ahead, make_batch, pace.batches_behind)
+        if begun_at and (violation := running_away(self._driver, begun_at[-1])) is not None:
             self._world.found(violation)
         return made
 
@@ -87,12 +95,19 @@ def _able(driver: Driver) -> list[PartitionId]:
     return able
 
 
-def _furthest(driver: Driver, able: Collection[PartitionId]) -> tuple[PartitionId, BatchId] | None:
-    """Return the furthest of the most valuable queries that can go on, and its batch; None: none can."""
+def _furthest(
+    driver: Driver, able: Collection[PartitionId], passed_over: Collection[PartitionId] = ()
+) -> tuple[PartitionId, BatchId] | None:
+    """Return the furthest of the most valuable queries that can go on, and its batch; None: none can.
+
+    `passed_over`: members that do not count.
+    """
     state, topology = driver.coordinator.state, driver.program.topology
     worth = {p: int(topology.priority[topology.index(p)]) for p in driver.program.outputs if p in able}
     best = [p for p, one in worth.items() if one == max(worth.values()) and p not in state.dropped]
-    far = {p: min(state.partitions[one].frontier for one in state.graph.members(p)) for p in best}
+    far = {
+        p: min(state.partitions[one].frontier for one in state.graph.members(p) if one not in passed_over) for p in best
+    }
     return max(far.items(), key=lambda one: one[1], default=None)
 
 
@@ -125,11 +140,16 @@ def starving(driver: Driver) -> Violation | None:
     return Violation(what, (furthest[0], slowest))
 
 
-def running_away(driver: Driver) -> Violation | None:
-    """Where a batch was logged, see that one of the most valuable queries is near: where all are slow, it waits."""
+def running_away(driver: Driver, logged: BatchId) -> Violation | None:
+    """Where a batch was logged, see that one of the most valuable queries is near: where all are slow, it waits.
+
+    `logged`: the last batch in the log when it was begun. It may bring several: drivers that are over may have left
+    fences under the next numbers, and one empty batch is logged after them (0116). Sources do not wait for a partition
+    that returns from so long a wait that what it missed is regenerated.
+    """
     coordinator = driver.coordinator
-    furthest, logged = _furthest(driver, _able(driver)), coordinator.status.logged
-    if furthest is None or logged - furthest[1] <= coordinator.pace.most_ahead:
+    furthest = _furthest(driver, _able(driver), coordinator.state.dropped)
+    if furthest is None or logged - furthest[1] < coordinator.pace.most_ahead:
         return None
-    what = f"batch {logged} is logged, and {furthest[0]} is at batch {furthest[1]}, further than all as valuable"
+    what = f"a batch is logged after {logged}, and {furthest[0]} is at {furthest[1]}, further than all as valuable"
     return Violation(what, (furthest[0],))

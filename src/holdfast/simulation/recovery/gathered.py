@@ -46,24 +46,29 @@ class WatchedGatheredSink(GatheredParquetSink):
 
     def outputs(self) -> dict[OutputKey, pa.Table]:
         """Return what is there, as it was given where it has the same rows."""
-        return {key: self._as_given(key, rows) for key, rows in super().outputs().items()}
+        return {key: as_given(self.given, key, rows) for key, rows in super().outputs().items()}
 
-    def _as_given(self, key: OutputKey, rows: pa.Table) -> pa.Table:
-        mine = sorted(map(str, rows.to_pylist()))
-        given = self.given.get((key.query.operator, key), [])
-        return next((one for one in given if sorted(map(str, one.to_pylist())) == mine), rows)
+
+def as_given(given: Given, key: OutputKey, rows: pa.Table) -> pa.Table:
+    """Return the rows of an output in the order in which they were given, where they are the same."""
+    mine = sorted(map(str, rows.to_pylist()))
+    known = given.get((key.query.operator, key), [])
+    return next((one for one in known if sorted(map(str, one.to_pylist())) == mine), rows)
 
 
 def gathered_sink(seed: int, name: OperatorId, program: Program, storage: Storage, given: Given) -> GatheredParquetSink:
     """Return the sink of an output, as a driver makes it."""
     draw = random.Random(f"gathered {seed} {name}")
     every, file_mb = draw.choice((5.0, 60.0, 300.0)), draw.choice((0.004, 128.0))
-    schema = program.operators[name].schema
-    columns = [one for one in (() if schema is None else schema.names) if _names_folders(schema, one)]
-    partition_by = [draw.choice(columns)] if columns and draw.random() < 0.5 else []
-    sink = WatchedGatheredSink(storage, every, file_mb, partition_by)
+    sink = WatchedGatheredSink(storage, every, file_mb, draw_columns(draw, program.operators[name].schema))
     sink.given = given
     return sink
+
+
+def draw_columns(draw: random.Random, schema: pa.Schema | None) -> list[str]:
+    """Return by which columns outputs are partitioned."""
+    columns = [one for one in (() if schema is None else schema.names) if _names_folders(schema, one)]
+    return [draw.choice(columns)] if columns and draw.random() < 0.5 else []
 
 
 def _names_folders(schema: pa.Schema, column: str) -> bool:

@@ -553,7 +553,10 @@ class ResidentCluster(SimulatedCluster):
         return held is not None and held.token == process.token and self.members.get(member.name) is member
 
     def _restart(self, member: Member, index: int) -> None:
-        if self.members.get(member.name) is member and member.name in self._held and member.name not in self._frozen:
+        """Start an operator process again, as its task does: where the one there is has ended."""
+        if self.members.get(member.name) is not member or member.name not in self._held or member.name in self._frozen:
+            return
+        if not any(one.alive and one.index == index and self._is_current(one) for one in self._of(member.name)):
             self._start(member, index, now=self._draw.random() < 0.5)
 
     def may_work(self, process: Process) -> bool:

@@ -28,6 +28,7 @@ from holdfast.simulation.recovery.ending import final_problems
 from holdfast.simulation.recovery.faults import Fault
 from holdfast.simulation.recovery.feed import Feed, starving
 from holdfast.simulation.recovery.gathered import gathers_outputs, twice_in_files
+from holdfast.simulation.recovery.gathered_delta import gathers_into_delta, twice_in_table
 from holdfast.simulation.recovery.leaving import LeavingWatch
 from holdfast.simulation.recovery.observed import Observed
 from holdfast.simulation.recovery.segment_scene import served
@@ -332,8 +333,9 @@ class _Run:
         if ran and (stays := self._leaving.look(self.coordinator.machine)) is not None:
             self._found(stays)
         self.world.watch.look()
+        twice = twice_in_table if gathers_into_delta(self.seed) else twice_in_files
         for name in self.world.sinks if gathers_outputs(self.seed) else ():
-            for violation in twice_in_files(name, self.world.objects.within(f"out/{name}")):
+            for violation in twice(name, self.world.objects.within(f"out/{name}")):
                 self._found(violation)
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -343,6 +345,7 @@ class _Run:
         for violation in final_problems(self.world, self.driver):
             self._found(violation)
         self._look_into_files()
+        self._old_ends()
         if self.coordinator.state.buffering:
             return  # the last batch is safe already, so no later checkpoint ends what was found only now
         for violation in retention_problems(self.driver.program, self.coordinator.state, self.cluster.store_of):
@@ -358,6 +361,18 @@ class _Run:
                 return
             self._come_to_rest("after files were found missing")
         self._complain("files are missing again and again, though nothing goes wrong any more")
+
+    def _old_ends(self) -> None:
+        """See that a driver which another one has followed ends, though it may have nothing to write any more."""
+        old = self.drivers.old
+        if old is None or old.claim >= self.driver.claim:
+            return
+        self.world.looks_for_followers = True
+        self.driver.signs.write()
+        self.drivers.do(old, lambda driver: driver.coordinator.step())
+        self.world.looks_for_followers = False
+        if self.drivers.old is old:
+            self._complain(f"driver {old.number} is followed, nothing goes wrong any more, and it does not end")
 
     def outcome(self, violation: Violation | None) -> Outcome:
         """Say what came of it."""

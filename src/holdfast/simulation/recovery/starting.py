@@ -31,11 +31,13 @@ from holdfast.runtime.io.intake import Intake
 from holdfast.runtime.io.needed_ranges import NeededRanges
 from holdfast.runtime.messages import DesiredState, OperatorFailed
 from holdfast.runtime.program import Program
+from holdfast.runtime.state.store import StaleEpoch
 from holdfast.simulation.recovery.applications import Recipe, program_of
 from holdfast.simulation.recovery.checks import StepChecks
+from holdfast.simulation.recovery.claim_checks import ClaimChecks
 from holdfast.simulation.recovery.cluster import SimulatedCluster
 from holdfast.simulation.recovery.faults import Fault
-from holdfast.simulation.recovery.folders import deletes_files
+from holdfast.simulation.recovery.folders import SetClock, deletes_files
 from holdfast.simulation.recovery.mark_checks import MarkChecks
 from holdfast.simulation.recovery.resident_cluster import ResidentCluster
 from holdfast.simulation.recovery.scene import layout_pace
@@ -135,7 +137,7 @@ class Starter:
         )
         there = stores if progress.generation == generation else dict.fromkeys(stores)
         inner = self._drive(number, program, progress, there, old_layout=True)
-        inner.cluster.handing_out = self._at_most(inner.cluster.handing_out)
+        inner.cluster.handing_out = self._at_most(inner.cluster.handing_out, inner.claim)
         # Whoever changes the layout has removed what parked queries failed of.
         world.poison.cure()
         for folder in world.folders.values():
@@ -154,12 +156,18 @@ class Starter:
         inner.coordinator.publish_gathered()
         progress.end()
 
-    def _at_most(self, look: Callable[[DesiredState], object]) -> Callable[[DesiredState], object]:
-        """Return what looks at desired states, and complains where an old layout takes too many to come to its end."""
+    def _at_most(self, look: Callable[[DesiredState], object], claim: int) -> Callable[[DesiredState], object]:
+        """Return what looks at desired states, and complains where an old layout takes too many to come to its end.
+
+        A driver that was followed meanwhile may have none: what it saves is refused. It ends by the signs of the other.
+        """
         handed_out = itertools.count(1)
 
         def counted(desired: DesiredState) -> None:
             if next(handed_out) > MOST_HANDED_OUT:
+                last = self._world.last_driver()
+                if last is not None and int(last["claim"]) > claim:
+                    raise StaleEpoch(f"claim {claim} is over: it saw signs of claim {last['claim']}")
                 self._world.complain(f"the old layout does not come to its end in {MOST_HANDED_OUT} desired states")
             look(desired)
 
@@ -196,7 +204,7 @@ class Starter:
                 world.storage,
                 progress.claim,
                 clock=world.clock,
-                wall=world.clock,
+                wall=SetClock(world.clock, world.seed, number),
                 inline=3,
                 small_range=8,
                 watch=FileRetention(
@@ -206,7 +214,7 @@ class Starter:
                     batch_log.copies,
                     world.open_files,
                     clock=world.clock,
-                    wall=world.clock,
+                    wall=SetClock(world.clock, world.seed, number),
                 )
                 if deletes_files(world.seed)
                 else None,
@@ -255,7 +263,13 @@ class Starter:
             cluster.small_snapshot = 0  # partitions here are small: every other run has all of them in the store
         self._nodes(number, progress.claim, program, cluster, stores, all_there=old_layout)
         checks = StepChecks(program, world.snapshot_store, world.found, RUN)
-        pace = scene.pace_for(program, number)
+        pace, signs = scene.pace_for(program, number), SignWriter(world.objects, progress.claim)
+        over = ClaimChecks(progress.claim, world.last_claim, world.complain)
+
+        def emit(seen: Observation) -> None:
+            over.emitted(seen)
+            self._observe(seen)
+
         coordinator = Coordinator(
             program,
             cluster,
@@ -271,17 +285,23 @@ class Starter:
             runner=world.late_sinks.runner(),
             requests=ResumeRequests(world.storage),
             choices=TentativeRequests(world.storage),
+            follower=lambda: signs.follower() if world.looks_for_followers else None,
             clock=world.clock,
             now=world.clock,
-            emit=self._observe,
+            emit=emit,
             log=_nothing,
         )
-        cluster.handing_out = MarkChecks(coordinator.state, progress.generation, world.watch, world.complain).look
+        marks = MarkChecks(coordinator.state, progress.generation, world.watch, world.complain)
+
+        def handing_out(desired: DesiredState) -> None:
+            over.look(desired)
+            marks.look(desired)
+
+        cluster.handing_out = handing_out
         sweep_after_start(world.storage, world.durable, progress, coordinator.state)
         for sink in sinks.values():
             if isinstance(sink, StagingWatchedSink):
                 sink.sweep_staged()
-        signs = SignWriter(world.objects, progress.claim)
         signs.begin()
         return Driver(
             number, progress.claim, progress.generation, program, cluster, batch_log, intake, readers, files,

@@ -214,7 +214,7 @@ class SlowSnapshotStore:
             self._mischief.injected[Fault.SAVE_REFUSED] += 1
         if held.problem is None:
             held.reported_safe = True
-        return Answered(held.problem)
+        return Answered(held.problem, fenced=held.problem == _OVER)
 
     def fetch(self, name: str) -> None:
         """See SnapshotStore."""

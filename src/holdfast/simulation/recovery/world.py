@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from itertools import count
+from typing import Any, TypeAlias
 
 from holdfast.ids import Epoch, OperatorId
 from holdfast.runtime.coordinator.coordinator import Coordinator
@@ -33,6 +34,7 @@ from holdfast.simulation.recovery.faults import (
 )
 from holdfast.simulation.recovery.folders import SimulatedFolder, allows_in_place, deletes_files, is_in_place
 from holdfast.simulation.recovery.gathered import Given, gathered_sink, gathers_outputs
+from holdfast.simulation.recovery.gathered_delta import WatchedGatheredDeltaSink, delta_sink, gathers_into_delta
 from holdfast.simulation.recovery.giving_up import GivingUp
 from holdfast.simulation.recovery.late_sinks import LateSinks, called_on_nodes
 from holdfast.simulation.recovery.network import Network
@@ -62,6 +64,7 @@ from holdfast.simulation.recovery.stores import (
 )
 from holdfast.storage.memory import MemoryStorage
 
+AnySink: TypeAlias = WatchedSink | ParquetSink | WatchedGatheredDeltaSink
 RUN = "run"
 """The name of every simulated run."""
 
@@ -196,9 +199,12 @@ class World:
         behind = self.poison_rows.batches_behind if self.poison_rows.wanted else draw_batches_behind(seed)
         self.scene.pace = replace(self.scene.pace, batches_behind=behind)
         self.late_sinks = LateSinks(seed, self.mischief, self.clock, self.complain)
-        self.sinks: dict[OperatorId, WatchedSink | ParquetSink] = {}
+        self.sinks: dict[OperatorId, AnySink] = {}
         self.gathered: Given = {}
+        self._delta_starts = count()
         self.late: dict[tuple[OperatorId, OperatorId], WatchedSink] = {}
+        self.looks_for_followers = False
+        """Whether drivers look for those that have followed them: not in the storm, where old ones are to go on."""
         self.foreign: list[str] = []
         """Objects of another run where this one is to write its outputs."""
         if seed % 9 == 1:
@@ -212,6 +218,11 @@ class World:
         if self._last[0] != self.objects.changes:
             self._last = self.objects.changes, last_driver(self.objects)
         return self._last[1]
+
+    def last_claim(self) -> int:
+        """Return the last claim that anybody has taken; who took it may have died of it."""
+        last = self.last_driver()
+        return 0 if last is None else int(last["claim"])
 
     def sources_of(self, program: Program) -> dict[OperatorId, SourceProgram]:
         """Return a program's sources as this world has them: from files, or ingested."""
@@ -230,10 +241,19 @@ class World:
         self.objects.delete(self.foreign)
         self.foreign = []
 
-    def sinks_of(self, program: Program) -> dict[OperatorId, WatchedSink | ParquetSink]:
+    def sinks_of(self, program: Program) -> dict[OperatorId, AnySink]:
         """Return the sinks of a program's outputs."""
         for name in dict.fromkeys(p.operator for p in program.outputs):
-            if gathers_outputs(self.seed):
+            if gathers_into_delta(self.seed):
+                self.sinks[name] = delta_sink(
+                    self.seed,
+                    next(self._delta_starts),
+                    name,
+                    program,
+                    self.storage.within(f"out/{name}"),
+                    self.gathered,
+                )
+            elif gathers_outputs(self.seed):
                 self.sinks[name] = gathered_sink(
                     self.seed, name, program, self.storage.within(f"out/{name}"), self.gathered
                 )

@@ -29,10 +29,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from holdfast.erasure.layout import Coding
-from holdfast.errors import BadInput, HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.store.agent.acknowledging import losses_wanted
 from holdfast.store.agent.agent_files import (
     AgentSettings,
+    note_problem,
     process_began,
     read_note,
     read_settings,
@@ -54,6 +55,7 @@ from holdfast.store.wire.failures import BadRequest
 from holdfast.store.wire.frames import FrameProtocol
 from holdfast.store.wire.listener import Answer, Listener
 from holdfast.store.wire.messages import Frame
+from holdfast.store.wire.ports import Ports
 from holdfast.store.wire.secret_files import keys_from_file
 from holdfast.store.wire.tls import TlsFiles
 
@@ -124,35 +126,27 @@ class NodeAgent:
         wanted = PeerSettings(
             data=self._spool / "peer",
             host=settings.host,
-            port=settings.port or self._earlier_port(),
+            ports=self._ports(),
+            reached_at=settings.reached_at,
             secret_file=settings.secret_file,
             tls=self._tls,
             domain=settings.domain,
             limits=replace(Limits(), memory_bytes=settings.memory_mb << 20),
             ring=replace(RING, keep_alive=settings.keep_alive),
         )
-        try:
-            self._peer = Peer(wanted)
-            await self._peer.run(self._ready, self._entrance)
-        except BadInput:
-            if wanted.port == settings.port or self._contact is not None:
-                raise
-            # The port it had before has been taken meanwhile.
-            if self._peer is not None:
-                self._peer.files.close()
-            self._peer = Peer(replace(wanted, port=settings.port))
-            await self._peer.run(self._ready, self._entrance)
+        self._peer = Peer(wanted)
+        await self._peer.run(self._ready, self._entrance)
 
     async def _run_without_peer(self) -> None:
         """Only answer pings, so that a frozen node is found; peers elsewhere keep the fragments."""
         settings = self._settings
         serving = None if self._tls is None else self._tls.context(serving=True)
         listener = Listener(keys_from_file(settings.secret_file), Limits(), _only_ping, lambda note: None, serving)
-        port = await listener.open(settings.host, settings.port)
+        port = await listener.open(settings.host, self._ports())
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         self._service.start()
-        self._listens(str(Address(settings.host, port)))
+        self._listens(str(Address(settings.reached_at or settings.host, port)))
         await self._stop.wait()
         await listener.close()
 
@@ -203,6 +197,7 @@ class NodeAgent:
 
     def _listens(self, address: str) -> None:
         self._contact = address
+        note_problem(self._spool, None)
         write_note(self._spool / "agent.json", {**self._about(address), "ready": not self._settings.peer})
 
     def _about(self, address: str) -> dict[str, Any]:
@@ -258,10 +253,17 @@ class NodeAgent:
         while self._went and store is not None:
             store.tuner.peers_went(*self._went.pop(0))
 
-    def _earlier_port(self) -> int:
-        """Return the port of the previous agent on this spool: neighbours have it in their tables."""
-        before = read_note(self._spool / "agent.json")
-        return 0 if before is None else Address.parse(before["address"]).port
+    def _ports(self) -> tuple[int, ...]:
+        """Return the ports to try, that of the previous agent on this spool first: neighbours have it in their tables.
+
+        Where ports are set and that is none of them, it is not tried: a firewall lets only these through.
+        """
+        settings, before = self._settings, read_note(self._spool / "agent.json")
+        wanted = Ports(settings.port, settings.last_port or settings.port).tried()
+        if before is None:
+            return wanted
+        earlier = Address.parse(before["address"]).port
+        return tuple(dict.fromkeys((earlier, *wanted))) if not settings.port or earlier in wanted else wanted
 
     async def _remember_ring(self) -> None:
         """Write the ring's members to disk for a restart; contact peers of SPOOL/ring.json that are unknown here.
@@ -374,6 +376,8 @@ def main(arguments: Sequence[str]) -> int:
             asyncio.run(_run(spool, settings))
         except HoldfastError as error:
             sys.stderr.write(f"holdfast: {error}\n")
+            with contextlib.suppress(OSError):  # the driver shows it; where there is no room, this log has it
+                note_problem(spool, str(error))
             return error.status
     return 0
 

@@ -11,6 +11,7 @@ Each file is replaced atomically.
 | `stop` | the process that ends the run | the agent stops at once |
 | `faults.json` | drills | the share of messages that the agent drops |
 | `agent.json` | the agent | its address and process, whether it is in the ring, what its saves lack, its codes |
+| `problem.json` | the agent | why it could not start; null once it has |
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class AgentSettings:
     host: str = "127.0.0.1"
     """The address it listens on; any but loopback needs a secret."""
     port: int = 0
+    last_port: int = 0
+    """The last one of a range of ports that begins at `port`; 0: there is no range."""
+    reached_at: str | None = None
+    """The host by which others reach it; None: where it listens."""
     peer: bool = True
     """Store fragments for other nodes. False: the agent only serves the tasks of its node."""
     wait_for_ring: bool = False
@@ -150,6 +155,17 @@ def live_with(spool: Path, process: int) -> None:
     executor = {"pid": process, "began": process_began(process)}
     if read_note(spool / "executor") != executor:
         write_note(spool / "executor", executor)
+
+
+def note_problem(spool: Path, line: str | None) -> None:
+    """Note why an agent has ended at its start; None: it has started."""
+    write_note(spool / "problem.json", {"line": line})
+
+
+def agent_problem(spool: Path) -> str | None:
+    """Return why the agent of a spool ended at its last start; None: it did not, as far as is known."""
+    line = (read_note(spool / "problem.json") or {}).get("line")
+    return None if line is None else str(line)
 
 
 def stop_agent(spool: Path) -> None:

@@ -74,6 +74,11 @@ class SaveAnswer:
         """The snapshot is safe."""
         return self.problem is None
 
+    @property
+    def fenced(self) -> bool:
+        """Whether the save was refused for its epoch: there may be a newer one."""
+        return self.final
+
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:

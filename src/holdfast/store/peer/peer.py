@@ -63,8 +63,12 @@ class PeerSettings:
     data: Path
     host: str = "127.0.0.1"
     port: int = 0
+    ports: tuple[int, ...] = ()
+    """Several, of which the first that is free is taken; none: `port`."""
     advertise: str | None = None
     """HOST:PORT that others use; None: where it listens."""
+    reached_at: str | None = None
+    """The host that others use, where only the port is known once it listens."""
     join: tuple[str, ...] = ()
     join_seconds: float = 60.0
     secret_file: str | None = None
@@ -104,7 +108,7 @@ class Peer:
                 field="--host",
                 remedy="give --secret-file, or listen on 127.0.0.1",
             )
-        if settings.advertise is None and settings.host in ("0.0.0.0", "::", ""):
+        if settings.advertise is None and settings.reached_at is None and settings.host in ("0.0.0.0", "::", ""):
             raise BadInput(
                 f"other peers cannot connect to {settings.host}", remedy="give --advertise HOST:PORT as well"
             )
@@ -140,14 +144,11 @@ class Peer:
             serving,
         )
         try:
-            port = await self.listener.open(settings.host, settings.port)
-        except OSError as error:
-            raise BadInput(
-                f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
-                field="--port",
-                remedy="choose a free port of this host",
-            ) from None
-        address = settings.advertise or str(Address(settings.host, port))
+            port = await self.listener.open(settings.host, settings.ports or settings.port)
+        except BadInput as bad:
+            self.files.close()
+            raise BadInput(bad.what, field=None if settings.ports else "--port", remedy=bad.remedy) from None
+        address = settings.advertise or str(Address(settings.reached_at or settings.host, port))
         contact = Contact(peer_id(self._name), address, settings.domain, settings.weight)
         self._membership = Membership(
             contact, settings.ring, self._key, tls=calling, on_found=self._found, on_lost=self._lost

@@ -20,7 +20,7 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -31,6 +31,7 @@ from holdfast.store.wire.failures import BadRequest, Busy, NotTrusted, Unreachab
 from holdfast.store.wire.handshake import ClusterKey, PeerHandshake, SessionSeals
 from holdfast.store.wire.link_session import LARGEST_MESSAGE, Link, OnEnd, OnMessage
 from holdfast.store.wire.messages import BadFrame, Frame, Header, Kind, pack
+from holdfast.store.wire.ports import listen_at_first_free
 from holdfast.store.wire.sockets import FrameSocket, reason
 
 __all__ = ["LARGEST_MESSAGE", "Link", "LinkListener", "OnEnd", "OnMessage", "dial"]
@@ -92,10 +93,11 @@ class LinkListener:
     def __init__(
         self,
         host: str,
-        port: int,
+        port: int | Sequence[int],
         key: ClusterKey,
         on_link: Callable[[Link], tuple[OnMessage, OnEnd]],
         *,
+        reached_at: str | None = None,
         introduction: Mapping[str, Any] | None = None,
         tls: ssl.SSLContext | None = None,
         largest_message: int = LARGEST_MESSAGE,
@@ -103,7 +105,9 @@ class LinkListener:
         strangers: int = STRANGERS,
         links: int = LINKS,
     ) -> None:
-        """Listen from now on (port 0: any); `on_link` gives what handles a link's messages and its end.
+        """Listen from now on (port 0: any; of several, the first that is free).
+
+        `on_link` gives what handles a link's messages and its end. `reached_at`: the host by which others dial it.
 
         It is called by the link's own thread and may send; a `HoldfastError` that it raises refuses the link, and is
         raised at the other side.
@@ -123,8 +127,9 @@ class LinkListener:
         self._links: set[Link] = set()
         self._closed = False
         self._log_room, self._logged_at = _LOG_LINES, time.monotonic()
-        self._socket = _listening(host, port)
-        self.address = Address(host, self._socket.getsockname()[1])
+        ports = (port,) if isinstance(port, int) else port
+        self._socket = listen_at_first_free(ports, host, lambda one: _listening(host, one))
+        self.address = Address(reached_at or host, self._socket.getsockname()[1])
         self._woken, self._wake = socket.socketpair()
         self._thread = threading.Thread(target=self._accept, name=f"links at {self.address}", daemon=True)
         self._thread.start()
@@ -299,12 +304,7 @@ class LinkListener:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.create_server((host, port), family=family, backlog=256)
-    except OSError as error:
-        raise BadInput(
-            f"cannot listen on {Address(host, port)}: {reason(error)}", remedy="choose another host or port"
-        ) from None
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    listening = socket.create_server((host, port), family=family, backlog=256)
     listening.setblocking(False)
     return listening

@@ -22,6 +22,7 @@ from holdfast.store.wire.failures import BadRequest, NotTrusted, code_of
 from holdfast.store.wire.frames import ConnectionEnded, FrameProtocol
 from holdfast.store.wire.handshake import Keys, PeerHandshake, SessionSeals
 from holdfast.store.wire.messages import BadFrame, Bytes, Frame, Header, Kind
+from holdfast.store.wire.ports import NEXT, none_free
 
 log = logging.getLogger("holdfast.store.door")
 REVOKE_SECONDS = 1.0
@@ -71,10 +72,18 @@ class Listener:
         self._log_room = 20.0
         self._logged_at = 0.0
 
-    async def open(self, host: str, port: int) -> int:
-        """Start to listen; return the port."""
+    async def open(self, host: str, port: int | Sequence[int]) -> int:
+        """Start to listen at the port (of several, the first that is free); return it."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, host, port, ssl=self._tls, backlog=256)
+        ports = (port,) if isinstance(port, int) else port
+        for one in ports:
+            try:
+                self._server = await loop.create_server(self._accept, host, one, ssl=self._tls, backlog=256)
+                break
+            except OSError as error:
+                if error.errno not in NEXT or one == ports[-1]:
+                    raise none_free(ports, one, host, error) from None
+        assert self._server is not None
         found: int = self._server.sockets[0].getsockname()[1]
         self._tasks.add(asyncio.create_task(self._sweep()))
         self._tasks.add(asyncio.create_task(self._revoke()))
