@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.errors import BadInput
 from holdfast.spark.requirements import NEEDS, check_requirements, check_settings, check_version, session_settings
-from holdfast.spark.run import buffer_bound, node_capacity
+from holdfast.spark.run_settings import buffer_bound, node_capacity
 from holdfast.spark.settings import PREFIX, STRATEGIES, Settings, seconds_of
 
 if TYPE_CHECKING:

@@ -7,13 +7,10 @@ sinks know what they have, so outputs come out once.
 
 from __future__ import annotations
 
-import json
 import math
-import pickle
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from copy import copy
 from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
@@ -22,11 +19,10 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from holdfast.application import Application, steps
-from holdfast.errors import BadInput
+from holdfast.application import Application
 from holdfast.ids import BatchId, OperatorId, PartitionId, folder_name
 from holdfast.recovery.executed_plan import ExecutedPlan
-from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
+from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime.blocks import DEAD_LETTERS
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
@@ -40,13 +36,12 @@ from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.coordinator.parking import ErrorSettings
 from holdfast.runtime.coordinator.plan_keeping import PlanKeeping, Replanning
 from holdfast.runtime.coordinator.profile_records import ProfileRecords, measured_topology
-from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.runtime.coordinator.publishing import PublishSettings
 from holdfast.runtime.coordinator.requests import ResumeRequests, TentativeRequests
 from holdfast.runtime.coordinator.sink_threads import SinkThreads
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.parquet_sink import ParquetSink
-from holdfast.runtime.io.sinks import FunctionSink, OutputKey, Sink, Stager
+from holdfast.runtime.io.sinks import Sink, Stager
 from holdfast.runtime.io.unread_records import UnreadRecords
 from holdfast.runtime.messages import Measures, OperatorFailed
 from holdfast.runtime.program import Program
@@ -55,30 +50,29 @@ from holdfast.spark.backend import SparkBackend
 from holdfast.spark.certificates import files_of
 from holdfast.spark.kafka_settings import with_settings_of, without_settings
 from holdfast.spark.keepalive import KeepAlive
+from holdfast.spark.old_layout import old_application, old_sinks
 from holdfast.spark.pinned_jobs import task_cpus
 from holdfast.spark.planned_segments import PlannedSegments, segment_lines
+from holdfast.spark.portable import portable, portable_sinks
 from holdfast.spark.process_memory import megabytes_of
 from holdfast.spark.replicas import ChosenReplicas, PlannedReplicas, choose_replicas
 from holdfast.spark.requirements import check_requirements
 from holdfast.spark.resident_backend import ResidentBackend
 from holdfast.spark.run_context import RunContext
-from holdfast.spark.settings import PREFIX, Settings, conf_of
+from holdfast.spark.run_settings import bounded_pace, node_capacity, pace_of, planned_settings, recovery_of
+from holdfast.spark.settings import Settings, conf_of
 from holdfast.spark.start_hints import start_hints
 from holdfast.spark.tentative import tentative_of
 from holdfast.spark.user_modules import pickled
 from holdfast.storage.files import FileStorage
 from holdfast.storage.self_check import check_storage
-from holdfast.storage.storage import Storage, open_storage
+from holdfast.storage.storage import open_storage
 from holdfast.store.wire.secret_files import keys_from_file
-from holdfast.topology import require_made_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-BUFFER_TIMES = 4
-"""Outboxes hold so many times what may be kept for waiting queries, before queries pause: beyond it nothing can be
-dropped any more, or an ordinary recovery sends much."""
 _P = ParamSpec("_P")
 
 
@@ -182,42 +176,23 @@ class SparkRun:
         self._sinks = name_sinks(self.program, self.program.sinks_by_operator(sinks or {}))
         if not old_layout:  # the start that runs the old one has checked its own
             check_places(self._sinks.values())
-        portable, planned = (
-            _portable(app),
-            recovery or _recovery(chosen, self.program, nodes, old_layout=old_layout, backups=backups),
-        )
+        for_nodes = portable(app)
+        planned = recovery or recovery_of(chosen, self.program, nodes, old_layout=old_layout, backups=backups)
         twice = ChosenReplicas()
         if not old_layout:
-            twice = choose_replicas(
-                chosen,
-                self.program,
-                planned.strategy,
-                measured=measured_topology(self.storage, self.program.topology),
-                plan=replicas,
-            )
-            lines = list(twice.lines)
-            planned = replace(planned, replicas=twice.replicas, replica_lag=chosen.replicas_lag)
-            if backups is not None:
-                planned = replace(planned, backup_partitions=backups)
-            if segments is not None:
-                planned = replace(planned, segments=segments.segments)
-                lines += segment_lines(segments.segments, self.program)
-            tentative, more = tentative_of(chosen, self.program, self._sinks, planned.strategy)
-            planned = replace(planned, tentative=tentative, tentative_fidelity=chosen.tentative_min_fidelity)
-            for line in (*lines, *more):
-                log(line)
+            planned, twice = self._with_plans(planned, chosen, backups, segments, replicas)
         called = on_nodes(self._sinks) if chosen.exchange == "resident" else {}
-        functions = _portable_sinks(called)  # what cannot be sent is refused before the claim
+        functions = portable_sinks(called)  # what cannot be sent is refused before the claim
         pickled(self._stagers(start, called))
 
         def run_old(*, anew: bool, without: frozenset[OperatorId] = frozenset()) -> None:
-            old = with_settings_of(_old_application(self.storage), app).without(without)
-            _log_old(log)
+            old = with_settings_of(old_application(self.storage), app).without(without)
+            log("the layout changes: the application as it was processes what is logged and takes a checkpoint")
             inner = SparkRun(
                 old,
                 spark,
                 directory,
-                sinks=_old_sinks(old, self.program, self._sinks, old_sink),
+                sinks=old_sinks(old, self.program, self._sinks, old_sink),
                 settings=chosen,
                 wait_seconds=wait,
                 log=log,
@@ -245,7 +220,7 @@ class SparkRun:
             self.storage,
             durable,
             self.program,
-            _portable(without_settings(app)),
+            portable(without_settings(app)),
             run_old=run_old,
             driver=this_driver(),
             sign_seconds=chosen.driver_heartbeat_seconds,
@@ -270,7 +245,7 @@ class SparkRun:
             idle=chosen.idle_after or None,
         )
         context = RunContext(
-            portable,
+            for_nodes,
             start,
             self.storage,
             durable,
@@ -281,16 +256,7 @@ class SparkRun:
             functions,
         )
         keys_from_file(chosen.store_secret_file)  # a file that others may read is refused here, not by agents later
-        if chosen.exchange == "resident":
-            make_backend: Callable[..., ResidentBackend | SparkBackend] = ResidentBackend
-        else:  # without connections of its own it pings store agents
-            self._keep_alive = KeepAlive(
-                secret_file=chosen.store_secret_file,
-                tls=files_of(chosen) if chosen.tls_mode == "files" else None,
-                seconds=chosen.keepalive_seconds,
-            )
-            self._held.callback(self._keep_alive.close)
-            make_backend = partial(SparkBackend, keep_alive=self._keep_alive)
+        make_backend = self._backend_class(chosen)
         self.backend = make_backend(
             spark.sparkContext,
             self.program,
@@ -318,7 +284,7 @@ class SparkRun:
             plan=ExecutedPlan(
                 planned.segments, planned.backup_partitions, () if segments is None else segments.intervals, 0, origin
             ),
-            pace=_pace(chosen, wait) if pace is None else _bounded(pace, chosen),
+            pace=pace_of(chosen, wait) if pace is None else bounded_pace(pace, chosen),
             errors=ErrorSettings(chosen.errors_retries, chosen.errors_backoff),
             publishing=PublishSettings(seconds=chosen.errors_sink_seconds),
             runner=runner,
@@ -336,7 +302,7 @@ class SparkRun:
                 outputs=chosen.keep_outputs,
                 log=log,
             ),
-            settings=_planned_settings(chosen, planned, segments),
+            settings=planned_settings(chosen, planned, segments),
             follower=lambda: self._signs.follower,
             host_of=lambda node: node.rpartition("-")[0] or str(node),
             domain_of=self.backend.domain_of,
@@ -357,6 +323,45 @@ class SparkRun:
         for name in stagers:
             self._sinks[name].sweep_staged()
         self._staged = tuple(stagers)
+
+    def _with_plans(
+        self,
+        planned: RecoverySettings,
+        chosen: Settings,
+        backups: frozenset[PartitionId] | None,
+        segments: PlannedSegments | None,
+        replicas: PlannedReplicas | None,
+    ) -> tuple[RecoverySettings, ChosenReplicas]:
+        """Return how the run recovers with its plans, and its replicas; say what they are."""
+        twice = choose_replicas(
+            chosen,
+            self.program,
+            planned.strategy,
+            measured=measured_topology(self.storage, self.program.topology),
+            plan=replicas,
+        )
+        lines = list(twice.lines)
+        planned = replace(planned, replicas=twice.replicas, replica_lag=chosen.replicas_lag)
+        if backups is not None:
+            planned = replace(planned, backup_partitions=backups)
+        if segments is not None:
+            planned = replace(planned, segments=segments.segments)
+            lines += segment_lines(segments.segments, self.program)
+        tentative, more = tentative_of(chosen, self.program, self._sinks, planned.strategy)
+        for line in (*lines, *more):
+            self._log(line)
+        return replace(planned, tentative=tentative, tentative_fidelity=chosen.tentative_min_fidelity), twice
+
+    def _backend_class(self, chosen: Settings) -> Callable[..., ResidentBackend | SparkBackend]:
+        if chosen.exchange == "resident":
+            return ResidentBackend
+        self._keep_alive = KeepAlive(  # without connections of its own, the driver pings store agents
+            secret_file=chosen.store_secret_file,
+            tls=files_of(chosen) if chosen.tls_mode == "files" else None,
+            seconds=chosen.keepalive_seconds,
+        )
+        self._held.callback(self._keep_alive.close)
+        return partial(SparkBackend, keep_alive=self._keep_alive)
 
     def _stagers(self, start: str, called: Mapping[OperatorId, Sink]) -> dict[OperatorId, Stager]:
         """Return what nodes stage rows with; rows for functions stay on nodes only where these are called there."""
@@ -519,184 +524,3 @@ class SparkRun:
     def rows(self, output: str) -> pa.Table:
         """Return all rows an output has given; its sink must be Parquet, Delta (in no order) or memory."""
         return self.coordinator.outputs.rows(self.program.output_operator(output))
-
-
-def _pace(settings: Settings, wait_seconds: float) -> CycleSettings:
-    pace = CycleSettings(
-        checkpoint_batches=settings.checkpoint_batches,
-        checkpoint_seconds=settings.checkpoint_seconds,
-        durable_every=settings.durable_every,
-        most_batches=settings.cycle_batches,
-        batches_ahead=settings.max_batches_ahead,
-        batches_behind=settings.max_batches_behind,
-        time_budget=settings.cycle_time_budget,
-        wait_seconds=wait_seconds,
-    )
-    return _bounded(pace, settings)
-
-
-def _bounded(pace: CycleSettings, settings: Settings) -> CycleSettings:
-    """Return a pace of the caller's with the costs that nodes are bounded by: their capacity is in the same unit."""
-    bound_seconds = settings.node_bound_seconds if settings.node_costs == "auto" else math.inf
-    return replace(pace, measure_costs=settings.measures_costs, bound_seconds=bound_seconds)
-
-
-def _planned_settings(
-    settings: Settings, recovery: RecoverySettings, segments: PlannedSegments | None
-) -> dict[str, object]:
-    """Return what a profile says about how the run runs: `holdfast plan explain` predicts with it."""
-    return {
-        "checkpoint_seconds": None if math.isinf(settings.checkpoint_seconds) else settings.checkpoint_seconds,
-        "checkpoint_batches": settings.checkpoint_batches,
-        "backups": sorted(str(p) for p in recovery.backup_partitions),
-        "segments": [] if segments is None else segments.described(),
-        "replicas": sorted(str(p) for p in recovery.replicas),
-        "data_fragments": settings.store_data_fragments,
-        "parity_fragments": settings.store_parity_fragments,
-        "tolerate_node_loss": settings.store_tolerate_node_loss,
-        "reliability": settings.store_reliability,
-        "bound": settings.node_bound,
-        "keepalive_seconds": settings.keepalive_seconds,
-    }
-
-
-def node_capacity(settings: Settings, executor_cores: str | None, task_cpus: int) -> float:
-    """Return what a node can carry: as set; the cores it can use, where costs are measured; else there is no limit.
-
-    An operator process uses one core: with fewer processes than cores, the others are no capacity.
-    """
-    if settings.node_capacity is not None:
-        return settings.node_capacity
-    if not settings.measures_costs:
-        return math.inf
-    if settings.exchange != "resident":
-        return float(executor_cores or 1)
-    processes = settings.node_processes or task_cpus
-    return float(processes if executor_cores is None else min(processes, int(executor_cores)))
-
-
-def buffer_bound(settings: Settings, nodes: int | None) -> float:
-    """Return the bytes that outboxes may hold before queries pause, in a run that begins with so many nodes."""
-    megabytes = settings.recovery_buffer_mb
-    if megabytes is None:
-        megabytes = settings.recovery_waiting_mb * max(BUFFER_TIMES, nodes or 0)
-    return megabytes << 20 if megabytes else math.inf
-
-
-def _recovery(
-    settings: Settings,
-    program: Program,
-    nodes: int | None = None,
-    *,
-    old_layout: bool = False,
-    backups: frozenset[PartitionId] | None = None,
-) -> RecoverySettings:
-    if backups is None:
-        backups = _backup_partitions(settings.retention, program, old_layout=old_layout)
-    return RecoverySettings(
-        strategy=RecoveryStrategy(settings.recovery_strategy),
-        bound=settings.node_bound,
-        backup_partitions=backups,
-        incremental_after_losses=settings.recovery_incremental_after_losses or 1,
-        waiting_bytes=settings.recovery_waiting_mb << 20,
-        buffer_bytes=buffer_bound(settings, nodes),
-        move_above=settings.node_move_above if settings.exchange == "resident" and not old_layout else math.inf,
-    )
-
-
-def _backup_partitions(retention: str, program: Program, *, old_layout: bool = False) -> frozenset[PartitionId]:
-    """Return who keeps outputs back to checkpoints: nobody but the sources' logs, all, or a plan's backups.
-
-    A plan is made for the application as it is now: of an old layout, it names what is still there.
-    """
-    if retention == "sources":
-        return frozenset()
-    if retention == "all":
-        return frozenset(program.partitions)
-    try:
-        document = json.loads(Path(retention).read_bytes())
-        found = frozenset(PartitionId.parse(one) for one in document["backups"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(
-            f"{retention!r} is not a plan of backups: {error}",
-            field=f"{PREFIX}retention",
-            remedy="give sources, all, or the file that `holdfast plan backups --json` printed",
-        ) from None
-    if not old_layout:
-        require_made_for(document, program.topology, where=retention)
-    if (strange := found - set(program.partitions)) and not old_layout:
-        raise BadInput(
-            f"there is no partition {min(strange)}", field=f"{PREFIX}retention", remedy="plan for this topology"
-        )
-    return found - strange
-
-
-def _old_application(storage: Storage) -> Application:
-    """Return the application of a run's present layout, as its last driver kept it."""
-    last = last_driver(storage)
-    kept = None if last is None or last["program"] is None else storage.read(last["program"])
-    try:
-        if kept is None:
-            raise FileNotFoundError("it was not kept")
-        found: Application = pickle.loads(kept)
-        return found
-    except Exception as error:
-        raise BadInput(
-            f"the application as it was cannot be loaded: {_first_line(error)}",
-            where=storage.url,
-            remedy="start it as it was before, stop it, then change it: a stopped run needs the old one no more",
-        ) from None
-
-
-def _old_sinks(
-    old: Application, program: Program, sinks: Mapping[OperatorId, Sink], old_sink: Callable[[str], object]
-) -> dict[str, object]:
-    """Return the sinks of an application that was before: those of the same outputs now, else what is given."""
-    now: dict[str, object] = {name: sinks[operator] for operator, name in program.output_names.items()}
-    return {name: now.get(name) or old_sink(name) or FunctionSink(_drop) for name in old.output_names().values()}
-
-
-def _drop(rows: pa.Table, key: OutputKey) -> None:
-    """Take rows of an output that is no more, and whose sink nobody knows."""
-
-
-def _log_old(log: Callable[[str], object]) -> None:
-    log("the layout changes: the application as it was processes what is logged and takes a checkpoint")
-
-
-def _portable(app: Application) -> bytes:
-    """Return the application as bytes for the nodes, without what only the driver needs: frames and sinks."""
-    stripped = copy(app)
-    stripped.steps = {
-        # Files and topics are plain values, and nodes read them.
-        name: replace(step, reader=None) if isinstance(step, steps.Source) and callable(step.reader) else step
-        for name, step in app.steps.items()
-    }
-    stripped.sinks = {}
-    try:
-        return pickled(stripped)
-    except Exception as error:
-        raise BadInput(
-            f"cannot be sent to the nodes: {_first_line(error)}",
-            where=f"application {app.name}",
-            remedy="keep sessions, connections and open files out of operators' functions",
-        ) from None
-
-
-def _portable_sinks(called: Mapping[OperatorId, Sink]) -> bytes:
-    """Return the sinks that are called on nodes as bytes for these."""
-    for name, sink in called.items():
-        try:
-            pickled(sink)
-        except Exception as error:
-            raise BadInput(
-                f"its function cannot be sent to the nodes: {_first_line(error)}",
-                where=f"output {name}",
-                field="foreach_batch",
-                remedy='open connections inside the function, or call it on the driver: where="driver"',
-            ) from None
-    return pickled(called) if called else b""
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
