@@ -100,7 +100,22 @@ def alerts_table() -> str:
     return table()
 
 
+def simulator_counts() -> str:
+    """Return how many kinds of faults the simulators inject, and how many deliberate bugs they must find."""
+    from holdfast.simulation.recovery.faults import Fault
+    from holdfast.simulation.store.run import StoreFault
+
+    planted = import_module("simulation.planted").PLANTED  # of tests/
+    store_bugs = import_module("simulation.store_bugs").STORE_BUGS
+    rows = [
+        f"| recoveries (`holdfast simulate recovery`) | {len(Fault)} | {len(planted)} |",
+        f"| the fragment store (`holdfast simulate store`) | {len(StoreFault)} | {len(store_bugs)} |",
+    ]
+    return "\n".join(["| simulator of | kinds of faults | deliberate bugs |", "|---|--:|--:|", *rows])
+
+
 GENERATED = {
+    "simulator-counts": simulator_counts,
     "metrics": metrics_table,
     "alerts": alerts_table,
     "settings": settings_table,

@@ -142,7 +142,7 @@ def test_a_port_in_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
         taken.listen()
         port = taken.getsockname()[1]
         assert run(["store", "serve", "--data", str(tmp_path / "d"), "--port", str(port)]) == 2
-    assert "choose a free port" in capsys.readouterr().err
+    assert "free it, or give another port" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
