@@ -1,9 +1,10 @@
-"""Deliberate bugs of connections that die without an end, which the simulator must find in runs that have them."""
+"""Deliberate bugs of connections that die without an end, and of what comes to full inboxes; each is to be found."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from holdfast.runtime.worker.inbox_room import InboxRoom
 from holdfast.runtime.worker.quiet_links import QuietLinks
 from holdfast.runtime.worker.sender_links import SenderLinks
 from simulation.bugs import Bug, Patch
@@ -38,6 +39,32 @@ def second_link_not_subscribed(patch: Patch) -> None:
     patch.setattr(SenderLinks, "_take", take)
 
 
+def full_inboxes_forgotten(patch: Patch) -> None:
+    """Only what is on its way counts: a process keeps whatever comes to its full inboxes in memory."""
+    right = InboxRoom.taken
+    patch.setattr(InboxRoom, "taken", lambda self, size, in_inboxes: right(self, size, 0))
+
+
+def taken_blocks_still_on_their_way(patch: Patch) -> None:
+    """What the worker has taken counts as on its way for ever: before long everything goes to disk."""
+    right = InboxRoom.taken
+    patch.setattr(InboxRoom, "taken", lambda self, size, in_inboxes: right(self, 0, in_inboxes))
+
+
+def blocks_on_their_way_not_counted(patch: Patch) -> None:
+    """What comes between two rounds of a worker finds room, however much it is."""
+
+    def arrived(self: InboxRoom, size: int) -> bool:
+        return self._in_inboxes <= self.most
+
+    patch.setattr(InboxRoom, "arrived", arrived)
+    patch.setattr(InboxRoom, "taken", lambda self, size, in_inboxes: setattr(self, "_in_inboxes", in_inboxes))
+
+
+ROOM_BUGS = tuple(
+    Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)
+    for one in (full_inboxes_forgotten, taken_blocks_still_on_their_way, blocks_on_their_way_not_counted)
+)
 LINK_BUGS = tuple(
     Bug(one.__name__.replace("_", " "), (one.__doc__ or "").strip(), one)
     for one in (

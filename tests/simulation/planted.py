@@ -40,7 +40,7 @@ from simulation.file_bugs import FILE_BUGS, RETENTION_BUGS
 from simulation.fragment_bugs import FRAGMENT_BUGS
 from simulation.gathered_bugs import GATHERED_BUGS
 from simulation.intermediate_bugs import INTERMEDIATE_BUGS
-from simulation.link_bugs import LINK_BUGS
+from simulation.link_bugs import LINK_BUGS, ROOM_BUGS
 from simulation.mark_bugs import MARK_BUGS
 from simulation.parking_bugs import PARKING_BUGS
 from simulation.plan_bugs import PLAN_BUGS
@@ -81,7 +81,7 @@ class Planted:
 PLANTED = (
     *(Planted(bug, _any) for bug in (*BUGS, *MARK_BUGS, *SET_BUGS, *SNAPSHOT_BUGS)),
     *(Planted(bug, leaves_behind) for bug in CATCHING_UP_BUGS),
-    *(Planted(bug, is_resident) for bug in (*RESIDENT_BUGS, *PROCESS_BUGS, *DETECTION_BUGS)),
+    *(Planted(bug, is_resident) for bug in (*RESIDENT_BUGS, *ROOM_BUGS, *PROCESS_BUGS, *DETECTION_BUGS)),
     *(Planted(bug, has_dead_links) for bug in LINK_BUGS),
     *(Planted(bug, is_poisoned) for bug in PARKING_BUGS),
     *(Planted(bug, has_poison_rows) for bug in QUARANTINE_BUGS),

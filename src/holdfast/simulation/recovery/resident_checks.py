@@ -156,6 +156,13 @@ class ResidentChecks:
                 self._complain(f"{process.name} goes from desired state {process.last} back to {now}")
             process.last = now
 
+    def came(self, process: Process, there: int, *, has_room: bool) -> None:
+        """What a process holds in memory is bounded, and what it has room for does not go to disk."""
+        if has_room and there > process.room.most:
+            self._complain(f"blocks stay in the memory of {process.name}, where {there} bytes wait")
+        if not has_room and there <= process.room.most:
+            self._complain(f"blocks go to the disk of {process.name}, where only {there} bytes wait")
+
     def replaced(self, process: Process, node: NodeId, link: Connection) -> None:
         """A second connection takes the place of one that works, and what was on its way comes again."""
         other = self._process_at(address) if (address := process.senders.addresses.get(node)) is not None else None

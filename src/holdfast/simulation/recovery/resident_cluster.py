@@ -597,6 +597,10 @@ class ResidentCluster(SimulatedCluster):
         self._checks.after_work(process, done, current=self._is_current(process))
         return done
 
+    def came(self, process: Process, there: int, *, has_room: bool) -> None:
+        """See ProcessHost."""
+        self._checks.came(process, there, has_room=has_room)
+
     def replaced(self, process: Process, node: NodeId, link: Connection) -> None:
         """See ProcessHost."""
         self._log(f"the connection of {process.name} to {node} is made anew")

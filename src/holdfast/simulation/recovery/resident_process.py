@@ -14,7 +14,9 @@ from functools import partial
 from typing import Protocol
 
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.runtime.blocks import Block
 from holdfast.runtime.messages import Answer, NodeReport, SnapshotStored
+from holdfast.runtime.worker.inbox_room import InboxRoom
 from holdfast.runtime.worker.lease import DriverLease
 from holdfast.runtime.worker.quiet_links import LONGEST_STEP
 from holdfast.runtime.worker.resident import ResidentWorker, Round, Standing
@@ -27,6 +29,8 @@ from holdfast.simulation.recovery.pings import SECONDS
 LEASE_SECONDS = 0.5
 """How long a process without a lease waits before it looks again."""
 ORPHANED_SECONDS = 30.0
+ROOM_BYTES = 100
+"""Blocks are small here: more than so many bytes of them are more than a process should hold."""
 WORK_SECONDS = 0.001
 """What a round of work takes that has something to do: time moves, whatever workers do."""
 LONGEST_SLEEP = 8.0
@@ -71,6 +75,10 @@ class ProcessHost(Protocol):
 
     def check(self, process: Process, report: NodeReport) -> None:
         """Look at a report that a process sends."""
+        ...
+
+    def came(self, process: Process, there: int, *, has_room: bool) -> None:
+        """Blocks have come to a process in which so many bytes wait, and were found to have room, or not."""
         ...
 
     def replaced(self, process: Process, node: NodeId, link: Connection) -> None:
@@ -128,6 +136,9 @@ class Process:
         self._backlog: list[Callable[[], None]] = []
         self.senders: SenderLinks[DialledLink, int] = SenderLinks(resident.subscriptions, self._replaced)
         self.subscribers: dict[int, Connection] = {}
+        self.room = InboxRoom(ROOM_BYTES)
+        self.in_inboxes = self._handed = 0
+        """Bytes in inboxes after the last round, and bytes that have come since."""
         self._links = 0
         self._wakes_at = math.inf
         self._sleep = 0.0
@@ -221,6 +232,9 @@ class Process:
         self.in_round = False
         if done is None:
             return
+        self.in_inboxes = self.resident.inbox_bytes
+        self.room.taken(self._handed, self.in_inboxes)
+        self._handed = 0
         self.idle = done.idle
         self._send(done)
         longest = LONGEST_STEP if self._around.has_dead_links else LONGEST_SLEEP
@@ -321,9 +335,16 @@ class Process:
 
         def receive(link: Connection, message: Message) -> None:
             if message[0] == "blocks":
-                self.do(lambda: self.resident.take_blocks(message[1]))
+                self.do(lambda: self._take_blocks(message[1]))
 
         return End(self.node, receive, lambda link: self.do(lambda: self._lose_sender(node, link)))
+
+    def _take_blocks(self, blocks: Sequence[Block]) -> None:
+        """Let the worker have them; as on a node, those that find no room would be on disk."""
+        size = sum(one.rows.nbytes for one in blocks if one.rows is not None)
+        self._around.came(self, self.in_inboxes + self._handed, has_room=self.room.arrived(size))
+        self._handed += size
+        self.resident.take_blocks(blocks)
 
     def _lose_sender(self, node: NodeId, link: Connection) -> None:
         held = self.senders.held.get(node)
