@@ -23,6 +23,7 @@ from holdfast.simulation.recovery.scene import (
     freezes_at_fences,
     has_branches,
     has_copies,
+    has_dead_links,
     is_resident,
     leaves_behind,
     moves_for_load,
@@ -42,6 +43,7 @@ from simulation.fragment_bugs import FRAGMENT_BUGS
 from simulation.gathered_bugs import GATHERED_BUGS
 from simulation.gathered_delta_bugs import GATHERED_DELTA_BUGS
 from simulation.intermediate_bugs import INTERMEDIATE_BUGS
+from simulation.link_bugs import LINK_BUGS, ROOM_BUGS
 from simulation.mark_bugs import MARK_BUGS
 from simulation.parking_bugs import PARKING_BUGS
 from simulation.pausing_bugs import PAUSING_BUGS
@@ -86,7 +88,8 @@ PLANTED = (
         for bug in (*BUGS, *DRIVER_BUGS, *MARK_BUGS, *SET_BUGS, *SNAPSHOT_BUGS, *CLAIM_BUGS, *PAUSING_BUGS)
     ),
     *(Planted(bug, leaves_behind) for bug in CATCHING_UP_BUGS),
-    *(Planted(bug, is_resident) for bug in (*RESIDENT_BUGS, *PROCESS_BUGS, *DETECTION_BUGS)),
+    *(Planted(bug, is_resident) for bug in (*RESIDENT_BUGS, *ROOM_BUGS, *PROCESS_BUGS, *DETECTION_BUGS)),
+    *(Planted(bug, has_dead_links) for bug in LINK_BUGS),
     *(Planted(bug, is_poisoned) for bug in PARKING_BUGS),
     *(Planted(bug, has_poison_rows) for bug in QUARANTINE_BUGS),
     *(Planted(bug, reads_in_place) for bug in FILE_BUGS),

@@ -222,16 +222,18 @@ def test_the_first_placement_waits_for_others_as_long_again_as_the_first_node_to
     assert quick.waits(10.1 + executors.SETTLE_SECONDS / 2, 1, 2), "others may be a moment later"
 
 
-def test_time_before_its_executor_came_is_none_that_a_node_needs() -> None:
-    """The cluster gave the first executor after a minute; another one that hangs is waited for as long as it took."""
+def test_time_before_executors_came_is_none_that_nodes_need() -> None:
+    """The cluster gave the first executor after a minute; another one that hangs has twice the time of a node."""
     first = executors.FirstPlacement(began=10.0)
-    first.came(70.0)
-    assert first.waits(74.0, 1, 2)
-    assert first.waits(77.9, 1, 2)
-    assert not first.waits(78.0, 1, 2), "the first took four seconds"
-    first.came(20.0)
-    assert not first.waits(78.0, 1, 2), "the first is the first"
+    assert first.waits_for(74.0, 70.0, [71.0]), "the first took four seconds"
+    assert first.waits_for(78.9, 70.0, [71.0]), "a later one has twice as long, from when it came"
+    assert not first.waits_for(79.0, 70.0, [71.0])
+    assert not first.waits_for(74.0, 70.0, []), "all are there"
+    assert not first.waits_for(76.0, 70.0, [75.5]), "who comes after the first was ready is used later"
     early = executors.FirstPlacement(began=10.0)
-    early.came(-math.inf)
-    assert early.waits(19.0, 1, 2), "executors that were there before the run began count from then on"
-    assert not early.waits(28.0, 1, 2)
+    assert early.waits_for(19.0, -math.inf, [-math.inf]), "executors that were there before count from the run's start"
+    assert not early.waits_for(28.0, -math.inf, [-math.inf])
+    quick = executors.FirstPlacement(began=10.0)
+    assert quick.waits_for(20.1, 20.0, [20.0]), "others may be a moment later"
+    assert quick.waits_for(21.9, 20.0, [20.0])
+    assert not quick.waits_for(22.0, 20.0, [20.0])

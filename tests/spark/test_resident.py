@@ -518,10 +518,10 @@ def test_the_first_node_does_not_wait_for_as_long_as_the_cluster_took_to_give_it
     backend = without_a_free_slot(monkeypatch)
     (ready,) = backend._held.values()
     ready.came_at, backend._expected, backend._came_at = 60.0, expected, 61.0
-    hangs = held_node()
-    backend._held[NodeId("hangs")] = hangs
+    backend._held[NodeId("hangs")] = hangs = held_node()
+    hangs.came_at = 60.5
     monkeypatch.setattr("holdfast.spark.resident_backend.time.monotonic", lambda: backend_now[0])
     backend_now = [65.0]
     assert backend._waits_for_more([ready])
-    backend_now[0] = 70.5
+    backend_now[0] = 71.0
     assert backend._waits_for_more([ready]) is waits, "the embedded cluster's nodes all come, and are waited for longer"

@@ -18,8 +18,8 @@ from holdfast.runtime.blocks import Block, Edge, Header, encode_blocks
 from holdfast.runtime.state.journal_store import JournalStore
 from holdfast.runtime.state.versions import Pointer
 from holdfast.runtime.worker.lease import DriverLease
-from holdfast.runtime.worker.quiet_links import QuietLinks
 from holdfast.runtime.worker.resident import Standing
+from holdfast.runtime.worker.sender_links import SenderLinks
 from holdfast.runtime.worker.spill import InboxSpill
 from holdfast.runtime.worker.step_guard import NoGuard
 from holdfast.runtime.worker.subscriptions import Subscriptions
@@ -41,8 +41,7 @@ def test_a_process_whose_files_were_taken_over_ends_in_order(
     node = object.__new__(ResidentNode)
     node._identity = NodeIdentity(NodeId("n1"), "1", "127.0.0.1", "token", "127.0.0.1:1")
     node._name, node._index, node._guard, node._tls = NodeId("n1"), 0, NoGuard(), None
-    node._ends, node._events, node._senders, node._driver = False, queue.SimpleQueue(), {}, None
-    node._beside = {}
+    node._ends, node._events, node._senders, node._driver = False, queue.SimpleQueue(), Mock(), None
     node._listener = Mock()
 
     def work() -> float:
@@ -71,7 +70,7 @@ def test_a_process_without_a_lease_does_nothing_until_the_driver_has_heard_of_it
     """It was frozen, or the network is cut: others may have its partitions."""
     node = object.__new__(ResidentNode)
     node._driver, node._worker, node._lease, node._lease_lock = Mock(), Mock(), DriverLease(2.5), threading.Lock()
-    node._senders, node._beside, node._quiet = {}, {}, QuietLinks()
+    node._senders = SenderLinks(Subscriptions(), Mock())
     node._functions = Mock()
     assert node._turn() > 0
     node._worker.work.assert_not_called()
@@ -111,10 +110,11 @@ def test_a_connection_that_ends_before_it_is_known_is_dialled_again(monkeypatch:
     """The process of the sender dies just after it has answered: no other event will tell of that end."""
     node, sender, dialled = object.__new__(ResidentNode), NodeId("n2"), []
     node._name, node._key, node._tls, node._events = NodeId("n1"), Mock(), None, queue.SimpleQueue()
-    node._senders, node._addresses, node._dial_at = {}, {sender: "127.0.0.1:2"}, {sender: math.inf}
-    node._beside, node._quiet = {}, QuietLinks()
     node._worker = Mock(subscriptions=Subscriptions())
     node._worker.sender_nodes.return_value = {sender}
+    node._senders = SenderLinks(node._worker.subscriptions, node._replaced)
+    node._senders.met({sender: "127.0.0.1:2"})
+    assert node._senders.due(0.0, {sender}) == [(sender, "127.0.0.1:2")]
 
     def dial(
         address: Address, key: ClusterKey, me: MessageHeader, message: OnMessage, end: OnEnd, *, tls: None
@@ -127,12 +127,12 @@ def test_a_connection_that_ends_before_it_is_known_is_dialled_again(monkeypatch:
     monkeypatch.setattr(resident_node, "dial", dial)
     node._dial_sender(sender, "127.0.0.1:2")
     node._take_events(0.0)
-    assert sender not in node._senders
+    assert sender not in node._senders.held
     assert not node._worker.subscriptions.is_connected(sender), "nothing that is requested there would arrive"
-    assert node._dial_at[sender] < math.inf, "it is due again before long"
+    assert node._senders.due(math.inf, {sender}), "it is due again before long"
     node._dial_sender(sender, "127.0.0.1:2")
     node._take_events(0.0)
-    assert node._senders[sender][0] is dialled[1]
+    assert node._senders.link(sender) is dialled[1]
     assert node._worker.subscriptions.is_connected(sender)
 
 
@@ -140,11 +140,13 @@ def test_a_sender_is_dialled_again_whatever_kept_it_from_being_dialled(monkeypat
     """Where a container may have no more threads, a link cannot start its own: the stream must not wait for good."""
     node, sender = object.__new__(ResidentNode), NodeId("n2")
     node._name, node._key, node._tls, node._events = NodeId("n1"), Mock(), None, queue.SimpleQueue()
-    node._dial_at = {sender: math.inf}
+    node._senders = SenderLinks(Subscriptions(), Mock())
+    node._senders.met({sender: "127.0.0.1:2"})
+    assert node._senders.due(0.0, {sender})
     monkeypatch.setattr(resident_node, "dial", Mock(side_effect=RuntimeError("can't start new thread")))
     node._dial_sender(sender, "127.0.0.1:2")
     node._take_events(0.0)
-    assert node._dial_at[sender] < math.inf
+    assert node._senders.due(math.inf, {sender})
 
 
 class Dialling:
@@ -154,9 +156,9 @@ class Dialling:
         self.node, self.sender, self.links, self.takes = object.__new__(ResidentNode), NodeId("n2"), [], [True] * 9  # type: ignore[var-annotated]
         node, self.now = self.node, 0.0
         node._name, node._key, node._tls, node._events = NodeId("n1"), Mock(), None, queue.SimpleQueue()
-        node._senders, node._addresses, node._dial_at = {}, {self.sender: "127.0.0.1:2"}, {}
-        node._beside, node._quiet = {}, QuietLinks()
         node._worker = Mock(subscriptions=Subscriptions())
+        node._senders = SenderLinks(node._worker.subscriptions, node._replaced)
+        node._senders.met({self.sender: "127.0.0.1:2"})
         node._worker.sender_nodes.return_value = {self.sender}
         monkeypatch.setattr(resident_node, "dial", self._dial)
         monkeypatch.setattr(resident_node.threading, "Thread", self._thread)
@@ -183,7 +185,7 @@ class Dialling:
     @property
     def current(self) -> int:
         """Which of the connections counts."""
-        return self.links.index(self.node._senders[self.sender][0])
+        return self.links.index(self.node._senders.held[self.sender].link)
 
 
 def test_a_connection_that_a_firewall_has_forgotten_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,13 +194,13 @@ def test_a_connection_that_a_firewall_has_forgotten_is_made_anew(monkeypatch: py
     node, sender = dialling.node, dialling.sender
     dialling.goes_on(100)
     assert len(dialling.links) == 1, "a connection that owes no answer may be quiet"
-    node._quiet.asked(sender)
+    node._senders.asked(sender)
     dialling.goes_on(20)
     first, second = dialling.links
     assert dialling.current == 1
     first.close.assert_called_once_with()
     second.close.assert_not_called()
-    node._lose_sender(sender, 0)
+    node._senders.lost(sender, 0)
     assert dialling.current == 1, "the end of the first is no end of the second"
     assert node._worker.subscriptions.is_connected(sender)
     dialling.goes_on(100)
@@ -210,7 +212,7 @@ def test_a_sender_that_cannot_run_for_a_while_keeps_its_connection(monkeypatch: 
     dialling = Dialling(monkeypatch)
     dialling.takes = [True, *[False] * 30, True]
     dialling.goes_on(2)
-    dialling.node._quiet.asked(dialling.sender)
+    dialling.node._senders.asked(dialling.sender)
     dialling.goes_on(40)
     assert len(dialling.links) in (1, 2)
     while len(dialling.links) < 2:
@@ -225,13 +227,13 @@ def test_a_sender_that_cannot_run_for_a_while_keeps_its_connection(monkeypatch: 
 def test_where_the_first_connection_ends_after_all_the_second_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     dialling = Dialling(monkeypatch)
     dialling.goes_on(2)
-    dialling.node._quiet.asked(dialling.sender)
-    while dialling.sender not in dialling.node._beside:
+    dialling.node._senders.asked(dialling.sender)
+    while dialling.sender not in dialling.node._senders.beside:
         dialling.goes_on(1)
-    dialling.node._lose_sender(dialling.sender, dialling.node._senders[dialling.sender][1])
+    dialling.node._senders.lost(dialling.sender, dialling.node._senders.held[dialling.sender].number)
     dialling.goes_on(1)
     assert dialling.current == 1
-    assert not dialling.node._beside
+    assert not dialling.node._senders.beside
 
 
 def test_requests_are_answered_at_once_whatever_the_process_does() -> None:
@@ -276,8 +278,7 @@ def test_a_process_that_is_needed_no_more_leaves_nothing_on_the_disk(
     node._store.point(PartitionId.parse("O3[0]"), Pointer(Epoch(1), None))
     for kind in ("snapshots", "regenerating", "spill"):
         folder.with_name(f"n1.{kind}").mkdir()
-    node._ends, node._events, node._senders, node._driver = False, queue.SimpleQueue(), {}, None
-    node._beside = {}
+    node._ends, node._events, node._senders, node._driver = False, queue.SimpleQueue(), Mock(), None
     node._listener = Mock()
 
     def turn() -> float:

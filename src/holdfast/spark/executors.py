@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,18 +43,9 @@ class FirstPlacement:
     """
 
     began: float
-    """From when on the first node counts: the start of the run, or when its executor came (`came`)."""
+    """When the run began."""
     first_at: float = math.inf
     """When the first node was ready."""
-
-    def came(self, at: float) -> None:
-        """The executor of the first node that is ready came at this time: what was before is no time that nodes need.
-
-        For runs that expect no number of nodes. A cluster that took a minute to give the first executor says nothing
-        of how long another one needs that it has given, too.
-        """
-        if self.first_at == math.inf:
-            self.began = max(self.began, at)
 
     def waits(self, now: float, ready: int, wanted: int) -> bool:
         """Whether to wait, with so many nodes ready of those that are wanted."""
@@ -63,6 +54,18 @@ class FirstPlacement:
         self.first_at = min(self.first_at, now)
         patience = max(SETTLE_SECONDS, self.first_at - self.began)
         return ready < wanted and now - self.first_at < patience
+
+    def waits_for(self, now: float, came: float, others: Sequence[float]) -> bool:
+        """The same where no number of nodes is expected: each node's time counts from when its executor came.
+
+        What the cluster took to give an executor is no time that a node needs. The executor of the first node that is
+        ready came at `came`; those of the nodes that are not ready came at these times. Who comes after the first node
+        was ready is used from when it is ready.
+        """
+        self.first_at = min(self.first_at, now)
+        patience = 2 * max(SETTLE_SECONDS, self.first_at - max(came, self.began))
+        known = [at for at in others if at <= self.first_at + SETTLE_SECONDS]
+        return any(now - max(at, self.began) < patience for at in known)
 
 
 class ExecutorWatch:

@@ -515,12 +515,13 @@ class ResidentBackend:
         """Whether the first placement waits for more nodes."""
         now = time.monotonic()
         self._ready(len(ready), self._expected)
-        wanted = self._expected
-        if wanted is None:  # executors that come within so much of each other are taken together
-            self._first.came(min(one.came_at for one in ready))
-            wanted = len([one for one in self._held.values() if self._admits(one.executor.host)])
-            wanted += now - self._came_at < SETTLE_SECONDS
-        return self._first.waits(now, len(ready), wanted)
+        if self._expected is not None:
+            return self._first.waits(now, len(ready), self._expected)
+        came = min(one.came_at for one in ready)
+        if now - self._came_at < SETTLE_SECONDS and self._came_at < came + SETTLE_SECONDS:
+            return True  # executors that come within so much of each other are taken together
+        admitted = [one for one in self._held.values() if self._admits(one.executor.host)]
+        return self._first.waits_for(now, came, [one.came_at for one in admitted if not one.is_ready])
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 

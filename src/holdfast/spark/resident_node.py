@@ -45,9 +45,9 @@ from holdfast.runtime.state.opened_data import DEFAULT_CACHE_BYTES
 from holdfast.runtime.worker.function_calls import FunctionCalls
 from holdfast.runtime.worker.function_threads import FunctionThreads
 from holdfast.runtime.worker.lease import DriverLease
-from holdfast.runtime.worker.quiet_links import QuietLinks
 from holdfast.runtime.worker.resident import INBOX_BYTES, ResidentWorker, Standing
 from holdfast.runtime.worker.saving_beside import SavesBeside
+from holdfast.runtime.worker.sender_links import REDIAL_SECONDS, SenderLinks
 from holdfast.runtime.worker.spill import InboxSpill
 from holdfast.runtime.worker.step_guard import StepGuard
 from holdfast.runtime.worker.subscriptions import Request
@@ -63,8 +63,6 @@ from holdfast.store.wire.messages import Header
 from holdfast.store.wire.ports import ANY, Ports
 from holdfast.store.wire.tls import Tls
 
-REDIAL_SECONDS = 0.25
-"""How long to wait before a node that does not answer is dialled again."""
 LEASE_SECONDS = 0.05
 """How long a process without a lease waits before it looks again."""
 ORPHANED_SECONDS = 30.0
@@ -189,14 +187,7 @@ class ResidentNode:
         self._redial_seconds = RETURN_FACTOR * context.settings.keepalive_seconds
         self._ends = False
         self._problem: str | None = None
-        self._addresses: dict[NodeId, str] = {}
-        self._senders: dict[NodeId, tuple[Link, int, str]] = {}
-        """Connections to the nodes of senders, with their numbers and addresses."""
-        self._beside: dict[NodeId, tuple[Link, int, str]] = {}
-        """Second connections to nodes whose first one brings nothing: one of the two is closed soon."""
-        self._quiet = QuietLinks()
-        self._dial_at: dict[NodeId, float] = {}
-        """When to dial a node: not before, and not while a thread does."""
+        self._senders: SenderLinks[Link, str] = SenderLinks(self._worker.subscriptions, self._replaced)
         self._subscribers: dict[int, Link] = {}
         """Connections from the nodes of consumers."""
         self._worker.publications.is_full = self._is_full
@@ -238,8 +229,7 @@ class ResidentNode:
             sys.stderr.write(f"holdfast: the operator process of {self._name} ends: {why}\n")
         finally:
             self._listener.close()
-            for link, _, _ in (*self._senders.values(), *self._beside.values()):
-                link.close()
+            self._senders.close()
             if self._driver is not None:
                 self._driver.close()
 
@@ -278,9 +268,9 @@ class ResidentNode:
             sys.stderr.write(f"holdfast: {self._name}: {one_line(done.problem)}; it tries again\n")
         self._problem = done.problem
         for node, requests in done.requests.items():
-            if (held := self._senders.get(node)) is not None:
-                held[0].send({"do": "requests"}, [encode_requests(requests)])
-                self._quiet.asked(node)
+            if (sender := self._senders.link(node)) is not None:
+                sender.send({"do": "requests"}, [encode_requests(requests)])
+                self._senders.asked(node)
         for number, blocks in done.blocks.items():
             if (link := self._subscribers.get(number)) is not None:
                 for part in in_messages(blocks):
@@ -363,10 +353,7 @@ class ResidentNode:
             self._worker.hand_out(replace(held, number=number, forget=()))
 
     def _meet(self, addresses: Mapping[NodeId, str], join: tuple[str, ...]) -> None:
-        self._addresses = dict(addresses)
-        for node, (link, _, address) in self._senders.items():
-            if addresses.get(node) != address:
-                link.close()  # of a process before: its end leads to a new connection
+        self._senders.met(addresses)  # the end of what it closes leads to a new connection
         if join != self._join:
             self._join, self._agent_at = join, 0.0
 
@@ -391,75 +378,30 @@ class ResidentNode:
 
     def _dial_senders(self, now: float) -> None:
         """Connect to the nodes whose partitions send to partitions here; threads dial, for that may take long."""
-        self._quiet.look(now, {node: link.received_bytes for node, (link, _, _) in self._senders.items()})
-        quiet = set(self._quiet.quiet())
-        self._choose_senders()
-        for node in self._worker.sender_nodes():
-            address = self._addresses.get(node)
-            if address is None or (node in self._senders and node not in quiet) or now < self._dial_at.get(node, now):
-                continue
-            self._dial_at[node] = math.inf
+        for node, address in self._senders.due(now, self._worker.sender_nodes()):
             threading.Thread(target=self._dial_sender, args=(node, address), daemon=True).start()
 
-    def _choose_senders(self) -> None:
-        """Of two connections to a node, close one, once it is known which."""
-        for node, (link, number, address) in list(self._beside.items()):
-            stale = link.ended or self._addresses.get(node) != address
-            if stale or self._quiet.lives(node):
-                del self._beside[node]
-                link.close()
-                self._quiet.refused(node)
-            elif self._quiet.is_dead(node):
-                del self._beside[node]
-                before = self._senders.get(node)
-                self._take_sender(node, link, number, address)
-                if before is not None:
-                    sys.stderr.write(f"holdfast: {self._name}: the connection to {node} was dead, and is made anew\n")
-                    before[0].close()
-
-    def _take_sender(self, node: NodeId, link: Link, number: int, address: str) -> None:
-        self._senders[node] = (link, number, address)
-        self._quiet.connected(node, link.received_bytes)
-        self._worker.subscriptions.connected(node, number)
+    def _replaced(self, node: NodeId, before: Link) -> None:
+        sys.stderr.write(f"holdfast: {self._name}: the connection to {node} was dead, and is made anew\n")
 
     def _dial_sender(self, node: NodeId, address: str) -> None:
         number = time.time_ns()  # above those of an earlier process of this node
-
-        def end(link: Link, why: str) -> None:
-            self._events.put(lambda: self._lose_sender(node, number))
-
-        def made() -> None:
-            self._dial_at.pop(node, None)
-            if link.ended:  # before it was known here: the event of its end has come, and comes no more
-                not_made()
-                return
-            if self._addresses.get(node) != address:
-                link.close()  # another process has its place since it was dialled; this one may live on beside it
-                return
-            if node in self._senders:  # it was dialled beside a connection that brings nothing
-                self._beside[node] = (link, number, address)
-                self._quiet.reached(node)
-            else:
-                self._take_sender(node, link, number, address)
-
-        def not_made() -> None:  # it is being replaced, or starts
-            self._dial_at[node] = time.monotonic() + REDIAL_SECONDS
-
         try:
             me = {"node": self._name}
-            link = dial(Address.parse(address), self._key, me, self._from_sender, end, tls=self._tls)
+            link = dial(
+                Address.parse(address),
+                self._key,
+                me,
+                self._from_sender,
+                lambda link, why: self._events.put(lambda: self._senders.lost(node, number)),
+                tls=self._tls,
+            )
         except Exception as error:  # also one that is not of the connection: no other thread would dial this node
             if not isinstance(error, HoldfastError):
                 sys.stderr.write(f"holdfast: {self._name}: {node} cannot be dialled: {type(error).__name__}: {error}\n")
-            self._events.put(not_made)
+            self._events.put(lambda: self._senders.not_made(node, time.monotonic()))
         else:
-            self._events.put(made)
-
-    def _lose_sender(self, node: NodeId, number: int) -> None:
-        self._worker.subscriptions.disconnected(node, number)
-        if node in self._senders and self._senders[node][1] == number:
-            del self._senders[node]
-            self._quiet.disconnected(node)
+            self._events.put(lambda: self._senders.made(node, link, number, address, time.monotonic()))
 
     def _from_sender(self, link: Link, header: Header, body: Any) -> None:
         if header.get("do") == "blocks":

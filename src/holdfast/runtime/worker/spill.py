@@ -17,15 +17,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.runtime.worker.inbox_room import InboxRoom
+
 
 class InboxSpill:
     """What has come and is not processed: in memory up to a bound, beyond it in mapped files. Used by any thread."""
 
     def __init__(self, folder: Path, most: int) -> None:
         """`most`: bytes in inboxes, and on their way to them, beyond which what comes goes to disk."""
-        self._folder, self._most = folder, most
+        self._folder, self._room = folder, InboxRoom(most)
         self._lock = Lock()
-        self._in_inboxes = self._on_the_way = 0
         self.spilled = 0
         """Bytes that went to disk so far."""
 
@@ -33,9 +34,8 @@ class InboxSpill:
         """Take what a connection brought; return it as it is, or as it is on disk."""
         data = pa.py_buffer(body)
         with self._lock:
-            full = self._in_inboxes + self._on_the_way > self._most
-            self._on_the_way += data.size
-        if not full or not data.size:
+            has_room = self._room.arrived(data.size)
+        if has_room or not data.size:
             return data
         try:
             kept = self._keep(data)
@@ -48,8 +48,7 @@ class InboxSpill:
     def taken(self, size: int, in_inboxes: int) -> None:
         """So many bytes that had come are in inboxes now, or were of no use; inboxes hold so many in all."""
         with self._lock:
-            self._on_the_way -= size
-            self._in_inboxes = in_inboxes
+            self._room.taken(size, in_inboxes)
 
     def _keep(self, data: pa.Buffer) -> pa.Buffer:
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,10 @@ from holdfast.simulation.recovery.network import Network
 
 Message = tuple[Any, ...]
 """What it is, then its contents."""
+GIVEN_UP_SECONDS = 900.0
+"""After so long a kernel gives a connection up that carries nothing."""
+HEALED_SECONDS = 120.0
+"""A connection that is dead for longer is not needed by anybody, or should have been replaced."""
 TRAVELS = (0.0005, 0.02)
 """Seconds that a message takes."""
 
@@ -83,6 +87,10 @@ class Connection:
         """Whether a frame came twice: what it asks for is then asked for again, too."""
         self.made_at = clock.now
         self.on_the_way = 0
+        self.dead_at: float | None = None
+        """Since when it carries nothing, and neither end is told; None: it does not do so."""
+        self.arrived = [0, 0]
+        """Messages that each end has got."""
         self._last_at = [0.0, 0.0]
         """When the last message reaches each end."""
         self._comes_at = [0.0, 0.0]
@@ -129,6 +137,7 @@ class Connection:
     def _receive(self, end: int, message: Message) -> None:
         self.on_the_way -= 1
         if self.is_open[end]:
+            self.arrived[end] += 1
             self._ends[end].receive(self, message)
 
     def cut(self) -> None:
@@ -141,11 +150,24 @@ class Connection:
         half_open = self._mischief.strikes(Fault.HALF_OPEN)
         self._notice(1 - first, self._draw.uniform(3, 60) if half_open else self._draw.uniform(0, 3))
 
+    def forget(self) -> None:
+        """Let what is in between forget it, as a firewall does: nothing comes through, and neither end notices."""
+        if self.whole:
+            self.whole, self.dead_at = False, self._clock.now
+            self._cut_at = [self._clock.now, self._clock.now]
+
+    @property
+    def listener(self) -> NodeId:
+        """Whom the dialling end has reached."""
+        return self._ends[1].node
+
     def close(self, end: int) -> None:
         """Let one end close it, or die; the other notices later."""
         if not self.is_open[end]:
             return
         self.is_open[end] = False
+        if self.dead_at is not None:
+            self._notice(1 - end, GIVEN_UP_SECONDS)
         if self.whole:
             self._break()
             half_open = self._mischief.strikes(Fault.HALF_OPEN)
@@ -173,4 +195,6 @@ class Connection:
     @property
     def settled(self) -> bool:
         """Whether nothing is on its way, and both ends agree."""
+        if self.dead_at is not None and (not self.is_open[0] or self._clock.now - self.dead_at > HEALED_SECONDS):
+            return not self.on_the_way
         return not self.on_the_way and (self.whole or self.is_open == [False, False])

@@ -68,6 +68,7 @@ class Fault(StrEnum):
     CONNECTION_CUT = "connection cut"
     CUT_IN_FRAME = "connection cut with a frame on its way"
     HALF_OPEN = "connection half-open: one side did not notice its end for long"
+    LINK_DEAD = "connection dead: what was sent over it was lost, and neither side was told"
     FRAMES_CUT = "frames lost with their connection"
     FRAMES_LATE = "frames of an old connection late"
     FRAME_SLOW = "frame slow, and those behind it"
@@ -165,6 +166,8 @@ TRANSPORT: dict[Fault, float] = {
 """The same, where workers stay."""
 
 
+DEAD_LINKS: dict[Fault, float] = {Fault.LINK_DEAD: 0.03}
+"""The same, where connections die without an end."""
 COPIES: dict[Fault, float] = {Fault.NODE_LEAVES: 0.01}
 """The same, where partitions have second copies."""
 SELDOM_WITH_COPIES = (

@@ -12,11 +12,14 @@ from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
 from holdfast.runtime.messages import DesiredState, SnapshotStored
 from holdfast.runtime.program import Program
 from holdfast.runtime.worker.resident import Round
+from holdfast.simulation.recovery.connections import Connection
 from holdfast.simulation.recovery.resident_process import Process
 from holdfast.simulation.recovery.stores import Complain
 
 HINDERED_SECONDS = 3.0
 """So long after something held a stream up it may still wait."""
+REPLACED_SECONDS = 40.0
+"""So long a dead connection may stay whose other end can be reached, and that something is missing from."""
 SILENT_SECONDS = 30.0
 """So long after a report was lost, or its process was held up, what it said may be missing."""
 
@@ -31,8 +34,12 @@ class ResidentChecks:
         complain: Complain,
         program: Program,
         harmed: Collection[tuple[NodeId, PartitionId]] = (),
+        is_cut: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`harmed`: nodes and partitions of which files were lost."""
+        """`harmed`: nodes and partitions of which files were lost; `is_cut`: whether the network is cut now."""
+        self._is_cut = is_cut
+        self._reached_at: dict[Connection, float] = {}
+        """When the other end of a dead connection could last not be reached."""
         self._process_at, self._clock, self._complain, self._program = process_at, clock, complain, program
         self._harmed = harmed
         self._primaries: dict[tuple[PartitionId, Epoch], NodeId] = {}
@@ -149,9 +156,34 @@ class ResidentChecks:
                 self._complain(f"{process.name} goes from desired state {process.last} back to {now}")
             process.last = now
 
+    def came(self, process: Process, there: int, *, has_room: bool) -> None:
+        """What a process holds in memory is bounded, and what it has room for does not go to disk."""
+        if has_room and there > process.room.most:
+            self._complain(f"blocks stay in the memory of {process.name}, where {there} bytes wait")
+        if not has_room and there <= process.room.most:
+            self._complain(f"blocks go to the disk of {process.name}, where only {there} bytes wait")
+
+    def replaced(self, process: Process, node: NodeId, link: Connection) -> None:
+        """A second connection takes the place of one that works, and what was on its way comes again."""
+        other = self._process_at(address) if (address := process.senders.addresses.get(node)) is not None else None
+        if other is None or other.frozen or not link.whole or link.on_the_way or process.has_twin:
+            return
+        self._complain(f"{process.name} gives up its connection to {node}, which works")
+
+    def _should_be_replaced(self, process: Process, other: Process | None, link: Connection) -> None:
+        """A connection that is dead without an end is found out before long, once something is missing."""
+        assert link.dead_at is not None
+        if other is None or other.frozen or self._is_cut():
+            self._reached_at[link] = self._clock()
+            return
+        since = max(link.dead_at, process.hindered_at, other.hindered_at, self._reached_at.get(link, 0.0))
+        if self._clock() - since > REPLACED_SECONDS:
+            self._complain(f"the connection of {process.name} to {link.listener} is dead, and stays")
+
     def _is_known_to_senders(self, process: Process) -> None:
         """What was requested by a connection that is whole, and has come, the sender serves by that connection."""
-        for node, (link, _, address) in process.senders.items():
+        for node, held_link in process.senders.held.items():
+            link, address = held_link.link.connection, held_link.address
             other = self._process_at(address)
             if process.has_twin or other is None or other.frozen or not link.whole or link.on_the_way:
                 continue
@@ -193,10 +225,13 @@ class ResidentChecks:
         desired = process.resident.desired
         assert desired is not None
         node = desired.assignments[sender].node
-        if node not in process.senders:
+        held_link = process.senders.held.get(node)
+        if held_link is None:
             return
-        link, _, address = process.senders[node]
+        link, address = held_link.link.connection, held_link.address
         other = self._process_at(address)
+        if link.dead_at is not None:
+            self._should_be_replaced(process, other, link)
         if other is None or other.frozen or not other.idle or process.has_twin:
             return
         if not link.whole or link.repeated or link.on_the_way:

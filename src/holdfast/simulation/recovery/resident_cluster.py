@@ -81,7 +81,10 @@ class ResidentCluster(SimulatedCluster):
         self.window = self._draw.choice((1, 1, 2, 8))
         self.spread = ProcessSpread(self._draw.choice((1, 2, 2, 3)), declared_costs(self._program))
         self.processes: list[Process] = []
-        self._checks = ResidentChecks(self.process_at, self.clock, self._complain, self._program, self.harmed)
+        self.has_dead_links = Fault.LINK_DEAD in self._mischief.rates
+        self._checks = ResidentChecks(
+            self.process_at, self.clock, self._complain, self._program, self.harmed, lambda: self._network.is_cut
+        )
         self._held: dict[NodeId, _Held] = {}
         self._links: list[Connection] = []
         self._numbers = 0
@@ -514,6 +517,9 @@ class ResidentCluster(SimulatedCluster):
         whole = [one for one in self._links if one.whole]
         if whole and mischief.strikes(Fault.CONNECTION_CUT):
             draw.choice(whole).cut()
+        between = [one for one in whole if one.whole and one.listener != DRIVER] if self.has_dead_links else []
+        if between and mischief.strikes(Fault.LINK_DEAD):
+            draw.choice(between).forget()
         alive = [one for one in self.processes if one.alive and not one.frozen and self._is_current(one)]
         if alive and mischief.strikes(Fault.PROCESS_RESTARTED):
             process = draw.choice(alive)
@@ -593,6 +599,15 @@ class ResidentCluster(SimulatedCluster):
             self._complain(f"{process.name} works on and on, and nothing comes of it")
         self._checks.after_work(process, done, current=self._is_current(process))
         return done
+
+    def came(self, process: Process, there: int, *, has_room: bool) -> None:
+        """See ProcessHost."""
+        self._checks.came(process, there, has_room=has_room)
+
+    def replaced(self, process: Process, node: NodeId, link: Connection) -> None:
+        """See ProcessHost."""
+        self._log(f"the connection of {process.name} to {node} is made anew")
+        self._checks.replaced(process, node, link)
 
     def check(self, process: Process, report: NodeReport) -> None:
         """See ProcessHost."""

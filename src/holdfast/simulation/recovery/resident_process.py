@@ -9,23 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
 from holdfast.ids import BatchId, Epoch, NodeId, PartitionId
+from holdfast.runtime.blocks import Block
 from holdfast.runtime.messages import Answer, NodeReport, SnapshotStored
+from holdfast.runtime.worker.inbox_room import InboxRoom
 from holdfast.runtime.worker.lease import DriverLease
+from holdfast.runtime.worker.quiet_links import LONGEST_STEP
 from holdfast.runtime.worker.resident import ResidentWorker, Round, Standing
+from holdfast.runtime.worker.sender_links import REDIAL_SECONDS, SenderLinks
 from holdfast.runtime.worker.worker import NodeWorker
 from holdfast.simulation.recovery.cluster import FakeClock, Member
 from holdfast.simulation.recovery.connections import Connection, End, Events, Message
 from holdfast.simulation.recovery.pings import SECONDS
 
-REDIAL_SECONDS = 0.25
 LEASE_SECONDS = 0.5
 """How long a process without a lease waits before it looks again."""
 ORPHANED_SECONDS = 30.0
+ROOM_BYTES = 100
+"""Blocks are small here: more than so many bytes of them are more than a process should hold."""
 WORK_SECONDS = 0.001
 """What a round of work takes that has something to do: time moves, whatever workers do."""
 LONGEST_SLEEP = 8.0
@@ -37,6 +42,8 @@ class ProcessHost(Protocol):
 
     clock: FakeClock
     events: Events
+    has_dead_links: bool
+    """Whether connections may die without an end, so that processes look for those that bring nothing."""
 
     def dial_driver(self, process: Process) -> Connection | None:
         """Connect a process with the driver; None: the driver does not take it."""
@@ -70,6 +77,35 @@ class ProcessHost(Protocol):
         """Look at a report that a process sends."""
         ...
 
+    def came(self, process: Process, there: int, *, has_room: bool) -> None:
+        """Blocks have come to a process in which so many bytes wait, and were found to have room, or not."""
+        ...
+
+    def replaced(self, process: Process, node: NodeId, link: Connection) -> None:
+        """A process takes a second connection to a node in the place of this one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DialledLink:
+    """The end of a connection that a process has dialled, as `SenderLinks` has it."""
+
+    connection: Connection
+
+    @property
+    def ended(self) -> bool:
+        """See SenderLink."""
+        return not self.connection.is_open[0]
+
+    @property
+    def received_bytes(self) -> int:
+        """See SenderLink: messages are as good."""
+        return self.connection.arrived[0]
+
+    def close(self) -> None:
+        """See SenderLink."""
+        self.connection.close(0)
+
 
 class Process:
     """See the module."""
@@ -98,11 +134,11 @@ class Process:
         self._standing = Standing()
         self._left_at = around.clock.now
         self._backlog: list[Callable[[], None]] = []
-        self.senders: dict[NodeId, tuple[Connection, int, int]] = {}
-        """Connections to the nodes of senders, with their numbers and addresses."""
+        self.senders: SenderLinks[DialledLink, int] = SenderLinks(resident.subscriptions, self._replaced)
         self.subscribers: dict[int, Connection] = {}
-        self._addresses: dict[NodeId, int] = {}
-        self._dial_at: dict[NodeId, float] = {}
+        self.room = InboxRoom(ROOM_BYTES)
+        self.in_inboxes = self._handed = 0
+        """Bytes in inboxes after the last round, and bytes that have come since."""
         self._links = 0
         self._wakes_at = math.inf
         self._sleep = 0.0
@@ -166,8 +202,7 @@ class Process:
         self.alive = False
         if self.driver is not None:
             self.driver.close(0)
-        for connection, _, _ in self.senders.values():
-            connection.close(0)
+        self.senders.close()
         for connection in self.subscribers.values():
             connection.close(1)
 
@@ -197,9 +232,13 @@ class Process:
         self.in_round = False
         if done is None:
             return
+        self.in_inboxes = self.resident.inbox_bytes
+        self.room.taken(self._handed, self.in_inboxes)
+        self._handed = 0
         self.idle = done.idle
         self._send(done)
-        self._sleep = 0.0 if not done.idle else min(LONGEST_SLEEP, max(self._sleep * 2, 0.02))
+        longest = LONGEST_STEP if self._around.has_dead_links else LONGEST_SLEEP
+        self._sleep = 0.0 if not done.idle else min(longest, max(self._sleep * 2, 0.02))
         self.wake(max(done.wait, self._sleep) if done.idle else max(WORK_SECONDS, self._around.events_delay()))
 
     def _is_stopped(self) -> bool:
@@ -207,8 +246,10 @@ class Process:
 
     def _send(self, done: Round) -> None:
         for node, requests in done.requests.items():
-            if (held := self.senders.get(node)) is not None:
-                held[0].send(0, ("requests", requests), repeatable=True)
+            if (sender := self.senders.link(node)) is not None:
+                sender.connection.send(0, ("requests", requests), repeatable=True)
+                if self._around.has_dead_links:
+                    self.senders.asked(node)
         for number, blocks in done.blocks.items():
             if (link := self.subscribers.get(number)) is not None:
                 link.send(1, ("blocks", blocks), repeatable=True)
@@ -268,50 +309,47 @@ class Process:
                 if held is not None and held.number == of:
                     self.resident.hand_out(replace(held, number=number, forget=()))
             case ("peers", addresses):
-                self._addresses = dict(addresses)
-                for node, (connection, _, address) in list(self.senders.items()):
-                    if self._addresses.get(node) != address:  # another process has its place, or none
-                        connection.close(0)
-                        self._lose_sender(node, connection)
+                for node in self.senders.met(addresses):  # another process has its place, or none
+                    self.senders.lost(node, self.senders.held[node].number)
 
     # -- other nodes ---------------------------------------------------------------------------------------------------
 
     def _dial_senders(self) -> None:
-        now = self._around.clock.now
-        for node in sorted(self.resident.sender_nodes()):
-            address = self._addresses.get(node)
-            if address is None or node in self.senders or now < self._dial_at.get(node, now):
-                continue
-            self._dial_at[node] = math.inf
+        for node, address in self.senders.due(self._around.clock.now, sorted(self.resident.sender_nodes())):
             self._around.events.after(self._around.events_delay(), partial(self.do, partial(self._dial, node, address)))
 
     def _dial(self, node: NodeId, address: int) -> None:
         made = self._around.dial_node(self, address)
         if made is None:
-            self._dial_at[node] = self._around.clock.now + REDIAL_SECONDS
+            self.senders.not_made(node, self._around.clock.now)
             self._around.events.after(REDIAL_SECONDS, lambda: self.wake(0.0))
             return
         connection, number = made
-        self._dial_at.pop(node, None)
-        if self._addresses.get(node) != address:
-            connection.close(0)  # another process has its place since it was dialled
-            return
-        self.senders[node] = (connection, number, address)
-        self.resident.subscriptions.connected(node, number)
+        self.senders.made(node, DialledLink(connection), number, address, self._around.clock.now)
+
+    def _replaced(self, node: NodeId, link: DialledLink) -> None:
+        self._around.replaced(self, node, link.connection)
 
     def sender_end(self, node: NodeId) -> End:
         """This process's end of a connection to the process of senders."""
 
         def receive(link: Connection, message: Message) -> None:
-            self.do(lambda: self.resident.take_blocks(message[1]))
+            if message[0] == "blocks":
+                self.do(lambda: self._take_blocks(message[1]))
 
         return End(self.node, receive, lambda link: self.do(lambda: self._lose_sender(node, link)))
 
+    def _take_blocks(self, blocks: Sequence[Block]) -> None:
+        """Let the worker have them; as on a node, those that find no room would be on disk."""
+        size = sum(one.rows.nbytes for one in blocks if one.rows is not None)
+        self._around.came(self, self.in_inboxes + self._handed, has_room=self.room.arrived(size))
+        self._handed += size
+        self.resident.take_blocks(blocks)
+
     def _lose_sender(self, node: NodeId, link: Connection) -> None:
-        held = self.senders.get(node)
-        if held is not None and held[0] is link:
-            del self.senders[node]
-            self.resident.subscriptions.disconnected(node, held[1])
+        held = self.senders.held.get(node)
+        if held is not None and held.link.connection is link:
+            self.senders.lost(node, held.number)
 
     def subscriber_end(self) -> tuple[int, End]:
         """This process's end of a connection from the node of consumers, and its number for it."""
@@ -326,6 +364,9 @@ class Process:
             self.subscribers.pop(number, None)
             self.resident.publications.disconnected(number)
 
-        return number, End(
-            self.node, lambda link, message: self.do(lambda: take(message[1])), lambda link: self.do(forget)
-        )
+        def receive(link: Connection, message: Message) -> None:
+            if self._around.has_dead_links:  # at once, but for a process that is frozen: by a thread of its own
+                self.do(lambda: link.send(1, ("requested",)))
+            self.do(lambda: take(message[1]))
+
+        return number, End(self.node, receive, lambda link: self.do(forget))

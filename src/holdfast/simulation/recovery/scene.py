@@ -193,6 +193,11 @@ def is_resident(seed: int) -> bool:
     return seed // 36 % 3 == 1
 
 
+def has_dead_links(seed: int) -> bool:
+    """Whether connections between nodes die without an end: in every third range of runs whose workers stay."""
+    return is_resident(seed) and seed // 1944 % 3 == 2
+
+
 def has_copies(seed: int) -> bool:
     """Whether partitions have second copies in a run: in every third of those whose workers stay."""
     return is_resident(seed) and (seed // 108 % 3 == 2 or (crosses(seed) and has_branches(seed)))

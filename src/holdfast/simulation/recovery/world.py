@@ -26,6 +26,7 @@ from holdfast.simulation.recovery.checks import StepChecks, Violation
 from holdfast.simulation.recovery.choosing import Chooser
 from holdfast.simulation.recovery.cluster import FakeClock, SimulatedCluster
 from holdfast.simulation.recovery.faults import (
+    DEAD_LINKS,
     SELDOM_WITH_MOVES,
     Fault,
     calmer_for_branches,
@@ -51,6 +52,7 @@ from holdfast.simulation.recovery.scene import (
     draw_waiting_bytes,
     has_branches,
     has_copies,
+    has_dead_links,
     is_resident,
     replans,
 )
@@ -123,6 +125,8 @@ class World:
         self.resident = is_resident(seed)
         if self.resident:
             self.mischief.rates.update(draw_transport(seed))
+            if has_dead_links(seed):
+                self.mischief.rates.update(DEAD_LINKS)
         if has_copies(seed):
             self.scene.copies = draw_copies(seed)
             self.mischief.rates.update(draw_leaving(seed, self.mischief.rates))
