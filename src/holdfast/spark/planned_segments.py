@@ -2,13 +2,15 @@
 
 A joint plan and a plan of `holdfast plan segments` say the same in two formats: anchors, and how often each operator
 checkpoints. A segment's checkpoint moves at the interval of its least frequent operator. Where a refined plan gives
-others shorter ones, they save at a whole multiple of that frequency (`recovery.intermediate`).
+others shorter ones, they save at a whole multiple of that frequency (`recovery.intermediate`). Where two operators that
+feed no common one save 2 and 3 times for each 6 of their sender, neither is a multiple of the other: the checkpoint
+then moves at the longest interval of which all are a whole multiple (docs/decisions/0362).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +29,11 @@ from holdfast.wording import counted
 
 NEVER = 2**31 - 1
 """Batches after which a checkpoint is taken at the latest, where a plan says how many seconds are between two."""
+
+
+MOST_SLOWER = 12
+"""Times that a checkpoint moves less often than the least frequent operator saves: what is kept grows with it."""
+_WHOLE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +87,34 @@ def never_anchors(app: Application) -> frozenset[str]:
 def planned_segments(topology: Topology, anchors: Iterable[str], seconds: Mapping[str, float]) -> PlannedSegments:
     """Return the segments that anchors make, with the interval of each; `seconds`: that of every operator."""
     segments = segments_of(topology, anchors)
-    found: dict[str, float] = {}
+    found: dict[SegmentId, float] = {}
     for operator, name in segments.operators.items():
         found[name] = max(found.get(name, 0.0), float(seconds[operator]))
+    for name, longest in tuple(found.items()):
+        mine = [float(seconds[operator]) for operator, segment in segments.operators.items() if segment == name]
+        found[name] = longest * _slower([longest / one for one in mine])
     wanted = {operator: found[name] / float(seconds[operator]) for operator, name in segments.operators.items()}
     multiples = {operator: round(times) for operator, times in wanted.items() if round(times) > 1}
     lines = [
         f"{operator} is planned to save {times:.3g} times as often as its segment's checkpoint moves, and saves "
         f"{multiples.get(operator, 1)} times"
         for operator, times in sorted(wanted.items())
-        if abs(times - multiples.get(operator, 1)) > 1e-3 * times
+        if abs(times - multiples.get(operator, 1)) > _WHOLE * times
     ]
     segments = replace(segments, multiples=multiples)
     intervals = tuple(SegmentInterval(name, NEVER, found[name]) for name in segments.names if segments.many)
     return PlannedSegments(segments, intervals, min(found.values()), tuple(lines))
+
+
+def _slower(times: Sequence[float]) -> int:
+    """Return how many times slower a checkpoint moves than the least frequent operator saves, so that all fit in.
+
+    1 where all save a whole number of times as often as that one, and where nothing small makes them.
+    """
+    for factor in range(1, MOST_SLOWER + 1):
+        if all(abs(one * factor - round(one * factor)) <= _WHOLE * one * factor for one in times):
+            return factor
+    return 1
 
 
 def read_segments(document: Mapping[str, Any], topology: Topology, where: str) -> PlannedSegments:
