@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from importlib.metadata import version
+
 import click
 import pytest
 
@@ -60,3 +64,9 @@ def test_a_command_that_is_not_there_is_refused_with_the_nearest(
 ) -> None:
     assert run(given) == 2
     assert capsys.readouterr().err == f"holdfast: {line}\n"
+
+
+def test_the_package_runs_as_a_module() -> None:
+    """Where the command's script is not on the path: `python -m holdfast`."""
+    done = subprocess.run([sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith(version("holdfast"))
