@@ -11,7 +11,14 @@ from holdfast.ids import BatchId
 from holdfast.recovery.checkpoints import SavedSnapshot
 from holdfast.recovery.cluster_state import ParkedQuery
 from holdfast.recovery.effects import GlobalCheckpoint, KeptNoMore, PlanTookEffect, Regenerated, RollBack
-from holdfast.recovery.events import PartitionsReported, PlanChosen, QueriesParked, QueriesResumed, RestoreFailed
+from holdfast.recovery.events import (
+    PartitionsReported,
+    PlanChosen,
+    QueriesParked,
+    QueriesResumed,
+    RestoreFailed,
+    StateMissing,
+)
 from holdfast.recovery.executed_plan import ExecutedPlan
 from holdfast.recovery.recovery_line import is_consistent
 from holdfast.recovery.regeneration import regenerated, regeneration_problems, regenerators
@@ -235,6 +242,28 @@ def test_it_is_said_when_all_is_kept_again() -> None:
         driven.checkpoint(batch)
     driven.cycle(14)
     assert [*seen, *driven.of(Regenerated)] == [Regenerated((B,))]
+
+
+def test_one_that_is_lost_again_before_its_next_checkpoint_rolls_nobody_back() -> None:
+    """Its senders' snapshots hold what it starts from, and their outboxes do not: it is not as all others yet."""
+    driven = dropped()
+    state = driven.machine.state
+    assert state.checkpoints.outbox_from(S, state.checkpoints.line[S]) == 4, "saved before it was dropped"
+    driven.cycle(6)
+    driven.tell(QueriesResumed((B,)))
+    driven.cycle(7)
+    assert driven.state("b") == "running"
+    assert state.checkpoints.line[B] + 1 < state.partitions[S].kept_from <= state.partitions[B].frontier
+    node = state.partitions[B].node
+    assert node is not None
+    driven.tell(StateMissing(B, node, state.epoch))
+    assert not driven.of(RollBack)
+    driven.cycle(8)
+    driven.checkpoint(8)
+    driven.cycle(8)
+    assert driven.of(Regenerated) == [Regenerated((B,))]
+    driven.tell(StateMissing(B, node, state.epoch))
+    assert not driven.of(RollBack)
 
 
 def test_checksums_begin_where_the_slowest_that_has_reported_is_and_it_is_said_where(

@@ -264,16 +264,20 @@ class ClusterState:
         """Whether all queries of a partition are parked."""
         return bool(self.parked) and self.parked.keys() >= set(self.graph.queries_of(partition))
 
+    @property
+    def keeps_everything(self) -> bool:
+        """Whether outboxes are kept back to the checkpoints of all consumers, whatever the plan lets senders keep."""
+        # A copy starts from the checkpoint, and where it takes over nobody rolls back. A branch begins where live
+        # partitions stand: these do not roll back either.
+        copies = self.copies
+        copied = bool(copies.replicas or copies.retiring or copies.leaving or copies.moving)
+        return self.buffering or (self.settings.promotes and (copied or bool(self.settings.tentative)))
+
     def keep_from(self) -> dict[PartitionId, BatchId]:
         """Return how far back each placed partition's outbox is kept; from now on nothing before it is counted on."""
         found = {}
         line = self.checkpoints.line
-        # A copy starts from the checkpoint, and where it takes over nobody rolls back. A branch begins where live
-        # partitions stand: these do not roll back either.
-        settings = self.settings
-        copies = self.copies
-        copied = bool(copies.replicas or copies.retiring or copies.leaving or copies.moving)
-        has_copies = settings.promotes and (copied or bool(settings.tentative))
+        everything = self.keeps_everything
         unkept = self.dropped & self.waiting() if self.dropped else self.dropped
         for p in self.in_state(LIVE_STATES):
             mine = self.partitions[p]
@@ -285,7 +289,7 @@ class ClusterState:
                 if consumer in unkept:
                     continue
                 other = self.partitions[consumer]
-                if self.buffering or has_copies or self.plan.keeps(p, consumer):
+                if everything or self.plan.keeps(p, consumer):
                     needed.append(BatchId(min(line[consumer], other.frontier) + 1))
                 elif other.state is not PartitionState.LOST:
                     needed.append(BatchId(other.frontier + 1))

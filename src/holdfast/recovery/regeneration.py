@@ -123,21 +123,26 @@ def _returning(state: ClusterState) -> list[PartitionId]:
 
 
 def returned(state: ClusterState) -> list[PartitionId]:
-    """Return the partitions for which all is kept again: by outboxes from their batch on, and by the recovery line."""
+    """Return the partitions for which all is kept again, by the recovery line and by outboxes.
+
+    Outboxes reach back to the partition's checkpoint, where they are kept that far: not before it has moved past what
+    was dropped. Lost until then, the partition has that regenerated again, and no sender rolls back.
+    """
     checkpoints, away = state.checkpoints, waiting(state)
 
-    def is_kept(p: PartitionId) -> bool:
-        mine = state.partitions[p]
-        return all(
-            state.partitions[s].kept_from <= mine.frontier + 1
-            and edge_holds(state.graph, s, checkpoints.line[s], checkpoints.line[p], checkpoints.outbox_from)
-            for s in state.graph.senders(p)
-        )
+    def is_kept(s: PartitionId, p: PartitionId) -> bool:
+        line, at = checkpoints.line, state.partitions[p].frontier
+        if state.keeps_everything or state.plan.keeps(s, p):
+            at = min(at, line[p])
+        reaches = state.partitions[s].kept_from <= at + 1
+        return reaches and edge_holds(state.graph, s, line[s], line[p], checkpoints.outbox_from)
 
     return [
         p
         for p in sorted(state.dropped)
-        if p not in away and state.partitions[p].state is PartitionState.RUNNING and is_kept(p)
+        if p not in away
+        and state.partitions[p].state is PartitionState.RUNNING
+        and all(is_kept(s, p) for s in state.graph.senders(p))
     ]
 
 
