@@ -32,7 +32,7 @@ def _seed_of(given: tuple[str, int | None, float]) -> tuple[str, int | None, int
     """Return a bug's name, a seed that shows it (None: none does), how many were tried, and the seconds it took."""
     import pytest
 
-    from holdfast.simulation.recovery.run import simulate_recovery
+    from holdfast_lab.simulation.recovery.run import simulate_recovery
     from simulation.planted import PLANTED, shows
 
     name, known, most_seconds = given

@@ -102,8 +102,8 @@ def alerts_table() -> str:
 
 def simulator_counts() -> str:
     """Return how many kinds of faults the simulators inject, and how many deliberate bugs they must find."""
-    from holdfast.simulation.recovery.faults import Fault
-    from holdfast.simulation.store.run import StoreFault
+    from holdfast_lab.simulation.recovery.faults import Fault
+    from holdfast_lab.simulation.store.run import StoreFault
 
     planted = import_module("simulation.planted").PLANTED  # of tests/
     store_bugs = import_module("simulation.store_bugs").STORE_BUGS

@@ -52,13 +52,30 @@ def test_recovery_plans_need_no_solver() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["bench", "topology"], ["experiment"], ["topology", "generate", "dag"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bench", "topology"],
+        ["experiment"],
+        ["topology", "generate", "dag"],
+        ["simulate", "recovery", "--seeds", "1"],
+        ["simulate", "store", "--seeds", "1"],
+    ],
+)
 def test_without_the_lab_its_commands_say_where_it_is(arguments: list[str]) -> None:
     code = "sys.path = [one for one in sys.path if not one.endswith('lab')]\n"
     done = run_without(set(), code + f"from holdfast.cli.main import main; main({arguments!r})", lab=False)
     assert done.returncode == 2, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert "checkout" in done.stderr
+
+
+def test_the_cost_model_needs_no_lab(tmp_path: Path) -> None:
+    arguments = ["simulate", "recovery", "traffic", "--nodes", "8", "--strategy", "blocking", "--out", str(tmp_path)]
+    code = "sys.path = [one for one in sys.path if not one.endswith('lab')]\n"
+    done = run_without(set(), code + f"from holdfast.cli.main import main; main({arguments!r})", lab=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "times.json").exists()
 
 
 def test_executors_need_arrow_numpy_and_the_code_library_only() -> None:

@@ -11,8 +11,8 @@ from holdfast.dashboard.view import view_of
 from holdfast.dashboard.view_model import RunModel
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
-from holdfast.simulation.recovery import starting
-from holdfast.simulation.recovery.run import simulate_recovery
+from holdfast_lab.simulation.recovery import starting
+from holdfast_lab.simulation.recovery.run import simulate_recovery
 
 SEEDS = (3, 17, 42, 2005)
 

@@ -13,7 +13,7 @@ from holdfast.cli.main import cli
 from holdfast.drill.history import Event
 from holdfast.drill.scenarios import find_scenario
 from holdfast.errors import BadInput
-from holdfast.simulation.recovery.times import TimeConstants, read_constants
+from holdfast.simulation.times import TimeConstants, read_constants
 from holdfast_lab.experiments.recovery.calibration import (
     checkpoint_age,
     constants_document,

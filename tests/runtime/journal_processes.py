@@ -20,9 +20,9 @@ from holdfast.runtime.blocks import Block, Edge, Header
 from holdfast.runtime.state.journal_store import JournalStore, Superseded
 from holdfast.runtime.state.store import FRESH, Addition, MemoryStore, VersionStore
 from holdfast.runtime.state.versions import Commit, Pointer, SegmentRef, VersionId
-from holdfast.simulation.recovery.faults import Fault, Mischief
-from holdfast.simulation.recovery.files import Disk, ProcessDied
-from holdfast.simulation.recovery.state_disk import SimulatedStateFiles
+from holdfast_lab.simulation.recovery.faults import Fault, Mischief
+from holdfast_lab.simulation.recovery.files import Disk, ProcessDied
+from holdfast_lab.simulation.recovery.state_disk import SimulatedStateFiles
 
 PARTITIONS = [PartitionId.parse("O3[0]"), PartitionId.parse("O3[1]")]
 RECEIVER = PartitionId.parse("O5[0]")

@@ -23,7 +23,7 @@ from holdfast.runtime.state.store import VersionStore
 from holdfast.runtime.worker.resident import ResidentWorker
 from holdfast.runtime.worker.subscriptions import Request
 from holdfast.runtime.worker.worker import NodeWorker
-from holdfast.simulation.recovery.files import ProcessDied
+from holdfast_lab.simulation.recovery.files import ProcessDied
 
 
 @dataclass(slots=True)

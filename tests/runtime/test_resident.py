@@ -30,10 +30,10 @@ from holdfast.runtime.program import Program
 from holdfast.runtime.state.journal_store import JournalStore
 from holdfast.runtime.state.snapshot_store import MemorySnapshotStore, SnapshotStore
 from holdfast.runtime.state.store import MemoryStore
-from holdfast.simulation.recovery.faults import Fault, Mischief
-from holdfast.simulation.recovery.files import Disk
-from holdfast.simulation.recovery.state_disk import SimulatedStateFiles
 from holdfast.storage.memory import MemoryStorage
+from holdfast_lab.simulation.recovery.faults import Fault, Mischief
+from holdfast_lab.simulation.recovery.files import Disk
+from holdfast_lab.simulation.recovery.state_disk import SimulatedStateFiles
 from runtime.resident_loop import ResidentLoop
 from runtime.test_coordinator import late_batches, late_words
 from sizes import LONG, share

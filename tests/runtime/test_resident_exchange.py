@@ -23,7 +23,7 @@ from holdfast.runtime.resident_cycle import ResidentCycle
 from holdfast.runtime.worker import resident
 from holdfast.runtime.worker.spill import InboxSpill
 from holdfast.runtime.worker.subscriptions import Publications, Request, Subscriptions
-from holdfast.simulation.recovery.applications import SHAPES, Recipe, inputs_of
+from holdfast_lab.simulation.recovery.applications import SHAPES, Recipe, inputs_of
 from runtime.resident_loop import ResidentLoop
 
 CONSUMER, SENDER = PartitionId(OperatorId("b"), 0), PartitionId(OperatorId("a"), 0)

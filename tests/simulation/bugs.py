@@ -49,12 +49,12 @@ from holdfast.runtime.state.versions import VersionChain
 from holdfast.runtime.worker.host import PartitionHost
 from holdfast.runtime.worker.hosted import Delivery, Inbox
 from holdfast.runtime.worker.worker import NodeWorker
-from holdfast.simulation.recovery import feed as feeds
-from holdfast.simulation.recovery import run as runs
 from holdfast.storage.records import Records, Written
 from holdfast.store.agent import snapshot_files, spool_orders
 from holdfast.store.agent.spool import SaveAnswer, write_answer
 from holdfast.store.agent.spool_orders import SpoolOrders
+from holdfast_lab.simulation.recovery import feed as feeds
+from holdfast_lab.simulation.recovery import run as runs
 
 Patch = pytest.MonkeyPatch
 

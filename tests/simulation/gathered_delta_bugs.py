@@ -6,8 +6,8 @@ from typing import Any
 
 from holdfast.ids import BatchId
 from holdfast.runtime.io.gathered_delta import GatheredDeltaSink
-from holdfast.simulation.recovery import gathered_delta as simulated
-from holdfast.simulation.recovery.gathered_delta import WatchedGatheredDeltaSink
+from holdfast_lab.simulation.recovery import gathered_delta as simulated
+from holdfast_lab.simulation.recovery.gathered_delta import WatchedGatheredDeltaSink
 from simulation.bugs import Bug, Patch
 
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 
-from holdfast.simulation.recovery.gathered import gathers_outputs
-from holdfast.simulation.recovery.gathered_delta import gathers_into_delta
-from holdfast.simulation.recovery.late_sinks import has_late_sinks
-from holdfast.simulation.recovery.plan_scene import changes_plans
-from holdfast.simulation.recovery.poison import is_poisoned
-from holdfast.simulation.recovery.poison_rows import has_poison_rows
-from holdfast.simulation.recovery.run import Outcome
-from holdfast.simulation.recovery.scene import (
+from holdfast_lab.simulation.recovery.gathered import gathers_outputs
+from holdfast_lab.simulation.recovery.gathered_delta import gathers_into_delta
+from holdfast_lab.simulation.recovery.late_sinks import has_late_sinks
+from holdfast_lab.simulation.recovery.plan_scene import changes_plans
+from holdfast_lab.simulation.recovery.poison import is_poisoned
+from holdfast_lab.simulation.recovery.poison_rows import has_poison_rows
+from holdfast_lab.simulation.recovery.run import Outcome
+from holdfast_lab.simulation.recovery.scene import (
     drops_for_waiting,
     freezes_at_fences,
     has_branches,
@@ -29,8 +29,8 @@ from holdfast.simulation.recovery.scene import (
     moves_for_load,
     replans,
 )
-from holdfast.simulation.recovery.segment_scene import has_segments, is_refined
-from holdfast.simulation.recovery.world import has_agents, loses_files, reads_in_place
+from holdfast_lab.simulation.recovery.segment_scene import has_segments, is_refined
+from holdfast_lab.simulation.recovery.world import has_agents, loses_files, reads_in_place
 from simulation.branch_bugs import BRANCH_BUGS
 from simulation.bugs import AGENT_BUGS, BUGS, Bug
 from simulation.catching_up_bugs import CATCHING_UP_BUGS

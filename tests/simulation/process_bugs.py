@@ -11,7 +11,7 @@ from holdfast.runtime.messages import DesiredState, PartitionAssignment
 from holdfast.runtime.processes import ProcessSpread
 from holdfast.runtime.resident_cycle import ResidentCycle
 from holdfast.runtime.worker.worker import NodeWorker
-from holdfast.simulation.recovery.resident_cluster import ResidentCluster
+from holdfast_lab.simulation.recovery.resident_cluster import ResidentCluster
 from simulation.bugs import Bug, Patch
 
 

@@ -10,7 +10,7 @@ from holdfast.runtime.coordinator import sink_calls
 from holdfast.runtime.coordinator.outputs import Outputs, Published
 from holdfast.runtime.coordinator.publishing import Publishing
 from holdfast.runtime.io.sinks import Output
-from holdfast.simulation.recovery import late_sinks
+from holdfast_lab.simulation.recovery import late_sinks
 from simulation.bugs import Bug, Patch
 
 

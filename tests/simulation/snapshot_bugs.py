@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.recovery.checkpoints import Checkpoints
 from holdfast.runtime.worker.worker import NodeWorker
-from holdfast.simulation.recovery import starting
+from holdfast_lab.simulation.recovery import starting
 from simulation.bugs import Bug, Patch
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.erasure.fragment import FragmentHeader
-from holdfast.simulation.store import peers
-from holdfast.simulation.store.disk import SimulatedDisk
 from holdfast.store.client.sending import FragmentSender
 from holdfast.store.peer import fragment_files, repair
 from holdfast.store.peer.fragment_writer import FragmentWriter
@@ -15,6 +13,8 @@ from holdfast.store.peer.survey import Encoding
 from holdfast.store.ring import placement
 from holdfast.store.ring.ids import state_key
 from holdfast.store.ring.placement import rank
+from holdfast_lab.simulation.store import peers
+from holdfast_lab.simulation.store.disk import SimulatedDisk
 from simulation.bugs import Bug, Patch
 
 

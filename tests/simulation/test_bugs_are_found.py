@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.simulation.recovery.run import simulate_recovery
+from holdfast_lab.simulation.recovery.run import simulate_recovery
 from simulation.planted import PLANTED, Planted, shown_by, shows
 
 pytestmark = pytest.mark.timeout(3600)

@@ -20,7 +20,7 @@ from holdfast.ids import BatchId, OperatorId, PartitionId
 from holdfast.runtime import run_in_process
 from holdfast.runtime.identity import compare, describe
 from holdfast.runtime.io.sinks import OutputKey
-from holdfast.simulation.recovery.applications import (
+from holdfast_lab.simulation.recovery.applications import (
     SHAPES,
     LateRows,
     Outputs,
@@ -31,10 +31,10 @@ from holdfast.simulation.recovery.applications import (
     inputs_of,
     program_of,
 )
-from holdfast.simulation.recovery.campaign import run_campaign
-from holdfast.simulation.recovery.checks import output_problems
-from holdfast.simulation.recovery.faults import Fault
-from holdfast.simulation.recovery.run import simulate_recovery
+from holdfast_lab.simulation.recovery.campaign import run_campaign
+from holdfast_lab.simulation.recovery.checks import output_problems
+from holdfast_lab.simulation.recovery.faults import Fault
+from holdfast_lab.simulation.recovery.run import simulate_recovery
 from sizes import LONG
 
 ALL_SEEDS = (

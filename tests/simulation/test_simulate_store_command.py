@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli.main import cli, run
-from holdfast.simulation.campaign import run_seeds
-from holdfast.simulation.store.campaign import StoreCampaign
-from holdfast.simulation.store.run import StoreOutcome, simulate_store
+from holdfast_lab.simulation.campaign import run_seeds
+from holdfast_lab.simulation.store.campaign import StoreCampaign
+from holdfast_lab.simulation.store.run import StoreOutcome, simulate_store
 from simulation.store_bugs import SHOWN_BY, STORE_BUGS
 
 pytestmark = pytest.mark.timeout(1800)
@@ -39,7 +39,7 @@ def test_processes_share_the_seeds() -> None:
 
 def test_fresh_seeds_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.randbelow", lambda most: 7_000_000_000)
-    monkeypatch.setattr("holdfast.simulation.store.run.simulate_store", StoreOutcome)
+    monkeypatch.setattr("holdfast_lab.simulation.store.run.simulate_store", StoreOutcome)
     done = CliRunner().invoke(cli, ["simulate", "store", "--fresh", "--seeds", "30", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "no violation" in done.output
@@ -52,13 +52,13 @@ def test_ctrl_c_ends_a_campaign_with_what_it_has_found(tmp_path: Path, monkeypat
             raise KeyboardInterrupt
         return StoreOutcome(seed, violation="a fragment is gone" if seed == 115 else None)
 
-    monkeypatch.setattr("holdfast.simulation.store.run.simulate_store", simulate)
+    monkeypatch.setattr("holdfast_lab.simulation.store.run.simulate_store", simulate)
     asked = ["simulate", "store", "--first-seed", "100", "--seeds", "300", "--out", str(tmp_path)]
     done = CliRunner().invoke(cli, asked)
     assert "violation after 20 of 300 seeds: holdfast simulate store --seed 115" in done.stderr
     assert "seeds 100 to 119" in done.stdout
     assert json.loads((tmp_path / "result.json").read_text())["seeds"] == 20
-    monkeypatch.setattr("holdfast.simulation.store.run.simulate_store", lambda seed: simulate(seed + 15))
+    monkeypatch.setattr("holdfast_lab.simulation.store.run.simulate_store", lambda seed: simulate(seed + 15))
     done = CliRunner().invoke(
         cli, ["simulate", "store", "--first-seed", "101", "--seeds", "300", "--out", str(tmp_path)]
     )
@@ -93,7 +93,7 @@ def test_an_unexpected_error_is_a_violation_and_its_place_is_in_the_journal(monk
     def broken(self: object) -> None:
         raise RuntimeError("not foreseen")
 
-    monkeypatch.setattr("holdfast.simulation.store.run._Run._fault", broken)
+    monkeypatch.setattr("holdfast_lab.simulation.store.run._Run._fault", broken)
     outcome = simulate_store(1, record=True)
     assert outcome.violation == "RuntimeError was raised: not foreseen"
     assert outcome.journal[-1] == "RuntimeError: not foreseen"

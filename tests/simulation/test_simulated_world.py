@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 from holdfast.ids import NodeId
-from holdfast.simulation.recovery.cluster import FakeClock
-from holdfast.simulation.recovery.connections import Connection, End, Events, Message
-from holdfast.simulation.recovery.faults import Fault, Mischief
-from holdfast.simulation.recovery.network import Network
-from holdfast.simulation.recovery.stores import SlowSnapshotStore
+from holdfast_lab.simulation.recovery.cluster import FakeClock
+from holdfast_lab.simulation.recovery.connections import Connection, End, Events, Message
+from holdfast_lab.simulation.recovery.faults import Fault, Mischief
+from holdfast_lab.simulation.recovery.network import Network
+from holdfast_lab.simulation.recovery.stores import SlowSnapshotStore
 
 
 def test_messages_that_one_late_one_holds_up_come_in_order() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.simulation.store.run import StoreFault, simulate_store
+from holdfast_lab.simulation.store.run import StoreFault, simulate_store
 from simulation.bugs import Bug
 from simulation.store_bugs import SHOWN_BY, STORE_BUGS
 from sizes import LONG
@@ -44,7 +44,7 @@ def test_a_bug_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_seed_gives_the_same_run_in_any_process() -> None:
     code = (
-        "from holdfast.simulation.store.run import simulate_store\n"
+        "from holdfast_lab.simulation.store.run import simulate_store\n"
         "outcome = simulate_store(6, record=True)\n"
         "print(outcome.counts['switches'], *outcome.journal, sep='\\n')\n"
     )

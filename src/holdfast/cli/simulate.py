@@ -10,15 +10,15 @@ simulate = lazy_group(
     {
         "recovery": (
             "holdfast.cli.simulate_recovery:simulate_recovery_command",
-            "Recoveries under every fault, seed by seed; times of large clusters.",
+            "Times of a failure on a large cluster; recoveries under every fault, seed by seed (in a checkout).",
         ),
         "store": (
-            "holdfast.cli.simulate_store:simulate_store_command",
-            "The fragment store itself under every fault, seed by seed.",
+            "holdfast_lab.commands.simulate_store:simulate_store_command",
+            "The fragment store itself under every fault, seed by seed (in a checkout).",
         ),
         "ring": (
             "holdfast_lab.commands.simulate_ring:simulate_ring_command",
-            "The fragment store's ring: 500 to 5,000 peers.",
+            "The fragment store's ring: 500 to 5,000 peers (in a checkout).",
         ),
     },
 )

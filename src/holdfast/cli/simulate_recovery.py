@@ -1,21 +1,20 @@
-"""`holdfast simulate recovery`: whole clusters in one process, where everything goes wrong, and checkers."""
+"""`holdfast simulate recovery`: the times of a failure by a cost model; from a checkout, seeds with every fault too."""
 
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.simulate_seeds import SeedRequest, SeedSimulator, run_seeds_of, seed_options
+from holdfast.cli.seed_options import SeedRequest, seed_options
 from holdfast.cli.topology_files import TOPOLOGY, read_topology
 from holdfast.errors import BadInput
+from holdfast.lab import lab_module
 
 if TYPE_CHECKING:
-    from holdfast.simulation.recovery.run import Outcome
-    from holdfast.simulation.recovery.times import TimeConstants
+    from holdfast.simulation.times import TimeConstants
 
 STRATEGIES = ("incremental", "operator-centric", "blocking", "source-replay", "best-case")
 
@@ -27,7 +26,7 @@ STRATEGIES = ("incremental", "operator-centric", "blocking", "source-replay", "b
     "--nodes",
     default=None,
     type=click.IntRange(2, 10_000),
-    help="Simulate the times of a failure on a cluster of this size instead, by a cost model.",
+    help="Simulate the times of a failure on a cluster of this size, by a cost model.",
 )
 @click.option(
     "--strategy",
@@ -57,26 +56,26 @@ def simulate_recovery_command(
     failed_share: float,
     constants: Path | None,
 ) -> None:
-    """Simulate recoveries: seeds of generated applications that must show no violation, or the times of your own.
-
-    Without --nodes: every seed is one run of a generated application on a generated cluster with faults at any point,
-    and checkers that must find nothing. The recovery machine, the coordinator and the workers are those of real runs;
-    nodes, network, store and clock are simulated. A violation is printed with the history of the partitions involved.
-    This campaign takes no topology.
+    """Simulate the times of a failure of your own topology, or seeds of generated applications under every fault.
 
     With --nodes: one failure of --failed-share of the nodes, with replacements after two to six minutes, once with
     each strategy: when is every query back? The recovery machine decides, times come from a cost model; no rows are
     processed. The topology is that of APP (my_app.py, my_app.py:name, package.module:name), in FILE or of NAME, with
     its own priorities and costs; without one, a copy of the hashtags example for every ten nodes.
 
+    Without --nodes, in a checkout: seeds that test Holdfast itself, and take no topology. Every seed is one run of a
+    generated application on a generated cluster with faults at any point, and checkers that must find nothing. The
+    recovery machine, the coordinator and the workers are those of real runs; nodes, network, store and clock are
+    simulated. A violation is printed with the history of the partitions involved.
+
     \b
     Examples:
-      holdfast simulate recovery --seeds 10000 --jobs 2
-      holdfast simulate recovery --seeds 30000 --fresh --jobs 2
-      holdfast simulate recovery --seed 42
       holdfast simulate recovery my_app.py --nodes 20
       holdfast simulate recovery --nodes 1000 --strategy incremental --strategy blocking
       holdfast simulate recovery --nodes 100 --constants out/recovery/constants.json
+      holdfast simulate recovery --seeds 10000 --jobs 2
+      holdfast simulate recovery --seeds 30000 --fresh --jobs 2
+      holdfast simulate recovery --seed 42
     """
     if nodes is not None:
         from holdfast.cli.simulate_recovery_times import show_times
@@ -93,33 +92,12 @@ def simulate_recovery_command(
             where=given,
             remedy="give --nodes N to simulate the times of a failure of this one",
         )
-    from holdfast.simulation.recovery.campaign import Campaign
-    from holdfast.simulation.recovery.faults import Fault
-    from holdfast.simulation.recovery.run import simulate_recovery
-
-    simulator = SeedSimulator(
-        command="simulate recovery",
-        campaign=Campaign,
-        simulate=simulate_recovery,
-        record=partial(simulate_recovery, record=True),
-        faults=Fault,
-        counts=lambda campaign: (
-            f"{campaign.epochs:,} epochs, {campaign.rollbacks:,} rollbacks, {campaign.drivers:,} drivers"
-        ),
-        outcome=lambda outcome: (
-            f"{sum(outcome.faults.values())} faults, {outcome.epochs} epochs, {outcome.drivers} drivers"
-        ),
-        head=lambda outcome: [
-            f"seed {outcome.seed}: {outcome.recipe}, {outcome.strategy}, {outcome.nodes} nodes, "
-            f"{outcome.batches} batches"
-        ],
-        violation=_violation,
-    )
-    run_seeds_of(simulator, asked)
+    seeds = lab_module("commands.simulate_recovery_seeds", needed_by="holdfast simulate recovery without --nodes")
+    seeds.run_recovery_seeds(asked)
 
 
 def _constants(path: Path | None) -> TimeConstants:
-    from holdfast.simulation.recovery.times import TimeConstants, read_constants
+    from holdfast.simulation.times import TimeConstants, read_constants
 
     if path is None:
         return TimeConstants()
@@ -128,9 +106,3 @@ def _constants(path: Path | None) -> TimeConstants:
     except ValueError as error:
         raise BadInput(f"is not JSON: {error}", where=str(path), remedy="take an experiment's constants.json") from None
     return read_constants(document, str(path))
-
-
-def _violation(outcome: Outcome) -> list[str]:
-    assert outcome.violation is not None
-    first = f" ({outcome.recipe}, {outcome.strategy}): {outcome.violation.what}"
-    return [first, *(str(history) for history in outcome.histories)]

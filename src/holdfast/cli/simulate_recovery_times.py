@@ -11,8 +11,8 @@ import click
 
 from holdfast.cli.output import print_json, print_table
 from holdfast.cli.result_files import write_json
-from holdfast.simulation.recovery.cluster_sizes import compare_strategies, draw_cluster
-from holdfast.simulation.recovery.times import RecoveryTimes, TimeConstants
+from holdfast.simulation.cluster_sizes import compare_strategies, draw_cluster
+from holdfast.simulation.times import RecoveryTimes, TimeConstants
 from holdfast.wording import counted
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""Simulated clusters: the same machines as in real runs, driven by a fake clock in one process."""
+"""Failures of large clusters, simulated by a cost model: the recovery machine decides, no rows are processed."""

@@ -18,7 +18,7 @@ from holdfast.errors import BadInput
 from holdfast.ids import NodeId, PartitionId
 from holdfast.planning.recovery.algorithms import RecoveryAlgorithm, planner_of
 from holdfast.recovery.strategy import RecoverySettings
-from holdfast.simulation.recovery.times import STRATEGY_OF, RecoveryTimes, TimeConstants, simulate_times
+from holdfast.simulation.times import STRATEGY_OF, RecoveryTimes, TimeConstants, simulate_times
 from holdfast.topology import Topology
 
 Result = Mapping[str, Any]
