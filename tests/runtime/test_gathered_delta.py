@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -530,3 +531,105 @@ def test_a_table_on_object_storage(s3: S3Server, monkeypatch: pytest.MonkeyPatch
     flush(late, 1)
     assert sorted(pa.table(DeltaTable(place).to_pyarrow_table())["n"].to_pylist()) == all_rows([0, 1])
     assert DeltaTable(place).version() == 1
+
+
+def test_all_that_waits_is_one_commit_once_the_first_row_has_waited(tmp_path: Path) -> None:
+    """Each query had an interval of its own, and so a commit of its own for each interval."""
+    sink = begun(tmp_path / "t", 60)
+    for round_ in range(3):
+        for query, at in ((S, 100.0 * round_), (U, 100.0 * round_ + 1)):
+            sink.publish(key(round_, query), rows_of(round_), AT)
+            assert not sink.due(at)
+        at = 100.0 * round_ + 60
+        assert sink.due(at)
+        flush(sink, round_, at)
+        assert not sink.due(at + 30), "nothing waits"
+    assert DeltaTable(str(tmp_path / "t")).version() == 3
+    # By size it is the same: what all queries have together makes a commit.
+    size = sum(path.stat().st_size for path in (tmp_path / "t").glob("*.parquet")) / 6
+    small = begun(tmp_path / "u", 3600, file_mb=1.5 * size / (1 << 20))
+    for query in (S, U):
+        assert not small.due(0.0)
+        small.publish(key(0, query), rows_of(0), AT)
+    assert small.due(0.0)
+    flush(small, 0, 0.0)
+    assert not small.due(0.0)
+    assert numbers_in(tmp_path / "u") == sorted(2 * all_rows([0]))
+
+
+def test_only_rows_that_wait_keep_an_output_without_an_interval_from_its_commits(tmp_path: Path) -> None:
+    """A driver had died between a commit and the deletion of its staged copies: the next one parked the query."""
+    place = tmp_path / "t"
+    sink = begun(place)
+    for batch in (0, 1):
+        sink.publish(key(batch), rows_of(batch), AT)
+    sink._delete = lambda names: None  # type: ignore[method-assign,assignment]
+    sink.flush(Gathered({S: BatchId(1)}, 0, math.inf), AT)
+    assert len(list_staged(open_storage(place))) == 2
+    sink.publish(key(3), rows_of(3), AT)  # a node has staged it, and its driver never knew
+    plain = DeltaSink(place)
+    plain.begin("run", AT)
+    plain.publish(key(3), rows_of(3), AT)
+    plain.publish(key(4), rows_of(4), AT)
+    assert numbers_in(place) == all_rows([0, 1, 3, 4])
+    again = begun(place)
+    assert again.count() == 8
+    flush(again, 4)
+    assert numbers_in(place) == all_rows([0, 1, 3, 4])
+    assert list_staged(open_storage(place)) == []
+
+
+def two_outputs(one: Any, two: Any | None) -> Application:
+    app = Application("moved")
+    rows = app.source("s", schema={"n": "int64", "day": "string"})
+    for name, sink in (("one", one), ("two", two)):
+        if sink is not None:
+            columns = {"n": "int64", "day": "string"}
+            rows.map(lambda rows: rows, schema=columns, id=name).output(name, sink=sink)
+    return app
+
+
+def killed_with_staged_rows(tmp_path: Path) -> None:
+    app = two_outputs(hf.delta(tmp_path / "a", every="1 hour"), hf.delta(tmp_path / "two", "day", every="1 hour"))
+    run = InProcess(app, directory=tmp_path / "run", checkpoint_every=1)
+    for number in range(4):
+        run.feed(batch_of(number))
+    run.checkpoint()
+
+
+def test_rows_that_a_killed_driver_left_staged_are_committed_where_the_next_start_writes_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """They are out: no start makes them again, and no sink had their table any more."""
+    killed_with_staged_rows(tmp_path)
+    assert (numbers_in(tmp_path / "a"), numbers_in(tmp_path / "two")) == ([], [])
+    # Another table for one output, and the other is removed: a new layout.
+    app = two_outputs(hf.delta(tmp_path / "b", every="1 hour"), None)
+    run = InProcess(app, directory=tmp_path / "run", checkpoint_every=1)
+    assert (numbers_in(tmp_path / "a"), numbers_in(tmp_path / "two")) == ([0, 1, 2, 3], [0, 1, 2, 3])
+    assert DeltaTable(str(tmp_path / "two")).metadata().partition_columns == ["day"]
+    run.feed(batch_of(9))
+    run.publish_gathered()
+    assert numbers_in(tmp_path / "b") == [9]
+    assert len(run._storage.list("gathered/")) == 1, "the table that rows are gathered for now"
+
+
+def test_rows_of_a_table_that_cannot_be_reached_are_committed_by_a_later_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_with_staged_rows(tmp_path)
+    app = two_outputs(hf.memory(), None)
+    with monkeypatch.context() as patch:
+        patch.setattr(GatheredDeltaSink, "_append", Mock(side_effect=ValueError("the library does not like it")))
+        InProcess(app, directory=tmp_path / "run", checkpoint_every=1)
+    assert numbers_in(tmp_path / "a") == []
+    InProcess(app, directory=tmp_path / "run", checkpoint_every=1)
+    assert numbers_in(tmp_path / "a") == [0, 1, 2, 3]
+
+
+def test_an_output_that_leaves_out_its_interval_first_commits_what_waits(tmp_path: Path) -> None:
+    killed_with_staged_rows(tmp_path)
+    app = two_outputs(hf.delta(tmp_path / "a"), hf.delta(tmp_path / "two", "day"))
+    run = InProcess(app, directory=tmp_path / "run", checkpoint_every=1)
+    run.feed(batch_of(9))
+    assert (numbers_in(tmp_path / "a"), numbers_in(tmp_path / "two")) == ([0, 1, 2, 3, 9], [0, 1, 2, 3, 9])

@@ -28,7 +28,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,7 @@ from holdfast.ids import Epoch, PartitionId
 from holdfast.runtime.io.delta_files import DeltaFile, are_there, read_place, write_files
 from holdfast.runtime.io.delta_tentative import FileWent, Replaced, TentativeRows, with_origin
 from holdfast.runtime.io.delta_types import plain_schema
-from holdfast.runtime.io.parquet_names import staged_of
+from holdfast.runtime.io.parquet_names import staged_in, staged_of
 from holdfast.runtime.io.sinks import (
     FINAL,
     ORIGIN_COLUMNS,
@@ -243,10 +243,21 @@ class DeltaSink(Sink):
         )
 
     def _check_none_staged(self, key: OutputKey) -> None:
-        """Refuse a query of which rows wait that were gathered: a commit after them would pass over them."""
+        """Refuse a query of which rows wait that were gathered: a commit after them would pass over them.
+
+        Only rows between what the table has and this output wait: outputs of a query are out in order, so what is
+        staged of this batch and later ones is not out, and comes again.
+        """
         if key.query in self._looked_for_staged:
             return
-        if self._storage.list(gathered_folder(key.run) + staged_of(key.query)):
+        folder = gathered_folder(key.run)
+        if names := self._storage.list(folder + staged_of(key.query)):
+            table = self._opened()
+            held = None if table is None else table.transaction_version(transaction(replace(key, revision=0))[0])
+            staged = staged_in(name.removeprefix(folder) for name in names)
+        else:
+            held, staged = None, {}
+        if any((held is None or batch > held) and batch < key.batch for one in staged.values() for batch in one):
             raise BadInput(
                 "has rows that wait for their commit (hf.delta(…, every=…)), and would get a commit for each batch",
                 where=f"{self._place}, {key.query}",

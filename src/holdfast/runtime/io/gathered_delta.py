@@ -141,6 +141,10 @@ class GatheredDeltaSink(GatheringSink, DeltaSink):
         with self._lock:
             self._found = bool(self._kept.list(STAGED))
 
+    def has_staged(self, run: str) -> bool:
+        """Whether outputs of a run are staged beside the table."""
+        return bool(self._storage.list(gathered_folder(run) + STAGED))
+
     def publish_all(self, outputs: Sequence[Output], epoch: Epoch) -> list[OutputKey]:
         """See Sink."""
         return list(Sink.publish_all(self, outputs, epoch))
@@ -189,6 +193,12 @@ class GatheredDeltaSink(GatheringSink, DeltaSink):
             self._fitting.add(schema)
 
     # -- commits -----------------------------------------------------------------------------------------------------
+
+    def _due_queries(self, now: float) -> set[PartitionId]:
+        """See GatheringSink: a commit costs the same for all queries as for one, so all that wait are in it."""
+        waits = self._waiting.values()
+        is_due = sum(one.bytes for one in waits) >= self._most_bytes or any(self._is_due(one, now) for one in waits)
+        return set(self._waiting) if is_due else set()
 
     def _groups(
         self, known: Gathered, out: Mapping[PartitionId, BatchId], due: Collection[PartitionId] | None

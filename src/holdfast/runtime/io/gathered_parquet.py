@@ -116,6 +116,10 @@ class GatheredParquetSink(GatheringSink, ParquetSink):
         with self._lock:
             self._found = bool(self._storage.list(STAGED) or self._storage.list(GROUPS))
 
+    def has_staged(self, run: str) -> bool:
+        """Whether outputs are staged in the folder."""
+        return bool(self._storage.list(STAGED))
+
     def _check_form(self, there: Mapping[str, object]) -> None:
         if "gathered" not in there:
             raise BadInput(

@@ -80,9 +80,11 @@ class GatheringSink(Sink):
             for one in self._waiting.values():
                 if one.since is None and math.isfinite(now):
                     one.since = now
-            return (
-                self._found or self._round is not None or any(self._is_due(one, now) for one in self._waiting.values())
-            )
+            return self._found or self._round is not None or bool(self._due_queries(now))
+
+    def _due_queries(self, now: float) -> set[PartitionId]:
+        """Return the queries whose outputs are to be published now, of those of which some wait; under the lock."""
+        return {query for query, one in self._waiting.items() if self._is_due(one, now)}
 
     def _is_due(self, one: _Waiting, now: float) -> bool:
         if one.bytes >= self._most_bytes or one.outputs >= MOST_OUTPUTS or now == math.inf:
@@ -99,7 +101,7 @@ class GatheringSink(Sink):
         """Publish what is due now, group by group; yield before each but the first, whose it will be."""
         with self._lock:
             found, out = self._found, dict(self._out)
-            due = {query for query, one in self._waiting.items() if found or self._is_due(one, known.now)}
+            due = set(self._waiting) if found else self._due_queries(known.now)
             taken = {query: self._waiting.pop(query) for query in due}
         try:
             is_first = True
