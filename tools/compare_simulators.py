@@ -20,7 +20,10 @@ FIRST = {"cycles": 0, "workers that stay": 36, "with second copies": 252, "files
 AT_ONCE = 4
 SIDE = """
 import sys, time
-from holdfast_lab.simulation.recovery.run import simulate_recovery
+try:
+    from holdfast_lab.simulation.recovery.run import simulate_recovery
+except ModuleNotFoundError:  # commits before 2026-11-19 have it in the wheel
+    from holdfast.simulation.recovery.run import simulate_recovery
 for seed in (3, 1, 40, 2001, 252):
     simulate_recovery(seed)
 for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""Write the Grafana dashboard and the alert rules in `monitoring/` from the tables in `holdfast.dashboard`.
+"""Write the Grafana dashboard and the alert rules in `monitoring/` from the tables in `lab/holdfast_lab/monitoring`.
 
 python tools/make_monitoring.py             # writes monitoring/grafana-dashboard.json and monitoring/alerts.yaml
 python tools/make_monitoring.py --check     # status 1 and the files' names, where something would change
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "lab")]
 HEAD = "# Alert rules of Holdfast runs, for Prometheus. Written by tools/make_monitoring.py: change it there.\n"
 
 
@@ -19,8 +19,8 @@ def files() -> dict[str, str]:
     """Return the files and what belongs in them."""
     import yaml
 
-    from holdfast.dashboard.alerts import rules
-    from holdfast.dashboard.grafana import dashboard
+    from holdfast_lab.monitoring.alerts import rules
+    from holdfast_lab.monitoring.grafana import dashboard
 
     return {
         "alerts.yaml": HEAD + yaml.safe_dump(rules(), sort_keys=False, width=120, allow_unicode=True),

@@ -95,7 +95,7 @@ def metrics_table() -> str:
 
 def alerts_table() -> str:
     """Return the table of alerts."""
-    from holdfast.dashboard.alerts import alerts_table as table
+    from holdfast_lab.monitoring.alerts import alerts_table as table
 
     return table()
 

@@ -13,8 +13,6 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dashboard.lost_run import QUERIES, run_and_lose_nodes
-from holdfast.dashboard.alerts import ALERTS, rules
-from holdfast.dashboard.grafana import PANELS, dashboard
 from holdfast.dashboard.metric_readers import Kind
 from holdfast.dashboard.metric_totals import MetricTotals
 from holdfast.dashboard.metrics import METRICS, exposition
@@ -22,6 +20,8 @@ from holdfast.dashboard.page import LivePage
 from holdfast.dashboard.server import Request
 from holdfast.dashboard.view import view_of
 from holdfast.dashboard.view_model import RunModel
+from holdfast_lab.monitoring.alerts import ALERTS, rules
+from holdfast_lab.monitoring.grafana import PANELS, dashboard
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RING = {

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from holdfast.ids import OperatorId
 from holdfast.planning.replicas.fidelity import LossModel, Metric, completeness, fidelity, working
 from holdfast.planning.replicas.fidelity_gradient import entangled, slopes, values_if_one_fails
-from holdfast.planning.replicas.fidelity_incremental import IncrementalFidelity
 from holdfast.topology import Input, Operator, Partitioning, Topology, rates_of
+from holdfast_lab.rivals.fidelity_incremental import IncrementalFidelity
 from topology.topology_strategies import topologies
 
 FULL, MERGE, SPLIT, ONE = Partitioning.FULL, Partitioning.MERGE, Partitioning.SPLIT, Partitioning.ONE_TO_ONE

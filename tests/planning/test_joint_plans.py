@@ -16,7 +16,6 @@ from holdfast.errors import BadInput, NoPlan
 from holdfast.ids import OperatorId
 from holdfast.planning.joint.checking import missed_targets, problems_of, unsound
 from holdfast.planning.joint.conflicts import only, refuse, require_room, targets_in
-from holdfast.planning.joint.exhaustive import plan_exhaustively
 from holdfast.planning.joint.explaining import plan_document, read_plan
 from holdfast.planning.joint.intervals import best_intervals
 from holdfast.planning.joint.losing import chosen_nodes, losing
@@ -25,6 +24,7 @@ from holdfast.planning.joint.replicas import replica_mask
 from holdfast.planning.joint.search import one_after_the_other, plan_jointly, score_of
 from holdfast.planning.joint.targets import Assumptions, Targets, assumptions_of, targets
 from holdfast.topology import Input, Operator, Partitioning, Topology
+from holdfast_lab.rivals.joint_exhaustive import plan_exhaustively
 from planning.joint_cases import asked, topologies
 
 ASSUMED = Assumptions()

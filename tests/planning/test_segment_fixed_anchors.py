@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import NoPlan
+from holdfast.planning.segments.baselines import plan_with_anchors
 from holdfast.planning.segments.chain import plan_chain
-from holdfast.planning.segments.fixed_anchors import plan_on_frequency_grid, plan_on_overhead_grid, plan_with_anchors
 from holdfast.planning.segments.grid import FrequencyGrid
 from holdfast.planning.segments.model import check_plan
 from holdfast.planning.segments.tree import plan_tree
+from holdfast_lab.rivals.segment_grids import plan_on_frequency_grid, plan_on_overhead_grid
 from planning.segment_cases import drawn, models, plain_segments, plain_totals
 
 

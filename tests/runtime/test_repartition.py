@@ -21,7 +21,7 @@ from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
 from holdfast.runtime.blocks import OUTSIDE, Edge
 from holdfast.runtime.program import Program
 from holdfast.runtime.schemas import conform
-from holdfast.runtime.state.repartition import logged_rows_of, old_partitions, repartition, snapshot_of, state_of
+from holdfast.runtime.state.repartition import old_partitions, repartition, snapshot_of, state_of
 from holdfast.runtime.state.snapshots import assemble, decode_snapshot, encode_snapshot, install
 from holdfast.runtime.state.store import MemoryStore
 from holdfast.runtime.state.versions import Commit, VersionId
@@ -562,19 +562,3 @@ def test_a_new_partition_stands_at_the_lowest_watermark_and_at_one_batch() -> No
     assert snapshot_of(new, 1, olds((4, None), (4, None)), 2, [], Epoch(2)).commit.watermark is None, "no event time"
     with pytest.raises(CheckFailed, match=r"stand at different batches: \[3, 4\]"):
         snapshot_of(new, 1, olds((4, 7), (3, 5)), 2, [], Epoch(2))
-
-
-@pytest.mark.parametrize("keys", [[], ["word"]])
-@pytest.mark.parametrize(("before", "after"), CHANGES)
-def test_logged_rows_are_spread_as_if_they_had_come_later(before: int, after: int, keys: list[str]) -> None:
-    logged = table([row for one_ in batches(3) for row in one_])
-    found = logged_rows_of(spread_by_key(logged, keys, before), keys, after)
-    wanted = spread_by_key(logged, keys, after)
-    for mine, theirs in zip(found, wanted, strict=True):
-        mine_rows, rows_ = ([] if one_ is None else one_.to_pylist() for one_ in (mine, theirs))
-        if not keys:
-            assert mine_rows == rows_, "in the order they came in"
-        for word in {row["word"] for row in rows_}:
-            assert [row for row in mine_rows if row["word"] == word] == [row for row in rows_ if row["word"] == word]
-        assert len(mine_rows) == len(rows_)
-    assert logged_rows_of([None] * before, keys, after) == [None] * after

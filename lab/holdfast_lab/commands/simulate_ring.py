@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.output import json_option, print_json, print_table
-from holdfast.cli.phases import phases
+from holdfast_lab.commands.phases import phases
 
 if TYPE_CHECKING:
     from holdfast_lab.ring_simulation.scenario import RingOutcome

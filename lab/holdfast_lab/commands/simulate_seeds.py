@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import click
 
 from holdfast.cli.output import print_json, print_table
-from holdfast.cli.phases import phases
 from holdfast.cli.seed_options import SeedRequest
+from holdfast_lab.commands.phases import phases
 
 if TYPE_CHECKING:
     from holdfast_lab.simulation.campaign import Counted

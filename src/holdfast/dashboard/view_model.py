@@ -472,11 +472,6 @@ class RunModel:
         """The partitions that process nothing: lost, or being restored."""
         return frozenset(self.rows.down)
 
-    @property
-    def has_started(self) -> bool:
-        """Whether all partitions have been live since the driver began."""
-        return self._started
-
     def _note(self, at: float, kind: str, text: str) -> None:
         if not self._quiet:
             self.happened.append({"at": at, "kind": kind, "text": text})

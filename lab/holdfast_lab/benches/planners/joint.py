@@ -82,10 +82,10 @@ def _case(operators: int, parallelism: int) -> Case:
 
 def _beside_all() -> Case:
     def prepare() -> Callable[[], Facts]:
-        from holdfast.planning.joint.exhaustive import plan_exhaustively
         from holdfast.planning.joint.model import JointModel
         from holdfast.planning.joint.search import plan_jointly
         from holdfast.planning.joint.targets import Assumptions, targets
+        from holdfast_lab.rivals.joint_exhaustive import plan_exhaustively
 
         topologies = [drawn(seed, SMALL_OPERATORS, 1) for seed in range(SMALL_TOPOLOGIES)]
 

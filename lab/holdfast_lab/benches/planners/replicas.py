@@ -70,7 +70,7 @@ def _update_case(size: int, limit: float | None = None) -> Case:
         from statistics import median
 
         from holdfast.planning.replicas.fidelity import LossModel
-        from holdfast.planning.replicas.fidelity_incremental import IncrementalFidelity
+        from holdfast_lab.rivals.fidelity_incremental import IncrementalFidelity
 
         topology = _wide_topology(size)
         now = IncrementalFidelity(LossModel(topology))

@@ -15,13 +15,13 @@ import numpy as np
 from holdfast.errors import NoPlan
 from holdfast.planning.segments.chain import plan_chain
 from holdfast.planning.segments.dag import plan_dag
-from holdfast.planning.segments.fixed_anchors import plan_on_frequency_grid, plan_on_overhead_grid
 from holdfast.planning.segments.model import Bools, SegmentModel, SegmentPlan, check_plan
 from holdfast.planning.segments.refine import refine
 from holdfast.planning.segments.tree import plan_tree
 from holdfast.topology.model import Floats
 from holdfast_lab.experiments.segments.failures import simulate
 from holdfast_lab.experiments.segments.settings import Setting
+from holdfast_lab.rivals.segment_grids import plan_on_frequency_grid, plan_on_overhead_grid
 from holdfast_lab.transcriptions.segment_tree import plan_printed_tree
 
 

@@ -35,7 +35,7 @@ from holdfast.runtime.state.snapshots import Snapshot
 from holdfast.runtime.state.versions import Commit, FileName, SegmentRef, VersionId
 from holdfast.runtime.tables import one_chunk
 from holdfast.runtime.times import lowest
-from holdfast.runtime.worker.routing import cut, hash_rows, partition_of, spread_by_key
+from holdfast.runtime.worker.routing import cut, hash_rows, partition_of
 
 State: TypeAlias = Mapping[str, tuple[pa.Table, ...]]
 
@@ -140,16 +140,6 @@ def whole_snapshot(commit: Commit, state: State, epoch: Epoch) -> Snapshot:
         state_bytes=sum(run.nbytes for run in segments.values()),
     )
     return Snapshot(begun, None, segments)
-
-
-def logged_rows_of(logged: Sequence[pa.Table | None], keys: Sequence[str], count: int) -> list[pa.Table | None]:
-    """Return the rows of one piece of a source's log, cut for its old partitions, cut for `count` new ones.
-
-    Rows of a key stay in their order. Without a key they are cut in the order they came in, into slices; for that, the
-    pieces of a batch are cut one by one, as they were at first.
-    """
-    there = [rows for rows in logged if rows is not None and rows.num_rows]
-    return spread_by_key(one_chunk(there), keys, count) if there else [None] * count
 
 
 def _piece(

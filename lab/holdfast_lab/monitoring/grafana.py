@@ -1,6 +1,6 @@
 """The Grafana dashboard of a run, made from a table of panels. Pure.
 
-A panel names metrics of `metrics.METRICS` only; a test compares them.
+A panel names metrics of `holdfast.dashboard.metrics.METRICS` only; a test compares them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What to be woken for: the alert rules of a run, as one table, and as Prometheus reads them. Pure.
 
-Expressions name metrics of `metrics.METRICS` only; a test compares them. Thresholds are those of a run whose plan says
-nothing else: where it has recovery targets, these count.
+Expressions name metrics of `holdfast.dashboard.metrics.METRICS` only; a test compares them. Thresholds are those of a
+run whose plan says nothing else: where it has recovery targets, these count.
 """
 
 from __future__ import annotations

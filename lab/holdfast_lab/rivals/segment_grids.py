@@ -1,4 +1,4 @@
-"""The best plan when the anchors are given: with free frequencies, or on either of the paper's grids. Pure.
+"""The best plan when the anchors are given, on either of the paper's grids. Pure.
 
 On the grid of overheads every segment takes a whole number of increments (chains); on the grid of frequencies every
 segment has one of F frequencies and its operators' overheads are rounded up to increments (trees). So a simple
@@ -10,26 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.errors import NoPlan
-from holdfast.planning.segments.frequencies import best_frequencies, sums_of
+from holdfast.planning.segments.frequencies import sums_of
 from holdfast.planning.segments.grid import FrequencyGrid, operator_increments
 from holdfast.planning.segments.min_plus import best_split, share
 from holdfast.planning.segments.model import MAX_FREQUENCY, Bools, SegmentModel, SegmentPlan, plan_of
 from holdfast.topology.model import Floats
-
-
-def plan_with_anchors(
-    model: SegmentModel, anchors: Bools, overhead: float, *, max_frequency: float = MAX_FREQUENCY
-) -> SegmentPlan:
-    """Return the best plan with exactly these anchors; refuse where storing their inputs leaves nothing."""
-    cost, frequency = best_frequencies(model, anchors[None, :], overhead, max_frequency)
-    if not np.isfinite(cost[0]):
-        needed = float(model.input_seconds[anchors].sum())
-        raise NoPlan(
-            f"storing the inputs of {int(anchors.sum())} anchors takes {needed:.4g} of the time, "
-            f"which leaves nothing of an overhead of {overhead:.4g} for checkpoints",
-            remedy=f"allow an overhead above {needed:.4g}, give a higher bandwidth, or let fewer operators be anchors",
-        )
-    return plan_of(model, anchors, frequency[0])
 
 
 def plan_on_overhead_grid(
