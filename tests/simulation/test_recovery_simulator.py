@@ -47,9 +47,9 @@ ALL_SEEDS = (
     *range(2052, 2066),  # late sinks
 )
 """Seeds of every kind and with every fault. Fresh ones are for `holdfast simulate recovery --fresh`."""
-SEEDS = [*dict.fromkeys([*(ALL_SEEDS if LONG else ALL_SEEDS[::2]), 306, 251, 2058])]
+SEEDS = [*dict.fromkeys([*(ALL_SEEDS if LONG else ALL_SEEDS[::2]), 306, 251, 2058, 3928])]
 """The last ones have what is rare: rows that were staged and are missing, a change of layout that gives up a query, a
-sink that is called for a driver that was over."""
+sink that is called for a driver that was over; connections that die without an end, a source's file that changes."""
 
 pytestmark = pytest.mark.timeout(3600)
 """A busy machine is not a failure: a campaign is the longest test of the suite."""
