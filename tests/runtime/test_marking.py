@@ -9,10 +9,9 @@ from holdfast.recovery.checkpoints import Checkpoints
 from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.runtime.coordinator.coordinator import Coordinator
-from holdfast.runtime.coordinator.marking import BatchMarks, spread
+from holdfast.runtime.coordinator.marking import BatchMarks, SegmentSchedule, spread
 from holdfast.runtime.coordinator.pacing import CycleSettings, Mark
 from holdfast.runtime.coordinator.progress import Progress
-from holdfast.runtime.coordinator.segment_schedule import SegmentSchedule
 from holdfast.runtime.in_process import LoopBackend
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.logged_marks import ALL_PARTITIONS, LoggedMark

@@ -12,9 +12,8 @@ from holdfast.recovery.executed_plan import SegmentInterval
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.segments import ALL_PARTITIONS, ONE_SEGMENT, Segments, segments_of
 from holdfast.recovery.strategy import RecoverySettings
-from holdfast.runtime.coordinator.marking import BatchMarks, spread
+from holdfast.runtime.coordinator.marking import BatchMarks, SegmentSchedule, by_segment, spread
 from holdfast.runtime.coordinator.pacing import CycleSettings, Mark
-from holdfast.runtime.coordinator.segment_schedule import SegmentSchedule, by_segment
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.logged_marks import LoggedMark, mark_fields, marks_of
 from holdfast.runtime.program import Program

@@ -31,7 +31,7 @@ from holdfast.runtime.coordinator.decisions import Decisions
 from holdfast.runtime.coordinator.event_log import Observation, catching_up_lines, run_fields
 from holdfast.runtime.coordinator.expiry import Expiry
 from holdfast.runtime.coordinator.future_rows import FutureRows
-from holdfast.runtime.coordinator.marking import BatchMarks
+from holdfast.runtime.coordinator.marking import BatchMarks, SegmentSchedule
 from holdfast.runtime.coordinator.measuring import Measuring
 from holdfast.runtime.coordinator.outputs import Outputs
 from holdfast.runtime.coordinator.pacing import CycleSettings, StallDetector
@@ -44,7 +44,6 @@ from holdfast.runtime.coordinator.reading import SourceReads
 from holdfast.runtime.coordinator.regeneration import Regenerations
 from holdfast.runtime.coordinator.requests import ResumeRequests, TentativeRequests
 from holdfast.runtime.coordinator.resumed_state import resumed_state
-from holdfast.runtime.coordinator.segment_schedule import SegmentSchedule
 from holdfast.runtime.coordinator.sink_calls import CallRunner
 from holdfast.runtime.coordinator.status import RunStatus
 from holdfast.runtime.coordinator.tentative import (
