@@ -90,10 +90,36 @@ def test_an_outbox_is_cut_where_it_would_take_too_much_memory_or_columns_change(
 
     large = [sent(batch, many) for batch in range(6)]
     assert [len(list(map(bytes, group))) for group in outbox_groups(large)] == [3, 3, 3], "two batches in each"
+    wide = pa.table({"b": pa.array([bytes(1 << 20)] * 3), "n": pa.array([1, None, 3])})  # few rows, and large ones
+    pages = [sent(batch, wide.slice(batch % 2, 2)) for batch in range(12)]
+    sizes = [sum(len(bytes(piece)) for piece in group) for group in outbox_groups(pages)]
+    assert max(sizes) < 7 << 20, "what is in memory at a time: more than one batch is, and not all of them"
+    assert len(sizes) in (4, 5, 6)
+    again = decode_blocks(encode_outbox(pages))
+    assert encode_outbox(again) == encode_outbox(pages), "cut at the same places, wherever rows come from"
     mixed = [sent(0, many.slice(0, 3)), sent(1, other), sent(2, words), sent(3, words)]
     data = encode_outbox(mixed)
     assert data.count(b"HFB3") == 4, "dictionaries of two batches are not put together"
     assert [one.rows for one in decode_blocks(data)] == [one.rows for one in mixed]
+
+
+def test_rows_of_an_outbox_are_written_as_if_they_had_come_alone() -> None:
+    values = pa.table(
+        {
+            "n": pa.array([None if n % 7 == 3 else n for n in range(60)]),
+            "t": pa.array([n % 3 == 0 for n in range(60)]),
+            "w": pa.array(["x" * (n % 5) for n in range(60)]),
+            "l": pa.array([[n] * (n % 4) for n in range(60)]),
+        }
+    )
+    for columns in (["n"], ["t"], ["w"], ["l"], values.schema.names):
+        rows = values.select(columns)
+        kept = [
+            Block(replace(HEADER, batch=BatchId(batch), tentative=False), rows.slice(11 * batch, 11))
+            for batch in range(5)
+        ]
+        alone = [replace(one, rows=pa.Table.from_pylist(one.rows.to_pylist(), rows.schema)) for one in kept]  # type: ignore[union-attr]
+        assert encode_blocks(decode_blocks(encode_outbox(kept))) == encode_blocks(alone), columns
 
 
 def test_a_torn_or_changed_block_is_refused() -> None:

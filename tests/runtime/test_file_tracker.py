@@ -99,6 +99,21 @@ def test_a_file_stays_as_it_is_for_as_long_as_asked_for() -> None:
     assert paths(take(one)) == ["a"]
 
 
+def test_files_that_were_old_at_the_first_listing_stay_so() -> None:
+    """A backlog is taken over many batches: the second listing held back what was left of it for `settle`."""
+    one = tracker(atomic=False, settle="10 minutes", maxFilesPerTrigger=2)
+    there = [file(name, 5, at=WALL - 3600) for name in "abcde"]
+    one.look(there, now=0, wall=WALL)
+    assert paths(take(one)) == ["a", "b"]
+    one.look([*there, file("new", 5, at=WALL - 3600)], now=1, wall=-math.inf)
+    assert paths(take(one)) == ["c", "d"]
+    there[4] = file("e", 9, at=WALL - 3600)  # somebody writes it after all
+    one.look(there, now=2, wall=-math.inf)
+    assert not one.pending
+    one.look(there, now=602, wall=-math.inf)
+    assert paths(take(one)) == ["e"]
+
+
 def test_a_file_that_comes_twice_is_read_once_and_reported_where_it_has_grown() -> None:
     one = tracker()
     one.look([file("a")], now=0, wall=WALL)

@@ -14,10 +14,12 @@ from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId
 from holdfast.recovery.segments import ONE_SEGMENT, Segments, segments_of
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.runtime import InProcess
+from holdfast.runtime.blocks import block_groups, encode_blocks
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.io.logged_marks import ALL_PARTITIONS
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.program import Program
+from holdfast.runtime.state import snapshot_files, snapshots
 from holdfast.spark.planned_segments import read_segments
 
 SCHEMA = {"n": "int64"}
@@ -160,6 +162,32 @@ def test_a_driver_that_starts_again_may_have_another_plan(tmp_path: Path, anchor
     assert set(again.line()) == {19}
     assert not again.state.recovering
     assert list(again.run.rows("d")["n"].to_pylist()) == rows_without_failure(20)
+
+
+def test_a_run_goes_on_from_snapshots_of_the_version_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That one wrote a header and a schema for every batch of a stored edge; new changes come on top of its bases."""
+
+    def saved() -> bytes:
+        files = [path for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()]
+        return b"".join(path.read_bytes() for path in sorted(files))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshots, "encode_outbox", encode_blocks)
+        patch.setattr(snapshot_files, "outbox_groups", block_groups)
+        running = Running(plan("c"), INTERVALS["c"], every=4, directory=tmp_path)
+        for number in range(10):
+            running.run.feed(numbers(number))
+    assert saved().count(b"HFB2") > 3
+    assert b"HFB3" not in saved()
+    again = Running(plan("c"), INTERVALS["c"], every=4, directory=tmp_path)
+    restored = [one.fields["batch"] for one in again.seen if one.kind == "restored"]
+    assert min(restored) > 0, "none was taken for lost"
+    assert len(restored) == 4
+    for number in range(10, 16):
+        again.run.feed(numbers(number))
+    again.run.checkpoint()
+    assert b"HFB3" in saved()
+    assert list(again.run.rows("d")["n"].to_pylist()) == rows_without_failure(16)
 
 
 @pytest.mark.parametrize("name", ["traffic", "hashtags", "word-count"])

@@ -32,6 +32,25 @@ def test_messages_that_one_late_one_holds_up_come_in_order() -> None:
         assert came == list(range(50))
 
 
+def test_a_connection_that_a_late_message_holds_up_says_so_until_it_has_come() -> None:
+    """A query behind it has nothing to go on with: that is no standstill of its own."""
+    clock = FakeClock()
+    mischief = Mischief(random.Random(1), dict.fromkeys(Fault, 0.0))
+    events = Events(clock)
+    ends = End(NodeId("n1"), _nothing, _nothing), End(NodeId("driver"), _nothing, _nothing)
+    link = Connection(events, clock, mischief, Network(mischief, clock, _nothing), *ends)
+    link.send(1, _message(0))
+    assert not link.is_late, "it takes as long as messages do"
+    link.send(1, _message(1), 30.0)
+    link.send(1, _message(2))
+    events.run_next()
+    assert link.is_late, "both of them are on the way"
+    while link.on_the_way:
+        events.run_next()
+    assert clock.now > 30.0
+    assert not link.is_late
+
+
 def _message(number: int) -> Message:
     return "number", number
 

@@ -93,7 +93,7 @@ def test_a_range_that_is_smaller_than_a_node_is_refused() -> None:
         ("driver.port", "7409-7400", "must be a range from a port above 0 up to one that is not lower"),
         ("node.bindAddress", "10.0.0.5:7400", "must be a host's name or number, without a port"),
         ("node.addresses", "a=10.0.0.1:7400", "a=10.0.0.1:7400: must be a host's name or number, without a port"),
-        ("node.addresses", "a", "must be HOST=DOMAIN"),
+        ("node.addresses", "a", "must be HOST=ADDRESS,…"),
     ],
 )
 def test_what_is_no_port_or_address_is_refused(key: str, text: str, message: str) -> None:

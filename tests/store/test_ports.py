@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -25,18 +26,15 @@ HOST = "127.0.0.1"
 
 @contextmanager
 def taken(count: int) -> Iterator[tuple[int, ...]]:
-    """Neighbouring ports that others listen at."""
+    """Neighbouring ports that others listen at: of those that no system gives away, so they are free afterwards."""
     held: list[socket.socket] = []
     try:
         while len(held) < count:
             for one in held:
                 one.close()
-            held = [socket.create_server((HOST, 0))]
-            first = held[0].getsockname()[1]
-            try:
-                held += [socket.create_server((HOST, first + step)) for step in range(1, count)]
-            except OSError:
-                continue
+            held, first = [], random.SystemRandom().randrange(15_000, 30_000)
+            with suppress(OSError):
+                held += [socket.create_server((HOST, first + step)) for step in range(count)]
         yield tuple(range(first, first + count))
     finally:
         for one in held:

@@ -36,7 +36,11 @@ _MAGIC = b"HFB2"
 _MAGIC_OF_MANY = b"HFB3"
 """Of a group whose blocks are of many batches."""
 _ROWS_TOGETHER = 16_384
-"""Rows after which a group of many batches ends with the batch it has: who writes groups holds one in memory."""
+_BYTES_TOGETHER = 4 << 20
+"""Rows and bytes after which a group of many batches ends with the block it has: who writes groups holds one in memory.
+
+Where it ends follows from the rows alone, so that a snapshot that is saved again has the same bytes.
+"""
 _PREFIX = struct.Struct("<4sIIQ")
 _ALIGN = 8
 
@@ -209,22 +213,29 @@ def _groups(blocks: Sequence[Block], *, over_batches: bool = False) -> Iterator[
     """Put neighbours together that differ only in receiver and rows; `over_batches`: in batch and watermark too."""
     group: list[Block] = []
     schema: pa.Schema | None = None
-    rows = 0
+    rows = size = 0
     for block in blocks:
         mine = None if block.rows is None else block.rows.schema
+        full = rows >= _ROWS_TOGETHER or size >= _BYTES_TOGETHER
         if group and not (
             (
                 _alike(group[-1].header, block.header)
-                or (over_batches and rows < _ROWS_TOGETHER and _may_share(group[-1].header, block.header, schema))
+                or (over_batches and not full and _may_share(group[-1].header, block.header, schema))
             )
             and (mine is None or schema is None or mine.equals(schema))
         ):
             yield group
-            group, schema, rows = [], None, 0
+            group, schema, rows, size = [], None, 0, 0
         group.append(block)
         schema, rows = schema or mine, rows + block.row_count
+        size += _written_bytes(block.rows) if over_batches and block.rows is not None else 0
     if group:
         yield group
+
+
+def _written_bytes(rows: pa.Table) -> int:
+    """Return how many bytes rows take once they are written, wherever they were cut from."""
+    return sum(pa.ipc.get_record_batch_size(one) for one in in_own_buffers(rows).to_batches())
 
 
 def _alike(one: Header, other: Header) -> bool:

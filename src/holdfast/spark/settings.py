@@ -106,14 +106,19 @@ def _host(text: str) -> str:
     return host
 
 
-def _pairs(text: str) -> tuple[tuple[str, str], ...]:
-    found = []
-    for one in filter(None, map(str.strip, text.split(","))):
-        host, equals, domain = one.partition("=")
-        if not equals or not host.strip() or not domain.strip():
-            raise ValueError("must be HOST=DOMAIN,…")
-        found.append((host.strip(), domain.strip()))
-    return tuple(found)
+def _pairs(value: str) -> Callable[[str], tuple[tuple[str, str], ...]]:
+    """Return what reads HOST=VALUE,…; `value` is what a line calls the second."""
+
+    def read(text: str) -> tuple[tuple[str, str], ...]:
+        found = []
+        for one in filter(None, map(str.strip, text.split(","))):
+            host, equals, given = one.partition("=")
+            if not equals or not host.strip() or not given.strip():
+                raise ValueError(f"must be HOST={value},…")
+            found.append((host.strip(), given.strip()))
+        return tuple(found)
+
+    return read
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -207,7 +212,7 @@ class Settings:
     )
     node_addresses: tuple[tuple[str, str], ...] = _setting(
         "node.addresses",
-        _pairs,
+        _pairs("ADDRESS"),
         (),
         "Where others reach operator processes and agents, by the executor's host as Spark names it: HOST=ADDRESS,…. "
         "None: at that host.",
@@ -349,7 +354,7 @@ class Settings:
     )
     node_domains: tuple[tuple[str, str], ...] = _setting(
         "node.domains",
-        _pairs,
+        _pairs("DOMAIN"),
         (),
         "Failure domain (rack, zone) of each host: HOST=DOMAIN,…; fragments of a snapshot are kept apart by it. None: "
         "what Spark's topology mapper knows.",

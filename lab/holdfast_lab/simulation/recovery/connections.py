@@ -193,6 +193,11 @@ class Connection:
         self._events.after(max(seconds, last + self._late[end]), notice)
 
     @property
+    def is_late(self) -> bool:
+        """Whether a message takes longer than messages do, and holds up those behind it."""
+        return self.whole and max(self._comes_at) > self._clock.now + TRAVELS[1]
+
+    @property
     def settled(self) -> bool:
         """Whether nothing is on its way, and both ends agree."""
         if self.dead_at is not None and (not self.is_open[0] or self._clock.now - self.dead_at > HEALED_SECONDS):

@@ -383,7 +383,7 @@ class ResidentCluster(SimulatedCluster):
     def _judge(self, began: float) -> None:
         """Say whether in this time a live query had every chance to go on: see `clean`."""
         now, injected = self.clock.now, sum(self._mischief.injected.values())
-        cut = not all(one.settled or one.whole for one in self._links)
+        cut = not all(one.settled or one.whole for one in self._links) or any(one.is_late for one in self._links)
         if injected != self._injected or super().on_the_way() or cut or self._pings.running:
             self._disturbed_at = now
         self._injected = injected

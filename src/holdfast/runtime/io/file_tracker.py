@@ -99,7 +99,7 @@ class FileTracker:
     """Whether the log has a position of this source."""
     small_range: int = SMALL_RANGE
     _waiting: dict[str, tuple[SourceFile, float]] = field(default_factory=dict)
-    """Files that are not taken, and since when they are as they are."""
+    """Files that are not taken, and since when they are as they are; -inf: since before the driver's first listing."""
     _settled: list[SourceFile] = field(default_factory=list)
     _listed: frozenset[str] | None = None
     """The files of the last listing."""
@@ -130,21 +130,21 @@ class FileTracker:
             if path in self.seen or one.modified < self.position.low or self._is_open(path):
                 continue
             known = before.get(path)
-            same = known is not None and known[0].is_same(one)
-            self._waiting[path] = (one, known[1] if known is not None and same else complete)
-        self._settle(now, wall)
+            if known is not None and known[0].is_same(one):
+                since = known[1]  # also one that was old: a backlog is taken over many listings
+            else:
+                old = wall - one.modified / _NS > max(OLD_SECONDS, self.options.settle)
+                since = -math.inf if old else complete
+            self._waiting[path] = (one, since)
+        self._settle(now)
         return notices
 
     def _is_open(self, path: str) -> bool:
         return self.position.open is not None and self.position.open[0].path == path
 
-    def _settle(self, now: float, wall: float) -> None:
-        at_once, old = self.atomic or not self.options.settle, max(OLD_SECONDS, self.options.settle)
-        found = [
-            one
-            for one, since in self._waiting.values()
-            if at_once or now - since >= self.options.settle or wall - one.modified / _NS > old
-        ]
+    def _settle(self, now: float) -> None:
+        at_once = self.atomic or not self.options.settle
+        found = [one for one, since in self._waiting.values() if at_once or now - since >= self.options.settle]
         self._settled = sorted(found, key=lambda one: (one.modified, one.path))
 
     def _notice(self, one: SourceFile) -> Notice | None:
