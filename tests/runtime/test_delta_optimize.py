@@ -285,7 +285,7 @@ def test_moved_tentative_rows_that_do_not_say_where_they_are_from_are_one_clear_
 
 def test_a_file_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was vacuumed since the look; or the table is broken for every reader."""
-    monkeypatch.setattr(delta_sink, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(delta_sink, "WAIT_SECONDS", 0.0)
     place, one = tmp_path / "t", sink(tmp_path / "t")
     for batch in range(2):
         one.publish_tentative(key(batch), table(batch), 0.5, AT)

@@ -88,6 +88,41 @@ def test_what_comes_while_a_driver_runs_is_not_old_whatever_its_clock_says() -> 
     assert reader.pending
 
 
+def test_reading_that_begins_anew_knows_since_when_files_are_as_they_are() -> None:
+    """A batch could not be logged: what was left of a backlog waited for `settle` again."""
+    there, clock = [file("old", at=WALL - 3600)], [0.0]
+
+    class Files:
+        url, atomic = "x", False
+
+        def list(self) -> list[SourceFile]:
+            return there
+
+        def open(self, path: str) -> OpenFile:
+            raise AssertionError(path)
+
+    reader = FileReader(
+        OperatorId("s"), hf.files("x", "csv", settle="10 minutes"), 1, Files(), MemoryStorage(), 1,
+        clock=lambda: clock[0], wall=lambda: WALL + clock[0],
+    )  # fmt: skip
+    reader.look()
+    there.append(file("new", at=WALL + 1))
+    clock[0] = 1
+    reader.look()
+    reader.begin({})
+    assert not reader.pending, "nothing is listed"
+    reader.look()
+    taken = reader.take(1 << 30)
+    assert taken is not None
+    assert paths(taken) == ["old"]
+    reader.begin({})
+    clock[0] = 601
+    reader.look()
+    taken = reader.take(1 << 30)
+    assert taken is not None
+    assert paths(taken) == ["old", "new"]
+
+
 def test_a_file_stays_as_it_is_for_as_long_as_asked_for() -> None:
     """A minute was enough, however long files were to settle."""
     one = tracker(atomic=False, settle="10 minutes")

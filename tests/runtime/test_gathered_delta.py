@@ -21,12 +21,14 @@ import holdfast as hf
 from holdfast import Application
 from holdfast.errors import BadInput, CheckFailed
 from holdfast.ids import BatchId, Epoch, PartitionId
+from holdfast.runtime.coordinator import left_staged
 from holdfast.runtime.in_process import InProcess
 from holdfast.runtime.io.delta_sink import DeltaSink, gathered_folder
 from holdfast.runtime.io.delta_types import delta_rows
 from holdfast.runtime.io.gathered_delta import GatheredDeltaSink, list_staged
 from holdfast.runtime.io.named_sinks import delta
 from holdfast.runtime.io.sinks import Gathered, OutputKey, StagedRows
+from holdfast.storage.memory import MemoryStorage
 from holdfast.storage.storage import Storage, open_storage
 from holdfast_lab.s3_server import S3Server
 
@@ -633,3 +635,51 @@ def test_an_output_that_leaves_out_its_interval_first_commits_what_waits(tmp_pat
     run = InProcess(app, directory=tmp_path / "run", checkpoint_every=1)
     run.feed(batch_of(9))
     assert (numbers_in(tmp_path / "a"), numbers_in(tmp_path / "two")) == ([0, 1, 2, 3, 9], [0, 1, 2, 3, 9])
+
+
+@pytest.mark.parametrize("event", ["died_before", "died_after", "failed_before", "failed_after", "frozen_before"])
+def test_whatever_happens_while_rows_left_staged_are_committed_each_is_there_once(
+    tmp_path: Path, event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No sink has the table; the start that commits what waits dies, fails or is frozen at any of its calls."""
+
+    def start(notes: MemoryStorage, calls: Calls | None = None) -> None:
+        class Watched(GatheredDeltaSink):
+            def __init__(self, *given: Any, **named: Any) -> None:
+                super().__init__(*given, **named)
+                if calls is not None:
+                    calls.watch(self)
+
+        monkeypatch.setattr(left_staged, "_KINDS", {2: Watched})
+        left_staged.publish_left_staged(notes, [], "run", AT, {S: BatchId(4)}, 0)
+
+    at, happens = 0, True
+    while happens:
+        world, notes = World(tmp_path / str(at), ("day",)), MemoryStorage()
+        sink = GatheredDeltaSink(world.place, partition_by=["day"])
+        sink.begin("run", AT)
+        monkeypatch.setattr(left_staged, "_KINDS", {2: GatheredDeltaSink})
+        left_staged.publish_left_staged(notes, [sink], "run", AT, {}, 0)
+        for batch in (0, 1, 3, 4):
+            sink.publish(key(batch), rows_of(batch), AT)
+        world.published = 4
+
+        def gathers_again(world: World = world) -> None:
+            """Another driver has the run, and gathers for the table."""
+            other = begun(world.place, partition_by=["day"])
+            other.publish(key(5), rows_of(5), AT)
+            flush(other, 5)
+            world.published = 5
+
+        known = events(world, at)
+        if event == "frozen_before":
+            known["frozen_before"] = lambda call, again=gathers_again: (again(), call())[1]  # type: ignore[misc]
+        calls = Calls(at, known[event], lambda: None)
+        with contextlib.suppress(Killed):
+            start(notes, calls)
+        happens = calls.calls > at
+        start(notes)
+        assert numbers_in(world.place) == all_rows(range(world.published + 1)), at
+        assert (list_staged(open_storage(world.place)), notes.list()) == ([], [])
+        at += 1
+    assert at > 15, "there are so many calls"

@@ -30,7 +30,7 @@ def seen_files_forgotten(patch: Patch) -> None:
 def half_written_file_taken(patch: Patch) -> None:
     """A file is taken when it is first seen, whether or not somebody is still writing it."""
 
-    def settle(self: FileTracker, now: float, wall: float) -> None:
+    def settle(self: FileTracker, now: float) -> None:
         self._settled = sorted((one for one, _ in self._waiting.values()), key=lambda one: (one.modified, one.path))
 
     patch.setattr(FileTracker, "_settle", settle)

@@ -33,7 +33,9 @@ NEVER = 2**31 - 1
 
 MOST_SLOWER = 12
 """Times that a checkpoint moves less often than the least frequent operator saves: what is kept grows with it."""
+
 _WHOLE = 1e-3
+"""How far a number may be from a whole one, as a share of it: plans are printed in decimals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,9 @@ def planned_segments(topology: Topology, anchors: Iterable[str], seconds: Mappin
     for operator, name in segments.operators.items():
         found[name] = max(found.get(name, 0.0), float(seconds[operator]))
     for name, longest in tuple(found.items()):
-        mine = [float(seconds[operator]) for operator, segment in segments.operators.items() if segment == name]
-        found[name] = longest * _slower([longest / one for one in mine])
+        mine = {operator: float(seconds[operator]) for operator, one in segments.operators.items() if one == name}
+        if _every_sender_is_a_multiple(topology, mine):
+            found[name] = longest * _slower([longest / one for one in mine.values()])
     wanted = {operator: found[name] / float(seconds[operator]) for operator, name in segments.operators.items()}
     multiples = {operator: round(times) for operator, times in wanted.items() if round(times) > 1}
     lines = [
@@ -106,13 +109,32 @@ def planned_segments(topology: Topology, anchors: Iterable[str], seconds: Mappin
     return PlannedSegments(segments, intervals, min(found.values()), tuple(lines))
 
 
+def _every_sender_is_a_multiple(topology: Topology, seconds: Mapping[OperatorId, float]) -> bool:
+    """Whether operators of a segment save a whole number of times as often as each one that they feed in it.
+
+    A plan of which this does not hold is none of the planner's: it is rounded, and no checkpoint moves later for it.
+    """
+    feeds = [
+        seconds[operator.id] / seconds[one.source]
+        for operator in topology.operators
+        if operator.id in seconds
+        for one in operator.inputs
+        if one.source in seconds
+    ]
+    return all(round(times) >= 1 and _is_whole(times) for times in feeds)
+
+
+def _is_whole(times: float) -> bool:
+    return abs(times - round(times)) <= _WHOLE * times
+
+
 def _slower(times: Sequence[float]) -> int:
     """Return how many times slower a checkpoint moves than the least frequent operator saves, so that all fit in.
 
     1 where all save a whole number of times as often as that one, and where nothing small makes them.
     """
     for factor in range(1, MOST_SLOWER + 1):
-        if all(abs(one * factor - round(one * factor)) <= _WHOLE * one * factor for one in times):
+        if all(_is_whole(one * factor) for one in times):
             return factor
     return 1
 

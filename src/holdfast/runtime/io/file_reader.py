@@ -115,7 +115,8 @@ class FileReader:
         else:
             at, seen = FilePosition(), {}
         with self._guard:
-            self._tracker = self._new_tracker(at, seen, begun=begun)
+            before, self._tracker = self._tracker, self._new_tracker(at, seen, begun=begun)
+            self._tracker.follow(before)
             self.listed = 0
 
     def look(self) -> list[Notice]:

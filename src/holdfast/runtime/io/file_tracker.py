@@ -100,10 +100,16 @@ class FileTracker:
     small_range: int = SMALL_RANGE
     _waiting: dict[str, tuple[SourceFile, float]] = field(default_factory=dict)
     """Files that are not taken, and since when they are as they are; -inf: since before the driver's first listing."""
+    _known: dict[str, tuple[SourceFile, float]] = field(default_factory=dict)
+    """The same of the tracker before, until the first listing."""
     _settled: list[SourceFile] = field(default_factory=list)
     _listed: frozenset[str] | None = None
     """The files of the last listing."""
     _reported: dict[tuple[str, str], None] = field(default_factory=dict)
+
+    def follow(self, before: FileTracker) -> None:
+        """Take over since when files are as they are, as reading begins anew: that does not depend on what was read."""
+        self._known = {**before._known, **before._waiting}
 
     def look(
         self, listing: Iterable[SourceFile], *, now: float, wall: float, complete: float | None = None
@@ -125,7 +131,8 @@ class FileTracker:
             newest = max((one.modified for one in there.values()), default=_NEVER)
             recent = tuple((path, *what) for path, what in sorted(self.seen.items()))
             self.position = replace(self.position, latest=newest, recent=recent)
-        before, self._waiting = self._waiting, {}
+        before, self._waiting = {**self._known, **self._waiting}, {}
+        self._known = {}
         for path, one in there.items():
             if path in self.seen or one.modified < self.position.low or self._is_open(path):
                 continue
