@@ -18,6 +18,7 @@ from holdfast.recovery.events import (
 )
 from holdfast.recovery.graph import PartitionGraph
 from holdfast.recovery.machine import RecoveryMachine
+from holdfast.recovery.pausing import paused_in_vain
 from holdfast.recovery.states import LIVE_STATES, PLACED_STATES
 from holdfast.recovery.strategy import RecoverySettings
 from holdfast.topology import Input, Operator, Partitioning, Topology
@@ -90,6 +91,7 @@ class Driven:
 
     def tell(self, event: Event) -> list[Effect]:
         self.effects = self.machine.handle(event)
+        assert not paused_in_vain(self.machine.state)
         return self.effects
 
     def arrive(self, nodes: Mapping[str, float]) -> list[Effect]:

@@ -273,6 +273,38 @@ def test_a_live_query_that_paused_goes_on_once_it_pauses_for_nobody() -> None:
     assert [driven.state(one) for one in "sabtd"] == [*["catching-up"] * 3, "parked", "parked"]
 
 
+def test_a_live_query_goes_on_at_the_event_that_ends_tentative_outputs_of_what_waits() -> None:
+    """`a` pauses because `s` keeps for the branch of `b`, which has no input of `t`; then that branch fails."""
+    both = tuple(Input(OperatorId(one), Partitioning.ONE_TO_ONE) for one in "st")
+    operators = [
+        *chain("sa").operators,
+        *chain("t", outputs={}).operators,
+        Operator(OperatorId("b"), 1, both, cost=1.0, output=True, priority=5),
+    ]
+    settings = RecoverySettings(buffer_bytes=100.0, tentative=frozenset({part("b")}))
+    driven = Driven(Topology("join", operators), settings, nodes={f"n{number}": 1.25 for number in range(4)})
+    driven.cycle(3)
+    driven.checkpoint(3)
+    driven.lose(str(driven.node("t")))
+    assert driven.machine.state.branches.now.members
+    for kept in (1000, 1001):
+        driven.cycle(4, kept_bytes=kept)
+    assert driven.state("a") == "paused"
+    driven.tell(
+        PartitionsReported(
+            driven.machine.state.epoch,
+            BatchId(4),
+            {},
+            frozenset(),
+            {},
+            kept_bytes=1001,
+            branch_problems={part("b"): "it raised"},
+        )
+    )
+    assert not driven.machine.state.branches.now.members
+    assert driven.state("a") == "catching-up"
+
+
 def test_partitions_of_a_query_that_is_whole_again_are_released() -> None:
     """`x` was not lost: it paused while `c`, which it feeds, had no node."""
     driven = Driven(

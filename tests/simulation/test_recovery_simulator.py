@@ -96,6 +96,7 @@ FAILED_SINCE = (
     *(734037494486, 468115126690),
     *(4051, 658, 891896064, 7100000225, 7100000876, 7200001418, 7200001700),
     *(820020228775, 820020230671),
+    599212958539,
 )
 """Those that have shown one since, of the system or of the simulator itself.
 

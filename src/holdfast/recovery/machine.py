@@ -116,9 +116,9 @@ class RecoveryMachine:
             Timer: self._timer,
         }
         handlers[type(event)](event)
-        self._holding_back.release_in_vain()
         self._copies.restart()
         self._branches.settle(effects)
+        self._holding_back.release_in_vain()  # last: what can be dropped depends on who serves tentative outputs
         return list(effects)
 
     def _costs_measured(self, event: CostsMeasured) -> None:
