@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
+from holdfast.errors import HoldfastError
 from holdfast.ids import NodeId
 from holdfast_lab.simulation.recovery.cluster import FakeClock
 from holdfast_lab.simulation.recovery.connections import Connection, End, Events, Message
+from holdfast_lab.simulation.recovery.drivers import Drivers
 from holdfast_lab.simulation.recovery.faults import Fault, Mischief
 from holdfast_lab.simulation.recovery.network import Network
 from holdfast_lab.simulation.recovery.stores import SlowSnapshotStore
+from holdfast_lab.simulation.recovery.world import Driver, DriverDied
 
 
 def test_messages_that_one_late_one_holds_up_come_in_order() -> None:
@@ -81,3 +86,20 @@ def _fails(what: str) -> None:
 
 def _nothing(*given: object) -> None:
     pass
+
+
+@pytest.mark.parametrize("why", [OSError("no answer"), HoldfastError("its claim is over"), DriverDied()])
+def test_a_driver_that_has_ended_never_goes_on(why: BaseException) -> None:
+    drivers = Drivers(0, record=False, observe=_nothing, turn=_nothing)
+    drivers.world.mischief.active = False
+    drivers.start({}, 0)
+    first = drivers.driver
+    drivers.restart(old_goes_on=True)
+    assert drivers.old is first
+
+    def work(driver: Driver) -> None:
+        raise why
+
+    assert not drivers.do(first, work)
+    assert drivers.old is None
+    assert drivers.driver is not first, "another one has the run"

@@ -214,31 +214,32 @@ class Drivers:
                 driver.signs.write()
             work(driver)
         except DriverDied:
-            if driver.number == self._current:
-                self.restart(old_goes_on=False)
-            return False
+            return self._is_over(driver)
         except OSError as error:
-            self._note(f"the driver ends: {error}")
-            if driver.number == self._current:
-                self.restart(old_goes_on=False)
-            return False
+            self._note(f"driver {driver.number} ends: {error}")
+            return self._is_over(driver)
         except HoldfastError as refused:
             if driver.number == self._current:
                 if not isinstance(refused, StaleEpoch) or self.world.last_claim() <= driver.claim:
                     raise
                 self._note(f"driver {driver.number} is over: one that died as it started took a later claim")
-                self.restart(old_goes_on=False)
-                return False
+                return self._is_over(driver)
             # Its claim is over, or the new one has trimmed what it still wants to read: either way it ends.
             self._note(f"driver {driver.number} is refused: {refused}")
-            self.old = None if self.old is driver else self.old
-            return False
+            return self._is_over(driver)
         finally:
             self._acting, self._snapshot_store.over = before, over
         if driver.number != self._current:
             self.old = driver
             return False
         return True
+
+    def _is_over(self, driver: Driver) -> bool:
+        """A driver has ended, whatever ended it: it never goes on, and another one follows it if it had the run."""
+        self.old = None if self.old is driver else self.old
+        if driver.number == self._current:
+            self.restart(old_goes_on=False)
+        return False
 
     def touch(self, where: str) -> None:
         """A point at which the driver whose code runs may die, or be frozen while the world goes on."""
