@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.ids import NodeId
+from holdfast.ids import NodeId, OperatorId
+from holdfast.storage.memory import MemoryStorage
+from holdfast_lab.simulation.recovery.applications import Recipe
 from holdfast_lab.simulation.recovery.cluster import FakeClock
 from holdfast_lab.simulation.recovery.connections import Connection, End, Events, Message
 from holdfast_lab.simulation.recovery.drivers import Drivers
 from holdfast_lab.simulation.recovery.faults import Fault, Mischief
 from holdfast_lab.simulation.recovery.network import Network
+from holdfast_lab.simulation.recovery.storage import LogWatch, identity_of
 from holdfast_lab.simulation.recovery.stores import SlowSnapshotStore
 from holdfast_lab.simulation.recovery.world import Driver, DriverDied
 
@@ -103,3 +107,34 @@ def test_a_driver_that_has_ended_never_goes_on(why: BaseException) -> None:
     assert not drivers.do(first, work)
     assert drivers.old is None
     assert drivers.driver is not first, "another one has the run"
+
+
+def test_what_drivers_have_given_up_of_a_layout_one_after_the_other_stays_given_up() -> None:
+    """The second gives up `q1` of what the first has left: the application without `q2`, as it is deployed now."""
+    objects, wrong = MemoryStorage(), list[str]()
+    layouts = [Recipe("wide", sizes) for sizes in ((2, 1, 2, 1), (2, 1, 2), (2, 1))]
+    watch = LogWatch(objects, wrong.append, {}, {identity_of(one): one for one in layouts})
+
+    def write(number: int, recipe: Recipe) -> None:
+        fields = {"machine": None, "generation": 0, "identity": {"operators": json.loads(identity_of(recipe))}}
+        name = f"progress/{number}"
+        assert objects.create(name, b"\n" + json.dumps(fields).encode())
+        watch.created(name)
+
+    def given_up() -> str:
+        return " ".join(name for name in ("q0", "q1", "q2", "q3") if watch.is_given_up(OperatorId(name), 0))
+
+    write(0, layouts[0])
+    assert given_up() == ""
+    first = Recipe("wide", (2, 1, 2, 1), (OperatorId("q2"),))
+    watch.gives_up(0, first)
+    write(1, first)
+    assert given_up() == "q2"
+    second = Recipe("wide", (2, 1, 2), (OperatorId("q1"),))
+    watch.gives_up(0, second)
+    write(2, second)
+    assert given_up() == "q1 q2"
+    assert watch.layouts == {0: layouts[0]}
+    assert not wrong
+    write(3, first)
+    assert wrong == ["layout 0 has q1 again, which was given up"]

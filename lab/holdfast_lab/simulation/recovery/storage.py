@@ -170,7 +170,7 @@ class LogWatch:
     layouts: dict[int, Recipe] = field(default_factory=dict)
     """By generation."""
     given_up: dict[int, Recipe] = field(default_factory=dict)
-    """By generation: what was left of a layout, of which operators were given up."""
+    """By generation: what was left of a layout in the end, of which operators were given up."""
     decided: Decided = field(default_factory=Decided)
     """Rows that are left out."""
     _read: tuple[bytes, dict[str, Any]] = field(default=(b"", {}))
@@ -205,8 +205,12 @@ class LogWatch:
         """Return which layout this is; where operators were given up, the one that it was before."""
         its, left = self._may_end_as.get(identity, (-1, None))
         if left is not None and its == generation:
+            layout, now = self.layouts[generation], program_of(left)
+            before = program_of(self.given_up.get(generation, layout))
+            if again := now.operators.keys() - before.operators.keys():
+                self.complain(f"layout {generation} has {min(again)} again, which was given up")
             self.given_up[generation] = left
-            return self.layouts[generation]
+            return layout
         if generation in self.given_up:
             self.complain(f"layout {generation} has operators again that were given up")
         return self.recipes[identity]
@@ -221,9 +225,13 @@ class LogWatch:
         }
 
     def is_given_up(self, operator: OperatorId, generation: int) -> bool:
-        """Whether a layout was brought to its end without an operator."""
-        left = self.given_up.get(generation)
-        return left is not None and operator in left.without
+        """Whether a layout was brought to its end without an operator.
+
+        Several drivers may have tried to, each without more of them: what one has left is the layout of the next.
+        """
+        if (left := self.given_up.get(generation)) is None:
+            return False
+        return operator in program_of(self.layouts[generation]).operators.keys() - program_of(left).operators.keys()
 
     def _logged(self, batch: BatchId, name: str) -> None:
         if batch in self.batches:
