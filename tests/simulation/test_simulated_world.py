@@ -13,6 +13,7 @@ from holdfast.storage.memory import MemoryStorage
 from holdfast_lab.simulation.recovery.applications import Recipe
 from holdfast_lab.simulation.recovery.cluster import FakeClock
 from holdfast_lab.simulation.recovery.connections import Connection, End, Events, Message
+from holdfast_lab.simulation.recovery.dead_connections import REPLACED_SECONDS, DeadConnections
 from holdfast_lab.simulation.recovery.drivers import Drivers
 from holdfast_lab.simulation.recovery.faults import Fault, Mischief
 from holdfast_lab.simulation.recovery.network import Network
@@ -58,6 +59,29 @@ def test_a_connection_that_a_late_message_holds_up_says_so_until_it_has_come() -
         events.run_next()
     assert clock.now > 30.0
     assert not link.is_late
+
+
+def test_a_dead_connection_is_to_be_replaced_once_something_is_missing_from_it() -> None:
+    """Nothing is asked over one while nothing is to come, however long it has been dead."""
+    clock = FakeClock()
+    mischief = Mischief(random.Random(1), dict.fromkeys(Fault, 0.0))
+    ends = End(NodeId("n1"), _nothing, _nothing), End(NodeId("n2"), _nothing, _nothing)
+    link = Connection(Events(clock), clock, mischief, Network(mischief, clock, _nothing), *ends)
+    link.forget()
+    dead = DeadConnections()
+
+    def stays(now: float, *, reachable: bool = True, hindered_at: float = 0.0) -> bool:
+        return dead.stays(link, now, reachable=reachable, hindered_at=hindered_at)
+
+    begins = 1.0 + REPLACED_SECONDS
+    assert not stays(begins), "nothing was missing until now"
+    times = [begins + 2.0 * turn for turn in range(1, 30)]
+    assert [stays(now) for now in times] == [now - begins > REPLACED_SECONDS for now in times]
+    assert not stays(times[-1] + 2.0, hindered_at=times[-1]), "its process was held up"
+    assert stays(times[-1] + 4.0)
+    assert not stays(times[-1] + 6.0, reachable=False), "nobody could replace it"
+    assert not stays(times[-1] + 8.0)
+    assert not stays(times[-1] + 8.0 + 3 * REPLACED_SECONDS), "nothing was missing in between"
 
 
 def _message(number: int) -> Message:

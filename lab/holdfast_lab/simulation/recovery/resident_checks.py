@@ -13,13 +13,12 @@ from holdfast.runtime.messages import DesiredState, SnapshotStored
 from holdfast.runtime.program import Program
 from holdfast.runtime.worker.resident import Round
 from holdfast_lab.simulation.recovery.connections import Connection
+from holdfast_lab.simulation.recovery.dead_connections import DeadConnections
 from holdfast_lab.simulation.recovery.resident_process import Process
 from holdfast_lab.simulation.recovery.stores import Complain
 
 HINDERED_SECONDS = 3.0
 """So long after something held a stream up it may still wait."""
-REPLACED_SECONDS = 40.0
-"""So long a dead connection may stay whose other end can be reached, and that something is missing from."""
 SILENT_SECONDS = 30.0
 """So long after a report was lost, or its process was held up, what it said may be missing."""
 
@@ -38,8 +37,7 @@ class ResidentChecks:
     ) -> None:
         """`harmed`: nodes and partitions of which files were lost; `is_cut`: whether the network is cut now."""
         self._is_cut = is_cut
-        self._reached_at: dict[Connection, float] = {}
-        """When the other end of a dead connection could last not be reached."""
+        self._dead = DeadConnections()
         self._process_at, self._clock, self._complain, self._program = process_at, clock, complain, program
         self._harmed = harmed
         self._primaries: dict[tuple[PartitionId, Epoch], NodeId] = {}
@@ -172,12 +170,9 @@ class ResidentChecks:
 
     def _should_be_replaced(self, process: Process, other: Process | None, link: Connection) -> None:
         """A connection that is dead without an end is found out before long, once something is missing."""
-        assert link.dead_at is not None
-        if other is None or other.frozen or self._is_cut():
-            self._reached_at[link] = self._clock()
-            return
-        since = max(link.dead_at, process.hindered_at, other.hindered_at, self._reached_at.get(link, 0.0))
-        if self._clock() - since > REPLACED_SECONDS:
+        reachable = other is not None and not other.frozen and not self._is_cut()
+        hindered_at = process.hindered_at if other is None else max(process.hindered_at, other.hindered_at)
+        if self._dead.stays(link, self._clock(), reachable=reachable, hindered_at=hindered_at):
             self._complain(f"the connection of {process.name} to {link.listener} is dead, and stays")
 
     def _is_known_to_senders(self, process: Process) -> None:
