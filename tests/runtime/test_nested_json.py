@@ -107,18 +107,18 @@ def test_the_values_of_maps_are_those_of_columns() -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("-0", "0"),
+        ("-0", "-0"),
         ("-0.0", "-0.0"),
-        ("1e2", "100.0"),
+        ("1e2", "1e2"),
         ("9" * 4400, "9" * 4400),
         ("-" + "9" * 4400, "-" + "9" * 4400),
-        ('{"b":-0,"c":[-0,{"d":%s}],"é":"\\""}' % ("9" * 4400), '{"b":0,"c":[0,{"d":%s}],"é":"\\""}' % ("9" * 4400)),
+        *(('{"b":-0, "c":[-0,{"d":%s}],"é":"\\""}' % ("9" * 4400),) * 2,),
         ("[]", "[]"),
         ("true", "true"),
     ],
     ids=lambda one: one[:12],
 )
-def test_a_number_in_a_column_of_texts_has_its_digits(text: str, value: str, beside: list[str]) -> None:
+def test_a_value_in_a_column_of_texts_is_as_it_was_written(text: str, value: str, beside: list[str]) -> None:
     data = "\n".join([f'{{"a":{text}}}', *beside]).encode()
     rows, rejected = read_json(pa.py_buffer(data), pa.schema([("a", pa.string())]))
     assert rows.to_pylist() == [{"a": value}]

@@ -211,9 +211,9 @@ JSON_VALUES = [
     (pa.float64(), "1" + "0" * 20, 1e20),
     (pa.float64(), "-1" + "0" * 400, float("-inf")),
     (pa.float32(), "16777217", 16777216.0),
-    (pa.date32(), "5", date(1970, 1, 6)),
+    (pa.date32(), '"1970-01-06"', date(1970, 1, 6)),
     (pa.string(), r'"cut \ud83d"', "cut ?"),
-    (pa.string(), r'{"a":"\ud83d"}', '{"a":"?"}'),
+    (pa.string(), r'{"a":"\ud83d"}', r'{"a":"\ud83d"}'),
 ]
 
 
@@ -298,7 +298,7 @@ MORE_JSON_VALUES = [
     (pa.decimal128(20, 2), "123456789012345678.25", Decimal("123456789012345678.25")),
     (pa.decimal128(10, 2), '"1.50"', Decimal("1.50")),
     (pa.timestamp("us", "UTC"), '"1900-01-01"', datetime(1900, 1, 1, tzinfo=UTC)),
-    (pa.date64(), "86400000", date(1970, 1, 2)),
+    (pa.date64(), '"1970-01-02"', date(1970, 1, 2)),
     (pa.map_(pa.string(), pa.int64()), '{"a":1}', [("a", 1)]),
     (pa.map_(pa.string(), pa.int64()), '[{"key":"a","value":1}]', [("a", 1)]),
 ]

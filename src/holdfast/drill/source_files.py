@@ -130,10 +130,7 @@ def _plain(value: Any) -> str:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return b64encode(value).decode()
+        return b64encode(value).decode()
     return str(value) if isinstance(value, Decimal) else repr(value)
 
 

@@ -3,12 +3,19 @@
 A record is a line that is one object. Arrow's parser takes values one after the other, wherever lines end, ends the
 process at a `null` that is the first of them, and makes a row of nulls of any other: so it is given lines only that
 begin and end as an object does, and what it returns counts only where there are as many rows as lines.
+
+A value is read as Spark's reader reads it in a column of its type, or its line is a dead letter: a fraction is no whole
+number and no time, a number is no date, bytes are written in base64, and a text of another value is that value's own
+text.
 """
 
 from __future__ import annotations
 
+import binascii
 import json
+import json.scanner
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -66,21 +73,57 @@ def read_json(data: pa.Buffer, schema: pa.Schema) -> tuple[pa.Table, list[Reject
 def json_table(data: pa.Buffer, schema: pa.Schema) -> pa.Table | None:
     """Parse lines the quick way; None: some do not parse, or are not one object each."""
     lines = object_lines(data)
-    if lines and any(_has_map(field.type) for field in schema):
-        return None  # Arrow's parser ends the process at a map that is `[null]`
+    if lines and any(_has_others(field.type, _is_parsed_slowly) for field in schema):
+        return None
     if not lines:
         return schema.empty_table() if lines == 0 else None
     try:
         table = pyarrow.json.read_json(
             pa.BufferReader(data),
             read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=one_block(data)),
-            parse_options=pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+            parse_options=pyarrow.json.ParseOptions(
+                explicit_schema=pa.schema([(one.name, _as_written(one.type)) for one in schema]),
+                unexpected_field_behavior="ignore",
+            ),
         )
+        for at, field in enumerate(schema):
+            if _as_written(field.type) != field.type:
+                table = table.set_column(at, field, _from_texts(table.column(at), field.type))
         found = conform(table, schema, "the rows")
         found.validate(full=True)  # texts that are not UTF-8: Arrow's parser takes them
         return found if found.num_rows == lines else None
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, BadInput):
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, BadInput, ValueError):
         return None
+
+
+def _is_parsed_slowly(kind: pa.DataType) -> bool:
+    """Say which types within others Arrow's parser is not given: it takes numbers for dates, and texts for bytes.
+
+    It ends the process at a map that is `[null]`.
+    """
+    return bool(pa.types.is_map(kind) or pa.types.is_date(kind) or pa.types.is_binary(kind))
+
+
+def _has_others(kind: pa.DataType, which: Callable[[pa.DataType], bool]) -> bool:
+    """Say whether a type is nested, and itself or one within it such a one."""
+    parts = [kind.field(at).type for at in range(kind.num_fields)]
+    return bool(parts) and (which(kind) or any(which(one) or _has_others(one, which) for one in parts))
+
+
+def _as_written(kind: pa.DataType) -> pa.DataType:
+    """Return the type as which Arrow parses a column: dates and bytes are texts, and nothing else."""
+    return pa.string() if pa.types.is_date(kind) or pa.types.is_binary(kind) else kind
+
+
+def _from_texts(texts: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if pa.types.is_date(kind):
+        return texts.cast(kind)
+    values = [None if one is None else _from_base64(one) for one in texts.to_pylist()]
+    return pa.chunked_array([pa.array(values, kind)])
+
+
+def _from_base64(text: str) -> bytes:
+    return binascii.a2b_base64(text, strict_mode=True) if text else b""
 
 
 def object_lines(data: pa.Buffer) -> int | None:
@@ -138,8 +181,7 @@ def _json_slowly(data: pa.Buffer, schema: pa.Schema, number: int) -> tuple[pa.Ta
         if not line.strip():
             continue
         try:
-            found = json_object(line)
-            rows.append([json_value(found.get(field.name), field) for field in schema])
+            rows.append(json_row(line, schema))
         except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException) as error:
             record = line.decode(errors="replace")[:LONGEST_RECORD]
             rejected.append(Rejected(number + count, record, one_line(str(error), 200)))
@@ -149,7 +191,7 @@ def _json_slowly(data: pa.Buffer, schema: pa.Schema, number: int) -> tuple[pa.Ta
 
 
 class _Written(float):
-    """A number, and how it was written: a decimal is read from the text, as Arrow's parser reads it."""
+    """A number, and how it was written: texts keep it, and a decimal is read from it, as Arrow's parser reads it."""
 
     text: str
 
@@ -164,21 +206,74 @@ class _Written(float):
         return self.text.removeprefix("-").isdigit()
 
 
+class _Object(dict[str, Any]):
+    """An object, and how it was written."""
+
+    text: str
+
+
+class _List(list[Any]):
+    """A list, and how it was written."""
+
+    text: str
+
+
 def _whole(text: str) -> int | _Written:
     """Return a whole number; -0 keeps its sign, and one with more digits than Python takes is a double."""
     return _Written(text) if text == "-0" or len(text) > _MOST_DIGITS else int(text)
 
 
-def json_object(text: bytes) -> dict[str, Any]:
-    """Parse a record; `ValueError`: it is no object."""
-    found = json.loads(text, parse_float=_Written, parse_int=_whole)
+_PLAIN = json.JSONDecoder(parse_float=_Written, parse_int=_whole)
+
+
+class _KeepsTexts(json.JSONDecoder):
+    """A decoder whose objects and lists know how they were written; slower than the plain one."""
+
+    def __init__(self) -> None:
+        super().__init__(parse_float=_Written, parse_int=_whole)
+        parts: Any = self  # not in the type hints of the standard library
+        parts.parse_object = _keeping(parts.parse_object, _Object)
+        parts.parse_array = _keeping(parts.parse_array, _List)
+        parts.scan_once = _in_python.py_make_scanner(self)
+
+
+def _keeping(parse: Callable[..., Any], kept: type[_Object | _List]) -> Callable[..., Any]:
+    """Return what parses what `parse` does, from behind its first sign, and keeps how it was written."""
+
+    def parsed(at: tuple[str, int], *rest: Any) -> tuple[_Object | _List, int]:
+        value, end = parse(at, *rest)
+        made = kept(value)
+        made.text = at[0][at[1] - 1 : end]
+        return made, end
+
+    return parsed
+
+
+_in_python: Any = json.scanner
+_KEEPS_TEXTS = _KeepsTexts()
+
+
+def json_row(record: bytes, schema: pa.Schema) -> list[Any]:
+    """Return the values of a record as their columns take them; `ValueError`: it is no object, or one does not fit."""
+    text = record.decode(json.detect_encoding(record), "surrogatepass")
+    found = _PLAIN.decode(text)
     if not isinstance(found, dict):
         raise ValueError("is not an object")
-    return found
+    if any(isinstance(found.get(one.name), dict | list) and _holds_text(one.type) for one in schema):
+        found = _KEEPS_TEXTS.decode(text)
+    return [json_value(found.get(one.name), one) for one in schema]
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    return _is_text(kind) or _has_others(kind, _is_text)
 
 
 def json_value(value: Any, field: pa.Field) -> Any:
-    """Return a value as its column takes it; texts of other values, and times as numbers, as Spark does."""
+    """Return a value as its column takes it, as Spark does; `ValueError`: the column does not take it."""
     try:
         return _value(value, field.type)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, OSError, pa.ArrowException):
@@ -194,7 +289,7 @@ def _value(value: Any, kind: pa.DataType) -> Any:
         found = _nested_value(value, kind)
         pa.scalar(found, kind)  # refuses what is out of a range, or of another length
         return found
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if _is_text(kind):
         text = value if isinstance(value, str) else _json_text(value)
         return text.encode(errors="replace").decode()  # half of a pair of surrogates is "?", as in Spark
     if pa.types.is_timestamp(kind):
@@ -203,18 +298,17 @@ def _value(value: Any, kind: pa.DataType) -> Any:
         return found
     if pa.types.is_boolean(kind) != isinstance(value, bool):
         raise TypeError
-    if pa.types.is_date(kind) and (isinstance(value, int) or (isinstance(value, _Written) and value.text == "-0")):
-        if pa.types.is_date64(kind) and value % 86_400_000:
-            raise ValueError  # milliseconds that are no whole days
-        # Days, or such milliseconds, as Arrow's parser reads them.
-        return pa.scalar(int(value), pa.int64() if pa.types.is_date64(kind) else pa.int32()).cast(kind).as_py()
-    if pa.types.is_date(kind) or pa.types.is_binary(kind):
+    if pa.types.is_date(kind):
         return pa.scalar(value, pa.string()).cast(kind).as_py()
+    if pa.types.is_binary(kind):
+        if not isinstance(value, str):
+            raise TypeError
+        return _from_base64(value)
     if pa.types.is_decimal(kind) and not isinstance(value, dict | list):
         text = value.text if isinstance(value, _Written) else str(value)
         return pa.scalar(text, pa.string()).cast(kind).as_py()
-    if pa.types.is_integer(kind) and isinstance(value, float) and value.is_integer():
-        value = int(value)
+    if pa.types.is_integer(kind):
+        value = _whole_number(value)
     if pa.types.is_floating(kind) and isinstance(value, int):
         value = _nearest_double(value)
     return pa.scalar(value, kind).as_py()
@@ -235,18 +329,23 @@ def _nested_value(value: Any, kind: pa.DataType) -> Any:
 
 
 def _json_text(value: Any) -> str:
-    """Write a value as JSON: whole numbers have all their digits, and 0 has no sign."""
+    """Return the text that stands for a value: how it was written, where that is known."""
+    if isinstance(value, _Written | _Object | _List):
+        return value.text
     if isinstance(value, dict):
         return f"{{{','.join(f'{_json_text(name)}:{_json_text(one)}' for name, one in value.items())}}}"
     if isinstance(value, list):
         return f"[{','.join(map(_json_text, value))}]"
-    if isinstance(value, _Written) and value.whole:
-        return "0" if value.text == "-0" else value.text
     return json.dumps(value, ensure_ascii=False)
 
 
-def _has_map(kind: pa.DataType) -> bool:
-    return pa.types.is_map(kind) or any(_has_map(kind.field(at).type) for at in range(kind.num_fields))
+def _whole_number(value: Any) -> int:
+    """Return what was written as a whole number; pyarrow takes fractions for integers, and cuts them off."""
+    if isinstance(value, _Written) and value.whole:
+        return int(value.text)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError
+    return value
 
 
 def _nearest_double(value: int) -> float:
@@ -258,12 +357,8 @@ def _nearest_double(value: int) -> float:
 
 
 def _json_time(value: Any, kind: pa.DataType) -> Any:
-    if isinstance(value, bool):
-        raise TypeError
-    if isinstance(value, int | float):
-        if not math.isfinite(value):
-            raise ValueError
-        return datetime.fromtimestamp(value, UTC).replace(tzinfo=None)
+    if not isinstance(value, str):  # seconds since 1970
+        return datetime.fromtimestamp(_whole_number(value), UTC).replace(tzinfo=None)
     plain = pa.timestamp(kind.unit)  # a text without a zone is in UTC, as Arrow's parser reads it
     return times_of(pa.array([value], pa.string()), plain).cast(kind)[0].as_py()
 

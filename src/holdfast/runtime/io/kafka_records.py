@@ -21,7 +21,7 @@ import pyarrow as pa
 from holdfast.application.kafka_topics import record_columns
 from holdfast.errors import BadInput, missing_extra, one_line
 from holdfast.runtime.io.file_ranges import HowRead
-from holdfast.runtime.io.json_rows import json_object, json_table, json_value
+from holdfast.runtime.io.json_rows import json_row, json_table
 from holdfast.runtime.io.range_rows import LONGEST_RECORD, RangeRows, Rejected
 
 FEW = 32
@@ -219,8 +219,7 @@ _BLANKS = bytes.maketrans(b"\r\n", b"  ")
 
 
 def _json_one(value: bytes | None, schema: pa.Schema) -> list[Any]:
-    found = {} if value is None else json_object(value)
-    return [json_value(found.get(one.name), one) for one in schema]
+    return [None] * len(schema) if value is None else json_row(value, schema)
 
 
 class _AvroValues:
@@ -233,7 +232,7 @@ class _AvroValues:
     def quick(self, values: Sequence[bytes | None], schema: pa.Schema) -> pa.Table | None:
         try:
             rows = [self._record(value) for value in values]
-            columns = [pa.array([row.get(one.name) for row in rows], one.type) for one in schema]
+            columns = [_typed([row.get(one.name) for row in rows], one.type) for one in schema]
         except (ValueError, TypeError, OverflowError, pa.ArrowException, EOFError, IndexError, KeyError):
             return None
         return pa.Table.from_arrays(columns, schema=schema) if len(schema) else None
@@ -246,7 +245,7 @@ class _AvroValues:
         found = []
         for one in schema:
             try:
-                found.append(pa.array([row.get(one.name)], one.type)[0].as_py())
+                found.append(_typed([row.get(one.name)], one.type)[0].as_py())
             except (ValueError, TypeError, OverflowError, pa.ArrowException):
                 shown = one_line(repr(row.get(one.name)), 100)
                 raise ValueError(f"column {one.name!r}: {shown} is not {one.type}") from None
@@ -265,6 +264,24 @@ class _AvroValues:
         if not isinstance(found, dict):
             raise ValueError("is not an Avro record")
         return found
+
+
+def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Return values as a column; `TypeError`: they are of another kind, of which pyarrow makes what it can.
+
+    It makes whole numbers of fractions, times and dates of numbers, and dates of times.
+    """
+    found = pa.infer_type(values)
+    if pa.types.is_integer(kind):
+        same = pa.types.is_integer(found)
+    elif pa.types.is_floating(kind):
+        same = pa.types.is_integer(found) or pa.types.is_floating(found)
+    else:
+        kinds = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_time, pa.types.is_duration)
+        same = all(one(found) for one in kinds if one(kind))
+    if not same and not pa.types.is_null(found):
+        raise TypeError(f"{found} is not {kind}")
+    return pa.array(values, kind)
 
 
 @lru_cache(maxsize=16)

@@ -89,7 +89,9 @@ def read_parquet(file: OpenFile, one: FileRange, schema: pa.Schema) -> RangeRows
                     check = crc32(memoryview(chunks.hold(begin, column.total_compressed_size)), check)
         table = opened.read_row_groups(groups, columns=names, use_threads=False)
         for field in schema:
-            if field.name not in names:  # a file from before the column was added
+            if field.name in names:
+                _need_same_kind(opened, table.schema.field(field.name).type, field)
+            else:  # a file from before the column was added
                 table = table.append_column(field, pa.nulls(table.num_rows, field.type))
         return RangeRows(conform(table, schema, "the rows").combine_chunks(), (), check)
     except (pa.ArrowException, OSError, BadInput, ValueError) as error:
@@ -101,3 +103,54 @@ def read_parquet(file: OpenFile, one: FileRange, schema: pa.Schema) -> RangeRows
 def _chunk_start(column: Any) -> int:
     found = column.dictionary_page_offset
     return int(column.data_page_offset if found is None else min(found, column.data_page_offset))
+
+
+def _need_same_kind(opened: pq.ParquetFile, found: pa.DataType, field: pa.Field) -> None:
+    """Refuse a column that is declared as another kind of value, of which Arrow would make what it can."""
+    old_time = pa.types.is_timestamp(found) and any(
+        opened.schema.column(at).path == field.name and opened.schema.column(at).physical_type == "INT96"
+        for at in range(len(opened.schema))
+    )
+    if not _is_read_as(found, field.type) or (old_time and pa.types.is_integer(field.type)):
+        raise BadInput(
+            f"column {field.name!r} of the rows is {found}, declared as {field.type}: it is not read as such",
+            remedy="declare the type it has",
+        )
+
+
+def _is_read_as(found: pa.DataType, kind: pa.DataType) -> bool:
+    """Say whether a column may be declared as another type; values that do not fit that one are refused later.
+
+    As in Spark: a whole number is not a time, and a text not a number. Integers may be wider, or narrower where the
+    values fit; times and dates may be read as the integers that the file has, but with Spark's old INT96.
+    """
+    is_ = pa.types
+    if is_.is_dictionary(found):
+        return _is_read_as(found.value_type, kind)
+    if found == kind or is_.is_null(found):
+        return True
+    if kind.num_fields or found.num_fields:
+        if found.num_fields != kind.num_fields and not is_.is_struct(kind):
+            return False
+        if is_.is_struct(kind):
+            if not is_.is_struct(found):
+                return False
+            inner = {found.field(at).name: found.field(at).type for at in range(found.num_fields)}
+            pairs = [(inner[one.name], one.type) for one in kind if one.name in inner]
+        else:
+            pairs = [(found.field(at).type, kind.field(at).type) for at in range(kind.num_fields)]
+        return all(_is_read_as(*pair) for pair in pairs)
+    if is_.is_integer(kind):
+        return bool(is_.is_integer(found) or (is_.is_temporal(found) and not is_.is_interval(found)))
+    if is_.is_floating(kind):
+        return bool(is_.is_integer(found) or (is_.is_floating(found) and found.bit_width <= kind.bit_width))
+    for same in (is_.is_timestamp, is_.is_date, is_.is_decimal, is_.is_time, is_.is_duration):
+        if same(kind):
+            return bool(same(found))
+    return _is_bytes(kind) and _is_bytes(found)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    is_ = pa.types
+    found = (is_.is_string, is_.is_large_string, is_.is_binary, is_.is_large_binary, is_.is_fixed_size_binary)
+    return any(one(kind) for one in found)
