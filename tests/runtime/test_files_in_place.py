@@ -393,7 +393,7 @@ def test_a_run_that_reads_what_is_there_reads_on_after_a_batch_of_the_driver_bef
         if len(turns) % 3 == 0:
             reader.look()  # as its thread does: a listing takes longer than a turn
 
-    feed_until_end(Feed(), lambda: False, stopped=lambda: False, turned=turned)
+    feed_until_end(Feed(), lambda: False, rest=lambda: None, stopped=lambda: False, turned=turned)
     read = [
         Path(one.file.path).name
         for number in range(log.frontier + 1)

@@ -72,6 +72,17 @@ def test_while_files_are_read_the_watermark_is_that_of_the_partition_furthest_be
     assert counted(running) == 64, "no row was late"
 
 
+def test_the_watermark_of_a_single_batch_comes_out_behind_it(tmp_path: Path) -> None:
+    """As in Structured Streaming, which runs a batch without data. Windows stayed open, and the output was empty."""
+    write(tmp_path / "in", 0, second=10)
+    running = InProcess(one_by_one(tmp_path / "in"))
+    running.read()
+    assert stands(running) == 10
+    logged = running.frontier
+    running.read()
+    assert running.frontier == logged, "one batch is enough"
+
+
 def test_another_driver_or_layout_does_not_forget_who_was_behind(tmp_path: Path) -> None:
     for counts in (2, 3):
         folder, place = tmp_path / f"in-{counts}", tmp_path / f"run-{counts}"

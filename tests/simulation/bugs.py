@@ -587,7 +587,7 @@ def one_source_closed(patch: Patch) -> None:
 def input_ends_with_rows_pending(patch: Patch) -> None:
     """The feeding loop ends though rows are in no batch yet: it logs one batch a turn and does not look for more."""
 
-    def feed_until_end(feed: Any, advance: Any, *, stopped: Any, turned: Any) -> None:
+    def feed_until_end(feed: Any, advance: Any, **given: Any) -> None:
         while feed.reading:
             feed.log_batches()
             advance()

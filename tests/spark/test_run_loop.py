@@ -40,6 +40,7 @@ class Fake:
             busy=False,
             read_reports=lambda: None,
             publish_gathered=self._publish_gathered,
+            run=self._rest,
         )
         self.worked_once, self.waiting, self.waits = threading.Event(), threading.Event(), False
 
@@ -48,6 +49,9 @@ class Fake:
             self.calls.append(name)
         if name in self.fails:
             raise self.fails[name]
+
+    def _rest(self, gives_up: Callable[[], bool]) -> None:
+        self.processed = self.logged
 
     published = 0
 
@@ -146,6 +150,39 @@ def test_an_input_that_ends_is_finished_with_a_checkpoint() -> None:
     assert loop.problem is None
     assert fake.calls == ["advance", "feed.stop", "close windows", "run", "checkpoint", "released"]
     assert [one["batchId"] for one in loop.reports][-1] == 2
+
+
+class ReadLater(Fake):
+    """Its last rows are read while nothing else is to do, as where a sink is at work or a node is lost."""
+
+    read = False
+
+    @property
+    def pending(self) -> bool:  # type: ignore[override]
+        return self.read and self.logged == 0
+
+    def log_batches(self) -> bool:
+        if self.pending:
+            self.logged += 1
+            return True
+        return super().log_batches()
+
+    def advance(self) -> bool:
+        self._call("advance")
+        return False
+
+    def _rest(self, gives_up: Callable[[], bool]) -> None:
+        self.read, self.processed = True, self.logged
+
+
+def test_behind_the_last_rows_there_is_a_batch_that_moves_watermarks() -> None:
+    """A run of `--available-now` with a single batch gave nothing: no window closed."""
+    fake = ReadLater(1)
+    loop = loop_of(fake)
+    assert loop.wait(10)
+    assert loop.problem is None
+    assert (fake.logged, fake.processed) == (1, 1)
+    assert fake.calls == ["advance", "feed.stop", "run", "checkpoint", "released"]
 
 
 class Parked(Fake):

@@ -188,7 +188,10 @@ class RunLoop:
         def stopped() -> bool:
             return self._stop.is_set() or (self._feed.ends and self._running.all_parked)
 
-        return feed_until_end(self._feed, self._running.advance, stopped=stopped, turned=self._turned)
+        def rest() -> None:
+            self._running.coordinator.run(gives_up=stopped)
+
+        return feed_until_end(self._feed, self._running.advance, rest=rest, stopped=stopped, turned=self._turned)
 
     def _turned(self, worked: bool) -> None:
         self.worked = worked

@@ -250,10 +250,15 @@ class _Run:
         """Read the rest of the input. Where all queries are parked a run stops reading: it goes on when they do."""
         while True:
             advance, feed = self.coordinator.advance, Feed(self.driver, self.world)
-            feed_until_end(feed, advance, stopped=self._stops_reading(), turned=_nothing)
+            feed_until_end(feed, advance, rest=self._rest, stopped=self._stops_reading(), turned=_nothing)
             if not self._all_parked:
+                if self.coordinator.reads.is_ahead():
+                    self._complain("the input has ended, and watermarks are not as far as what was read moves them")
                 return
             self._come_to_rest("while the input is read")
+
+    def _rest(self) -> None:
+        self._come_to_rest("behind the last rows")
 
     @property
     def _all_parked(self) -> bool:

@@ -53,10 +53,18 @@ def log_batches(
 
 
 def feed_until_end(
-    feed: Feeding, advance: Callable[[], bool], *, stopped: Callable[[], bool], turned: Callable[[bool], object]
+    feed: Feeding,
+    advance: Callable[[], bool],
+    *,
+    rest: Callable[[], object],
+    stopped: Callable[[], bool],
+    turned: Callable[[bool], object],
 ) -> bool:
     """Log batches and process them until the input has ended, or a stop is requested; say whether the input has ended.
 
+    `rest` processes everything that is logged, also where `advance` has nothing to do: partitions that wait for nodes,
+    and while a sink is at work. Then all rows have been read, and an empty batch brings the watermarks on that they
+    move: windows come out that end before them, as of the batch without data in Structured Streaming.
     `turned` is called after every turn, with whether `advance` had anything to do.
     """
     while not stopped():
@@ -66,5 +74,7 @@ def feed_until_end(
         turned(worked)
         # Where too much waits for lost partitions, no batch is made: what has come must still go into one.
         if not reading and not made and not worked and not feed.pending:
-            return True
+            rest()
+            if not feed.pending:
+                return not stopped()
     return False
