@@ -156,6 +156,19 @@ def test_the_roster_names_one_first_and_only_when_it_is_sure() -> None:
     assert set(roster.addresses()) == {a}
 
 
+def test_executors_of_one_host_share_an_agent_that_is_counted_once() -> None:
+    """Saves wanted to survive a share of the agents that the driver named: two on a host were two."""
+    nodes = [NodeId("a"), NodeId("b"), NodeId("c")]
+    roster = Roster()
+    shared = AgentReport("s", "10.0.0.1:1", ready=True)
+    roster.add({nodes[0]: shared, nodes[1]: shared, nodes[2]: AgentReport("t", "10.0.0.2:1", ready=False)})
+    assert roster.join(nodes) == ("10.0.0.1:1", "10.0.0.2:1")
+    roster.add({nodes[1]: AgentReport("s", "10.0.0.1:1", ready=False)})
+    assert roster.join(nodes) == ("10.0.0.1:1", "10.0.0.2:1")
+    roster.lose(nodes[0])
+    assert set(roster.join(nodes[1:])) == {"10.0.0.1:1", "10.0.0.2:1"}, "the other executor is still there"
+
+
 @pytest.mark.cluster
 def test_executors_start_agents_that_find_each_other(spark: SparkSession, place: Path) -> None:
     """As on a user's cluster: no agent is there, tasks start them, the driver tells them of each other."""

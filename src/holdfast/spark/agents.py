@@ -82,7 +82,7 @@ def node_spool(run: str, host: str | None = None) -> Path:
 
 
 def agent_settings(settings: Settings, host: str, domain: str | None = None) -> AgentSettings:
-    """Return how the agent of a node runs; in which failure domain, as far as that is known."""
+    """Return how the agent of a node runs. A failure domain that is not known is the host: all on it fails together."""
     given, listens, ports = bool(settings.store_peers), settings.node_bind_address or host, settings.store_port
     if settings.store_secret_file is None and not is_loopback(listens):
         raise BadInput(
@@ -101,7 +101,7 @@ def agent_settings(settings: Settings, host: str, domain: str | None = None) -> 
         wait_for_ring=not given,
         secret_file=settings.store_secret_file,
         tls=None if files is None else (files.certificate, files.key, files.authority),
-        domain=domain or dict(settings.node_domains).get(host),
+        domain=domain or dict(settings.node_domains).get(host) or host,
         durable=None if is_url(settings.store_durable or "") else settings.store_durable,
         data_fragments=settings.store_data_fragments,
         parity_fragments=settings.store_parity_fragments,
@@ -178,12 +178,13 @@ class Roster:
     def join(self, nodes: Sequence[NodeId]) -> tuple[str, ...]:
         """Return whom agents of these nodes are to enter the ring with; nobody, until it is sure who is first.
 
-        Agents that are part of the ring come first. Without any, all nodes must have reported, but for those whose
+        Executors of one host share an agent, which is named once: saves count whom they are to survive. Agents that are
+        part of the ring come first. Without any, all nodes must have reported, but for those whose
         agents do not start: the first of them begins the ring, and two must never do so.
         """
-        ready = sorted(str(one.address) for one in self._reports.values() if one.ready)
-        waiting = sorted(str(one.address) for one in self._reports.values() if not one.ready)
-        return tuple(ready + waiting) if ready or set(nodes) <= set(self._reports) | self._failing else ()
+        ready = {str(one.address) for one in self._reports.values() if one.ready}
+        waiting = {str(one.address) for one in self._reports.values() if not one.ready} - ready
+        return (*sorted(ready), *sorted(waiting)) if ready or set(nodes) <= set(self._reports) | self._failing else ()
 
     def ready(self, nodes: Sequence[NodeId]) -> bool:
         """Say whether the agents of all these nodes can save."""

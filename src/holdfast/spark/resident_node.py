@@ -453,7 +453,7 @@ class ResidentNode:
         context = self._context
         try:
             report = ensure_agent(
-                node_spool(context.run),
+                node_spool(context.run, self._identity.host),
                 agent_settings(context.settings, self._identity.host, self._identity.domain),
                 self._join,
             )
