@@ -86,6 +86,24 @@ def test_targets_that_contradict_each_other_end_with_status_3(pair: str, capsys:
         assert run(["plan", "auto", pair, *wrong]) == 2, wrong
 
 
+def test_a_recovery_time_of_no_query_is_refused(pair: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("auto", "explain"):
+        assert run(["plan", command, pair, "--recovery", "9:30"]) == 2
+        line = capsys.readouterr().err
+        assert "recovery 9:30 asks for nothing: no query has priority 9 or above" in line
+        assert "there are queries of priority" in line
+
+
+def test_a_target_that_no_plan_keeps_by_itself_contradicts_nothing(
+    pair: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The overhead was named, though no overhead makes detection take less than the recovery may."""
+    assert run(["plan", "auto", pair, "--recovery", "5:0.01", "--overhead", "0.0001"]) == 3
+    line = capsys.readouterr().err
+    assert "recovery 5:0.01 (priority 5 and above back in 0.01 s) cannot be met" in line
+    assert "overhead 0.0001" not in line
+
+
 def test_explaining_targets_that_contradict_each_other_ends_with_status_3(
     pair: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -139,6 +139,7 @@ def test_the_driver_comes_back() -> None:
         ({"second_wave": 7}, "--second-wave"),
         ({"drop_packets": 1.0}, "--drop-packets"),
         ({"batches": 20}, "--batches"),
+        ({"fail_at": -1.0}, "--fail-at"),
         ({"nodes": 0}, "--nodes"),
         ({"capacity": 0.0}, "--capacity"),
     ],

@@ -35,7 +35,7 @@ from holdfast.runtime.coordinator.progress import Progress, last_driver
 from holdfast.runtime.in_process import LoopBackend
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.sinks import MemorySink, OutputKey, Sink
-from holdfast.runtime.messages import DesiredState, NodeReport, Refused
+from holdfast.runtime.messages import DesiredState, NodeReport, Refused, SnapshotNotStored
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.snapshot_store import Answered, MemorySnapshotStore, SaveAnswer
 from holdfast.runtime.state.store import Addition, MemoryStore, StaleEpoch
@@ -455,6 +455,24 @@ class FencedSnapshotStore(MemorySnapshotStore):
 
     def saved(self, name: str) -> SaveAnswer | None:
         return Answered("epoch 1.1 of 'run' is fenced: epoch 2.1 has started", fenced=True)
+
+
+def test_a_snapshot_that_is_not_stored_is_said_once() -> None:
+    """Each attempt failed with a line of its own, some every second."""
+    bench = Bench(FencedSnapshotStore())
+    bench.feed(GIVEN[:4])
+    tried = [one for one in bench.seen if one.kind == "snapshot-not-stored"]
+    answer = SnapshotNotStored(
+        PartitionId.parse(tried[0].fields["partition"]), tried[0].fields["batch"], tried[0].fields["problem"]
+    )
+    state = bench.coordinator.state
+    for _ in range(3):
+        bench.backend._reports.append(NodeReport(state.placement[answer.partition], state.epoch, [answer]))
+        bench.coordinator.read_reports()
+    assert len([one for one in bench.seen if one.kind == "snapshot-not-stored"]) == len(tried) + 3, "events say all"
+    lines = [line for line in bench.told if "not stored yet" in line]
+    assert lines
+    assert len(set(lines)) == len(lines)
 
 
 def test_a_driver_that_only_saves_learns_of_a_later_claim_by_the_refusal_of_its_snapshots() -> None:

@@ -25,7 +25,14 @@ class RunRecord:
                 "no run began here", where=directory, remedy="give the directory that the run was started with"
             )
         self._ended = bool(last["ended"])
+        self._outputs: Mapping[str, str] = (last.get("identity") or {}).get("outputs", {})
         self.machine: Mapping[str, Any] = last["machine"] or {}
+
+    def by_operator(self, query: str) -> str:
+        """Return a query or an output by its operator, also where it was given by the output's name."""
+        given, bracket, index = query.partition("[")
+        operators = [operator for operator, name in self._outputs.items() if name == given]
+        return query if given in self._outputs or not operators else f"{operators[0]}{bracket}{index}"
 
     def wait_until(self, is_taken: Callable[[Mapping[str, Any]], bool]) -> bool:
         """Say whether the driver takes a request within the time that it has; one that has ended takes none."""

@@ -14,10 +14,10 @@ from holdfast.cli.output import print_json
 def resume(directory: str, query: str, as_json: bool) -> None:
     """Let a parked query go on, once the cause is removed.
 
-    DIRECTORY is that of the run, a folder or a URL. QUERY is what the run names as parked, like `jams[0]`, or an output
-    operator like `jams`: all its parked queries. A driver that runs reads the request within a second or two and
-    continues the query with the batch that failed; where none runs, the next start does. A query that fails again is
-    parked again.
+    DIRECTORY is that of the run, a folder or a URL. QUERY is what the run names as parked, like `jams[0]`, or an
+    output, like `jams`, by its name or its operator: all its parked queries. A driver that runs reads the request
+    within a second or two and continues the query with the batch that failed; where none runs, the next start does. A
+    query that fails again is parked again.
 
     \b
     Example:
@@ -29,6 +29,7 @@ def resume(directory: str, query: str, as_json: bool) -> None:
     from holdfast.runtime.coordinator.requests import ResumeRequests
 
     run = RunRecord(directory)
+    query = run.by_operator(query)
     named = parked_named([PartitionId.parse(one) for one in run.machine.get("parked", {})], query)
     number = ResumeRequests(run.storage).add(query)
     taken = run.wait_until(lambda machine: machine.get("requests", -1) >= number)

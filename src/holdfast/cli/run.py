@@ -118,7 +118,9 @@ def run(
         held.callback(display.clear)
         signals = held.enter_context(StopSignals(display.log))
         if master is not None:
-            check_before_start(app, settings, master=master, directory=directory, reads=given is None)
+            check_before_start(
+                app, settings, master=master, directory=directory, reads=given is None, take_over=take_over
+            )
         spark = _session(f"holdfast {app.name}", master, settings, held, starting)
         running = launch(
             app,

@@ -31,6 +31,7 @@ def tentative(directory: str, query: str, off: bool, as_json: bool) -> None:
     from holdfast.runtime.coordinator.requests import TentativeRequests, queries_named
 
     run = RunRecord(directory)
+    query = run.by_operator(query)
     known = [PartitionId.parse(one) for one in run.machine.get("published", {})]
     queries = [str(one) for one in queries_named(known, query)]
     if not queries:

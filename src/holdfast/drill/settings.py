@@ -332,6 +332,7 @@ def check_settings(asked: DrillSettings) -> None:
         "give --kill 1 or more; for both an even number: a primary's node and its replica's in turn",
     )
     need(asked.stagger >= 0, "--stagger", f"{asked.stagger:g} s", "give 0 or more")
+    need(asked.fail_at >= 0, "--fail-at", f"{asked.fail_at:g} s", "give 0 or more")
     need(asked.batch_seconds > 0, "--batch-seconds", f"{asked.batch_seconds:g} s", "give more than 0")
     need(asked.capacity is None or asked.capacity > 0, "--capacity", f"{asked.capacity}", "give more than 0")
     need(

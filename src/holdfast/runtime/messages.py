@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from shlex import quote
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -270,15 +271,17 @@ class Failed:
 class OperatorFailed(HoldfastError):
     """A partition could not process a batch, and its queries stop there; nothing before it is lost."""
 
-    def __init__(self, failed: Failed, parked: Sequence[str] = ()) -> None:
-        """Name operator, partition and batch, and the queries that are parked."""
+    def __init__(self, failed: Failed, parked: Sequence[str] = (), directory: str = "DIRECTORY") -> None:
+        """Name operator, partition and batch, the queries that are parked, and what resumes them."""
         self.failed, self.parked = failed, tuple(parked)
         names = ", ".join(parked)
+        outputs = dict.fromkeys(one.partition("[")[0] for one in parked)
+        commands = " && ".join(f"holdfast resume {quote(directory)} {quote(one)}" for one in outputs)
         super().__init__(
             failed.problem,
             where=f"operator {failed.operator}",
             field=f"partition {failed.partition}, batch {failed.batch}",
-            remedy=f"parked: {names}; remove the cause, then run `holdfast resume DIRECTORY QUERY`" if parked else None,
+            remedy=f"parked: {names}; remove the cause, then run `{commands}`" if parked else None,
         )
 
     def placed(self, where: str) -> HoldfastError:

@@ -8,6 +8,7 @@ from tempfile import TemporaryFile
 
 from holdfast.application import Application
 from holdfast.errors import BadInput
+from holdfast.runtime.coordinator.liveness import refuse_if_alive
 from holdfast.runtime.io.file_columns import check_folders, with_absolute_paths
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.spark.readers import check_readers
@@ -16,13 +17,24 @@ from holdfast.spark.settings import Settings
 from holdfast.spark.tracing import check_tracing
 from holdfast.storage.storage import is_url, open_storage
 
+_SIGNS_LOOKED_FOR = 1.5
+"""Turns of a driver's signs of life for which one is looked for before a cluster is started."""
+
 
 def check_before_start(
-    app: Application, conf: Mapping[str, object], *, master: str | None, directory: str | Path | None, reads: bool
+    app: Application,
+    conf: Mapping[str, object],
+    *,
+    master: str | None,
+    directory: str | Path | None,
+    reads: bool,
+    take_over: bool = False,
 ) -> None:
     """Refuse settings, sources and a directory that cannot work.
 
     `master` is the one that a session is started for; None: an embedded cluster. `reads`: the run reads the sources.
+    Where another driver shows that it is alive this one is refused, unless it is to `take_over`. A driver that shows
+    nothing for a moment is looked for again by the start, for longer.
     """
     import pyspark
 
@@ -43,6 +55,9 @@ def check_before_start(
         check_folders(with_absolute_paths(app))
     if (place := directory or settings.directory) is not None:
         _check_place(place, "directory")
+        if not take_over and (is_url(str(place)) or (Path(place) / "run").is_dir()):
+            storage = open_storage(f"{str(place).rstrip('/')}/run")
+            refuse_if_alive(storage, seconds=settings.driver_heartbeat_seconds, missed=_SIGNS_LOOKED_FOR)
     for operator, sink in app.sinks.items():
         folder = sink.folder if isinstance(sink, ParquetSink) else sink
         if isinstance(folder, str | Path):

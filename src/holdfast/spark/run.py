@@ -448,7 +448,10 @@ class SparkRun:
     def parked_problem(self) -> OperatorFailed | None:
         """What parked the first of the parked queries, as an error that names them all; None: none is parked."""
         problem = self.coordinator.parked_problem
-        return None if problem is None else OperatorFailed(problem.failed, [*map(str, self.coordinator.state.parked)])
+        if problem is None:
+            return None
+        directory = self.storage.url.removesuffix("/run")
+        return OperatorFailed(problem.failed, [*map(str, self.coordinator.state.parked)], directory)
 
     @property
     def all_parked(self) -> bool:

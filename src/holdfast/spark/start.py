@@ -180,7 +180,7 @@ def launch(
     planned = _planned(plan, app, place_of_run, special.nodes if spark else nodes, budget)
     if spark is None:
         _refuse_active_session()
-        check_before_start(app, conf, master=None, directory=directory, reads=batches is None)
+        check_before_start(app, conf, master=None, directory=directory, reads=batches is None, take_over=take_over)
     with ExitStack() as held:
         cluster: EmbeddedCluster | None = None
         if spark is None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from holdfast.errors import NoPlan, Undecided
+from holdfast.errors import BadInput, NoPlan, Undecided
 from holdfast.planning.joint.model import JointModel
 from holdfast.planning.joint.replicas import replica_mask
 from holdfast.planning.joint.search import Planned, plan_jointly
@@ -63,8 +63,20 @@ def only(targets: Targets, kept: list[Target]) -> Targets:
     )
 
 
+def require_queries(topology: Topology, targets: Targets) -> None:
+    """Refuse recovery times for priorities that no query has, nor a higher one: they would ask for nothing."""
+    there = sorted({int(topology.priority[one]) for one in topology.outputs}, reverse=True)
+    for priority, within in targets.recovery:
+        if there and priority > there[0]:
+            raise BadInput(
+                f"recovery {priority}:{within:g} asks for nothing: no query has priority {priority} or above",
+                remedy=f"there are queries of priority {', '.join(map(str, there))}",
+            )
+
+
 def require_room(topology: Topology, targets: Targets, assumed: Assumptions) -> None:
-    """Refuse losses after which the nodes that are left cannot carry the queries that have a target."""
+    """Refuse targets of no query, and losses after which the nodes that are left cannot carry those that have one."""
+    require_queries(topology, targets)
     if not targets.survive or not assumed.nodes:
         return
     if targets.survive >= assumed.nodes:
@@ -103,12 +115,15 @@ def refuse(
         return plan_jointly(model.asking(wanted), clock=clock, seconds=EACH_SECONDS, one_segment=one_segment)
 
     kept = targets_in(model.targets)
-    for one in list(kept):
+    # What no plan keeps on its own contradicts nothing else; recovery times first, which nothing can be given for.
+    alone = [one for one in kept if not planned(only(model.targets, [one])).keeps_targets]
+    kept = [one for one in alone if one.kind == "recovery"] or alone or kept
+    for one in list(kept) if not alone else []:
         rest = [other for other in kept if other is not one]
         if not planned(only(model.targets, rest)).keeps_targets:
             kept = rest
     words = " and ".join(one.words for one in kept)
-    verb = "contradict each other" if len(kept) > 1 else "cannot be met"
+    verb = "contradict each other" if len(kept) > 1 and not alone else "cannot be met"
     return NoPlan(f"{words} {verb}: {_why(model, kept, planned)}{_left_out(model)}", remedy=_remedy(kept))
 
 

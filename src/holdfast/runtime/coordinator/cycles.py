@@ -43,6 +43,9 @@ from holdfast.runtime.state.store import StaleEpoch
 
 Places: TypeAlias = Mapping[PartitionId, NodeId]
 
+_MOST_SAID = 8
+"""Snapshots of a partition that are remembered as said not to be stored."""
+
 
 @dataclass(slots=True)
 class Cycle:
@@ -103,6 +106,8 @@ class Cycles:
         """How many have ended."""
         self.problem: str | None = None
         """What went wrong last."""
+        self._said: dict[PartitionId, dict[BatchId, str]] = {}
+        """Snapshots that were said not to be stored, and why: the last of each partition."""
         self.false_alarms = 0
         """How many nodes that were declared silent have answered afterwards."""
         self._unread: deque[Report] = deque()
@@ -344,7 +349,12 @@ class Cycles:
     def _not_stored(self, answer: SnapshotNotStored) -> None:
         line = f"the snapshot of {answer.partition} at batch {answer.batch} is not stored yet: {answer.problem}"
         self.problem = line
-        self._log(line)
+        said = self._said.setdefault(answer.partition, {})
+        if said.get(answer.batch) != answer.problem:
+            said[answer.batch] = answer.problem
+            self._log(line)  # once: it is tried again and again
+            if len(said) > _MOST_SAID:
+                del said[min(said)]
         about = {"partition": str(answer.partition), "batch": answer.batch, "problem": answer.problem}
         self._emit("snapshot-not-stored", **about, fenced=answer.fenced)
         if answer.fenced:

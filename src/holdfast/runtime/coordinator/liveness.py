@@ -43,17 +43,21 @@ def refuse_if_alive(
     storage: Storage,
     *,
     seconds: float,
+    missed: float = SIGNS_MISSED,
     log: Callable[[str], object] = lambda line: None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Refuse to go on where the run's driver shows that it is alive; wait for its next sign where that is unclear."""
+    """Refuse to go on where the run's driver shows that it is alive; wait for its next sign where that is unclear.
+
+    `missed`: for so many turns. Who looks for fewer than the default does not know that it is gone.
+    """
     last = last_driver(storage)
     if last is None or last["ended"] or _is_gone(last["driver"]):
         return
     prefix = _prefix(last["claim"])
-    seen, deadline = storage.list(prefix), clock() + SIGNS_MISSED * seconds
-    log(f"looking whether the driver before is alive, for {SIGNS_MISSED * seconds:.0f} s")
+    seen, deadline = storage.list(prefix), clock() + missed * seconds
+    log(f"looking whether the driver before is alive, for {missed * seconds:.0f} s")
     while clock() < deadline:
         sleep(min(seconds / 2, 1.0))
         now = last_driver(storage)
