@@ -129,6 +129,9 @@ def parked_problem(state: ClusterState, fields: Mapping[str, object]) -> str | N
         "was ended in this batch by SIGSEGV",
         "nothing is published from it",
         "has not returned",
+        "the transaction was not committed",
+        "no transaction can be had",
+        "the brokers have not answered",
     )
     if not any(reason in str(fields["error"]) for reason in reasons):
         return f"{query} is parked, and nothing was wrong: {fields['error']}"

@@ -32,6 +32,7 @@ from holdfast_lab.simulation.recovery.gathered_delta import gathers_into_delta, 
 from holdfast_lab.simulation.recovery.leaving import LeavingWatch
 from holdfast_lab.simulation.recovery.observed import Observed
 from holdfast_lab.simulation.recovery.segment_scene import served
+from holdfast_lab.simulation.recovery.table_sink import writes_to_tables
 from holdfast_lab.simulation.recovery.world import Driver, Found
 
 MOST_STEPS = 400
@@ -333,6 +334,8 @@ class _Run:
         if ran and (stays := self._leaving.look(self.coordinator.machine)) is not None:
             self._found(stays)
         self.world.watch.look()
+        if writes_to_tables(self.seed):
+            self.world.tables.look(list(self.world.sinks))
         twice = twice_in_table if gathers_into_delta(self.seed) else twice_in_files
         for name in self.world.sinks if gathers_outputs(self.seed) else ():
             for violation in twice(name, self.world.objects.within(f"out/{name}")):

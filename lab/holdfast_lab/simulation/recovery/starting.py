@@ -18,6 +18,7 @@ from holdfast.ids import NodeId, OperatorId
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.layout import changed_meanwhile
+from holdfast.runtime.coordinator.left_staged import publish_left_staged
 from holdfast.runtime.coordinator.liveness import SignWriter
 from holdfast.runtime.coordinator.opening import open_run, sweep_after_start
 from holdfast.runtime.coordinator.outputs import stagers_of
@@ -43,6 +44,7 @@ from holdfast_lab.simulation.recovery.resident_cluster import ResidentCluster
 from holdfast_lab.simulation.recovery.scene import layout_pace
 from holdfast_lab.simulation.recovery.storage import SimulatedReader
 from holdfast_lab.simulation.recovery.stores import NodeFiles, StagingWatchedSink
+from holdfast_lab.simulation.recovery.table_sink import SimulatedGatheredDeltaSink, changes_every
 from holdfast_lab.simulation.recovery.world import RUN, Driver, World, recipe_of
 
 MOST_HANDED_OUT = 2000
@@ -299,6 +301,17 @@ class Starter:
 
         cluster.handing_out = handing_out
         sweep_after_start(world.storage, world.durable, progress, coordinator.state)
+        if changes_every(world.seed):
+            publish_left_staged(
+                world.storage,
+                sinks.values(),
+                progress.run,
+                coordinator.state.epoch,
+                coordinator.state.published,
+                progress.generation,
+                _start_again,
+                {2: lambda url, partition_by: _gathering(world, url)},
+            )
         for sink in sinks.values():
             if isinstance(sink, StagingWatchedSink):
                 sink.sweep_staged()
@@ -339,6 +352,19 @@ class Starter:
 
 def _never(*, anew: bool, without: frozenset[OperatorId] = frozenset()) -> None:
     raise CheckFailed("the old layout is not brought to its end by running it")
+
+
+def _gathering(world: World, url: str) -> SimulatedGatheredDeltaSink:
+    """Return what gathers for a table that is noted."""
+    sink = world.table_sink(OperatorId(url.rpartition("/")[2]), gathers=True)
+    assert isinstance(sink, SimulatedGatheredDeltaSink)
+    return sink
+
+
+def _start_again(line: str) -> None:
+    """People start an application again whose start has said that rows are left staged."""
+    if "are not published" in line:
+        raise OSError(line)
 
 
 def _nothing(line: str) -> None:

@@ -23,6 +23,7 @@ from holdfast.runtime.program import Program, SourceProgram
 from holdfast.storage.memory import MemoryStorage
 from holdfast_lab.simulation.recovery.agents import AgentSnapshots
 from holdfast_lab.simulation.recovery.applications import Recipe, inputs_of, program_of
+from holdfast_lab.simulation.recovery.broker import Brokers
 from holdfast_lab.simulation.recovery.checks import StepChecks, Violation
 from holdfast_lab.simulation.recovery.choosing import Chooser
 from holdfast_lab.simulation.recovery.cluster import FakeClock, SimulatedCluster
@@ -71,8 +72,16 @@ from holdfast_lab.simulation.recovery.stores import (
     StagingWatchedSink,
     WatchedSink,
 )
+from holdfast_lab.simulation.recovery.table_sink import (
+    SimulatedDeltaSink,
+    SimulatedGatheredDeltaSink,
+    Tables,
+    TableSink,
+    writes_to_tables,
+)
+from holdfast_lab.simulation.recovery.topic_sink import SimulatedKafkaSink, Topics, writes_to_topics
 
-AnySink: TypeAlias = WatchedSink | ParquetSink | WatchedGatheredDeltaSink
+AnySink: TypeAlias = WatchedSink | ParquetSink | WatchedGatheredDeltaSink | SimulatedKafkaSink | TableSink
 RUN = "run"
 """The name of every simulated run."""
 
@@ -210,6 +219,9 @@ class World:
         self.scene.pace = replace(self.scene.pace, batches_behind=behind)
         self.late_sinks = LateSinks(seed, self.mischief, self.clock, self.complain)
         self.sinks: dict[OperatorId, AnySink] = {}
+        self.topics = Topics(Brokers(seed, self.mischief, self.clock), self.complain)
+        self.tables = Tables(seed, self.objects, self.mischief, self.complain)
+        self.tables.generation_of = lambda batch: self.watch.batches[batch].generation
         self.gathered: Given = {}
         self._delta_starts = count()
         self.late: dict[tuple[OperatorId, OperatorId], WatchedSink] = {}
@@ -267,12 +279,32 @@ class World:
                 self.sinks[name] = gathered_sink(
                     self.seed, name, program, self.storage.within(f"out/{name}"), self.gathered
                 )
+            elif writes_to_tables(self.seed):
+                self.sinks[name] = self.table_sink(name, gathers=self.tables.gathers(next(self._delta_starts), name))
+            elif writes_to_topics(self.seed):
+                to_topic = self.sinks[name] = SimulatedKafkaSink(
+                    self.topics, f"out-{name}", self.touch, self.poison.at_sink, tentative=has_branches(self.seed)
+                )
+                to_topic.before_tentative = self.before_tentative
             elif name not in self.sinks:
                 sink = self.sinks[name] = self._sink(name)
                 if isinstance(sink, WatchedSink):
                     sink.before_tentative = self.before_tentative
                     sink.on_nodes = called_on_nodes(self.seed)
         return {name: self.sinks[name] for name in dict.fromkeys(p.operator for p in program.outputs)}
+
+    def table_sink(self, name: OperatorId, *, gathers: bool) -> TableSink:
+        """Return what a driver writes to a Delta table with."""
+        sink: TableSink
+        if gathers:
+            draw = random.Random(f"gathered {self.seed} {name}")
+            sink = SimulatedGatheredDeltaSink(draw.choice((5.0, 60.0, 300.0)), draw.choice((0.004, 128.0)))
+        else:
+            sink = SimulatedDeltaSink(self.poison.at_sink, tentative=has_branches(self.seed))
+            sink.before_tentative = self.before_tentative
+        place = f"out/{name}"
+        sink.within_run(self.tables, name, self.storage.within(place), self.node_storage.within(place))
+        return sink
 
     def _sink(self, name: OperatorId) -> WatchedSink | ParquetSink:
         """Return a sink: in every third run nodes stage rows, in every other third outputs are Parquet files."""
