@@ -1,4 +1,4 @@
-"""The Delta sinks over a simulated log: crashes between a commit and its report, late drivers, answers that are lost."""
+"""The Delta sinks over a simulated log: crashes before a commit is reported, late drivers, lost answers."""
 
 from __future__ import annotations
 

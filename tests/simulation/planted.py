@@ -32,7 +32,7 @@ from holdfast_lab.simulation.recovery.scene import (
 from holdfast_lab.simulation.recovery.segment_scene import has_segments, is_refined
 from holdfast_lab.simulation.recovery.table_sink import changes_every, writes_to_tables
 from holdfast_lab.simulation.recovery.topic_sink import writes_to_topics
-from holdfast_lab.simulation.recovery.world import has_agents, loses_files, reads_in_place
+from holdfast_lab.simulation.recovery.world import has_agents, loses_files, reads_in_place, reads_topics
 from simulation.branch_bugs import BRANCH_BUGS
 from simulation.bugs import AGENT_BUGS, BUGS, Bug
 from simulation.catching_up_bugs import CATCHING_UP_BUGS
@@ -60,6 +60,7 @@ from simulation.set_bugs import SET_BUGS
 from simulation.snapshot_bugs import SNAPSHOT_BUGS
 from simulation.table_bugs import CORRECTION_BUGS, LEFT_BUGS, TABLE_BUGS
 from simulation.topic_bugs import TOPIC_BUGS, VERSION_BUGS
+from simulation.topic_source_bugs import TOPIC_SOURCE_BUGS
 
 SEEDS = 500
 """Within so many each bug is found."""
@@ -106,6 +107,7 @@ PLANTED = (
     *(Planted(bug, has_poison_rows) for bug in QUARANTINE_BUGS),
     *(Planted(bug, reads_in_place) for bug in FILE_BUGS),
     *(Planted(bug, loses_files) for bug in RETENTION_BUGS),
+    *(Planted(bug, reads_topics) for bug in TOPIC_SOURCE_BUGS),
     *(Planted(bug, has_agents) for bug in (*AGENT_BUGS, *FRAGMENT_BUGS)),
     *(Planted(bug, has_copies) for bug in (*COPY_BUGS, *LEAVING_BUGS)),
     *(Planted(bug, moves_for_load) for bug in MOVE_BUGS),

@@ -26,6 +26,8 @@ T = TypeVar("T")
 AWAY, LOST, COMES_LATE, ARRIVES = 0.02, 0.08, 0.5, 0.2
 """The chances at a request: that brokers answer no more for a while, that it or its answer is lost, that a commit that
 was lost comes later; and, of each that is to come, that it does now."""
+NOT_DELIVERED = 0.006
+"""The chance that a record is not delivered, though its brokers answer."""
 
 
 class KafkaError:
@@ -211,6 +213,12 @@ class Brokers:
         self.mischief.injected[Fault.BROKER_ANSWER_LOST] += lost
         return lost
 
+    def drops(self) -> bool:
+        """Whether a record is not delivered: its transaction has to be aborted."""
+        dropped = self.mischief.active and self.draw.random() < NOT_DELIVERED
+        self.mischief.injected[Fault.RECORD_NOT_DELIVERED] += dropped
+        return dropped
+
     # -- what readers see ----------------------------------------------------------------------------------------------
 
     def read_committed(self, topic: str, after: float = 0.0) -> Iterator[Record]:
@@ -270,7 +278,7 @@ class Producer:
         brokers = self._link.brokers
         if self._undelivered is not None:
             return
-        if brokers.is_away():
+        if brokers.is_away() or brokers.drops():
             self._undelivered = KafkaError(KafkaError._MSG_TIMED_OUT, "a record was not delivered", aborts=True)
             return
         try:

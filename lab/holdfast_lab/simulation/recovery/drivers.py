@@ -61,7 +61,7 @@ class Drivers:
         self._frozen = 0
         self.driver: Driver
         """The one that has the run."""
-        for folder in world.folders.values():
+        for folder in world.in_place.values():
             folder.alone = lambda: self.old is None and not self._frozen
 
     @property

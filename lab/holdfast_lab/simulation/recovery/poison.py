@@ -129,6 +129,7 @@ def parked_problem(state: ClusterState, fields: Mapping[str, object]) -> str | N
         "was ended in this batch by SIGSEGV",
         "nothing is published from it",
         "has not returned",
+        "the brokers do not answer",
         "the transaction was not committed",
         "no transaction can be had",
         "the brokers have not answered",

@@ -165,7 +165,7 @@ class _Run:
 
     def _inputs_ended(self) -> bool:
         """Whether all that sources have was read, or is logged."""
-        folders = self.world.folders.values()
+        folders = self.world.in_place.values()
         return all(one.ended for one in self.driver.readers.values()) and all(one.ended for one in folders)
 
     def _turn(self) -> None:
@@ -220,7 +220,7 @@ class _Run:
         self.note("calm")
         while self.snapshot_store.lacks_machines():
             self.cluster.join({self.cluster.new_name("x"): self.cluster.new_files()}, self.cluster.capacity)
-        for folder in self.world.folders.values():
+        for folder in self.world.in_place.values():
             folder.calm()
         if self.drivers.have_another_layout and self.draw.random() < 0.7:
             self.drivers.change_layout()

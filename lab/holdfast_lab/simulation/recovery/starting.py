@@ -29,7 +29,11 @@ from holdfast.runtime.io.file_ranges import FileRange
 from holdfast.runtime.io.file_reader import FileReader
 from holdfast.runtime.io.file_retention import FileRetention
 from holdfast.runtime.io.intake import Intake
+from holdfast.runtime.io.kafka_reader import KafkaReader
+from holdfast.runtime.io.kafka_reading import records_to_copy
 from holdfast.runtime.io.needed_ranges import NeededRanges
+from holdfast.runtime.io.offset_ranges import OffsetRange
+from holdfast.runtime.io.range_copies import RetentionWatch
 from holdfast.runtime.messages import DesiredState, OperatorFailed
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.store import StaleEpoch
@@ -142,7 +146,7 @@ class Starter:
         inner.cluster.handing_out = self._at_most(inner.cluster.handing_out, inner.claim)
         # Whoever changes the layout has removed what parked queries failed of.
         world.poison.cure()
-        for folder in world.folders.values():
+        for folder in world.in_place.values():
             folder.mend()
         doomed = None if without else world.giving_up.victim(program, program_of(recipe_now))
         if doomed is not None and world.mischief.active:
@@ -196,8 +200,9 @@ class Starter:
             kept=2,
             now=world.clock,
             files=world.open_files,
+            fetch=world.fetch,
         )
-        files = {
+        files: dict[OperatorId, FileReader | KafkaReader] = {
             name: FileReader(
                 name,
                 folder.reader,
@@ -224,6 +229,26 @@ class Starter:
             for name, folder in world.folders.items()
             if name in sources
         }
+        for name, topic in world.topics_read.items():
+            if name in sources:
+                needed = NeededRanges(batch_log, name, OffsetRange)
+                files[name] = KafkaReader(
+                    name,
+                    topic.reader,
+                    sources[name].parallelism,
+                    topic,
+                    watch=RetentionWatch(
+                        name,
+                        topic,
+                        needed,
+                        batch_log.copies,
+                        partial(records_to_copy, topic.reader, fetch=world.fetch),
+                        check=needed.check,
+                        clock=world.clock,
+                        wall=SetClock(world.clock, world.seed, number),
+                    ),
+                    clock=world.clock,
+                )
         readers: dict[OperatorId, SimulatedReader] = {}
 
         def read_again(name: OperatorId) -> None:
@@ -248,7 +273,14 @@ class Starter:
         sinks = world.sinks_of(program)
         cluster = (ResidentCluster if world.resident else SimulatedCluster)(
             program,
-            BatchLog(sources, program.name, world.node_storage, generation=progress.generation, files=world.open_files),
+            BatchLog(
+                sources,
+                program.name,
+                world.node_storage,
+                generation=progress.generation,
+                files=world.open_files,
+                fetch=world.fetch,
+            ),
             world.snapshot_store,
             world.mischief,
             world.network,

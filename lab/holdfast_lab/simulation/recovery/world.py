@@ -17,6 +17,7 @@ from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.file_reader import FileReader
 from holdfast.runtime.io.intake import Intake
+from holdfast.runtime.io.kafka_reader import KafkaReader
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import OutputKey
 from holdfast.runtime.program import Program, SourceProgram
@@ -80,6 +81,7 @@ from holdfast_lab.simulation.recovery.table_sink import (
     writes_to_tables,
 )
 from holdfast_lab.simulation.recovery.topic_sink import SimulatedKafkaSink, Topics, writes_to_topics
+from holdfast_lab.simulation.recovery.topics import SimulatedTopic, fetch_of, is_from_topics
 
 AnySink: TypeAlias = WatchedSink | ParquetSink | WatchedGatheredDeltaSink | SimulatedKafkaSink | TableSink
 RUN = "run"
@@ -110,7 +112,7 @@ class Driver:
     batch_log: BatchLog
     intake: Intake
     readers: dict[OperatorId, SimulatedReader]
-    files: dict[OperatorId, FileReader]
+    files: dict[OperatorId, FileReader | KafkaReader]
     """The readers of sources that are read in place."""
     coordinator: Coordinator
     checks: StepChecks
@@ -191,20 +193,30 @@ class World:
         given = inputs_of(self.scene.recipe, self.scene.input_seed, self.scene.count)
         sources = program_of(self.scene.recipe).sources
         self.inputs = {name: [batch[name] for batch in given] for name in sources}
-        in_place = is_in_place(seed) and _allow_in_place(self.recipes)
+        in_place = is_in_place(seed) and not is_from_topics(seed) and _allow_in_place(self.recipes)
         self.folders = {
             name: SimulatedFolder(name, tables, seed, self.clock, self.mischief, touch)
             for name, tables in (self.inputs.items() if in_place else ())
         }
+        from_topics = is_from_topics(seed) and _allow_in_place(self.recipes)
+        self.topics_read = {
+            name: SimulatedTopic(name, tables, seed, self.clock, self.mischief, touch)
+            for name, tables in (self.inputs.items() if from_topics else ())
+        }
+        """The topics of sources, where they are read from topics."""
+        self.fetch = fetch_of(self.topics_read)
         self.watch = LogWatch(
             self.objects,
             self.complain,
             self.sources_of(program_of(self.scene.recipe)),
             {identity_of(one): one for one in self.recipes},
-            self.folders,
+            self.in_place,
         )
         for source, folder in self.folders.items():
             folder.has_copies = partial(self.watch.has_copies, source)
+        for source, topic in self.topics_read.items():
+            topic.copied_through = partial(self.watch.copied_through, source)
+            topic.copied = partial(self.watch.copied, source)
         self.storage = DriverStorage(self.objects, touch, self.outage, self.watch.created)
         """The run's storage as drivers see it."""
         self.node_storage = DriverStorage(self.objects, _nothing, self.outage, _nothing)
@@ -249,9 +261,14 @@ class World:
     def sources_of(self, program: Program) -> dict[OperatorId, SourceProgram]:
         """Return a program's sources as this world has them: from files, or ingested."""
         return {
-            name: replace(source, reader=self.folders[name].reader) if name in self.folders else source
+            name: replace(source, reader=self.in_place[name].reader) if name in self.in_place else source
             for name, source in program.sources.items()
         }
+
+    @property
+    def in_place(self) -> dict[OperatorId, SimulatedFolder | SimulatedTopic]:
+        """What sources read in place: folders, or topics."""
+        return {**self.folders, **self.topics_read}
 
     def open_files(self, path: str) -> SimulatedFolder:
         """Return what opens the file at a path."""
@@ -346,8 +363,8 @@ def _allow_in_place(recipes: Sequence[Recipe]) -> bool:
 
 
 def reads_in_place(seed: int) -> bool:
-    """Whether sources are read in place in a run."""
-    if not is_in_place(seed):
+    """Whether sources are read from files in a run."""
+    if not is_in_place(seed) or is_from_topics(seed):
         return False
     scene = Scene(random.Random(seed))
     return _allow_in_place([scene.recipe, *scene.layouts])
@@ -365,3 +382,12 @@ def recipe_of(application: bytes) -> Recipe:
 
 def _nothing(what: str) -> None:
     pass
+
+
+def reads_topics(seed: int) -> bool:
+    """Whether sources are read from topics in a run."""
+    if not is_from_topics(seed):
+        return False
+    scene = Scene(random.Random(seed))
+    recipes = draw_branches(seed) if has_branches(seed) else scene
+    return _allow_in_place([recipes.recipe, *recipes.layouts])
