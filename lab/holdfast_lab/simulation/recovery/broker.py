@@ -26,6 +26,11 @@ T = TypeVar("T")
 AWAY, LOST, COMES_LATE, ARRIVES = 0.02, 0.08, 0.5, 0.2
 """The chances at a request: that brokers answer no more for a while, that it or its answer is lost, that a commit that
 was lost comes later; and, of each that is to come, that it does now."""
+NO_ANSWER = (
+    *("the transaction was not committed", "no transaction can be had"),
+    *("the brokers have not answered", "the brokers do not answer"),
+)
+"""What errors say whose cause is brokers, or another driver's producer."""
 NOT_DELIVERED = 0.006
 """The chance that a record is not delivered, though its brokers answer."""
 
@@ -187,6 +192,8 @@ class Brokers:
             if held.epoch == epoch and held.transaction is transaction and transaction.state == "open":
                 self.mischief.injected[Fault.COMMIT_LATE] += 1
                 self.commit(name, epoch)
+        if not self.mischief.active:
+            self.left.clear()
         if self.left and self.draw.random() < ARRIVES:
             self.mischief.injected[Fault.ATTEMPT_LEFT_BEHIND] += 1
             self.left.pop(self.draw.randrange(len(self.left)))()

@@ -15,6 +15,7 @@ from holdfast.recovery.checkpoints import snapshot_name
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.io.parquet_names import GROUPS
 from holdfast.runtime.state.store import StaleEpoch
+from holdfast_lab.simulation.recovery.broker import NO_ANSWER
 from holdfast_lab.simulation.recovery.delta_table import LOG
 from holdfast_lab.simulation.recovery.faults import Fault
 from holdfast_lab.simulation.recovery.gathered import gathers_outputs
@@ -160,7 +161,14 @@ class Drivers:
 
     def _may_fail(self, error: HoldfastError) -> bool:
         """Whether a start may fail with this: nodes do not come, or the storage fails, while a layout changes."""
-        reasons = ("were assigned to no node", "no partition makes progress", "OSError: ", "is parked", "; parked: ")
+        reasons = (
+            "were assigned to no node",
+            "no partition makes progress",
+            "OSError: ",
+            "is parked",
+            "; parked: ",
+            *NO_ANSWER,
+        )
         return self._mischief.active and any(reason in str(error) for reason in reasons)
 
     def _last_parked(self) -> tuple[int, set[str]]:
