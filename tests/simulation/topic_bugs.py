@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.ids import Epoch
 from holdfast.runtime.io import kafka_sink as sinks
-from holdfast.runtime.io.kafka_sink import Committed, KafkaSink, _Writer, read_committed
+from holdfast.runtime.io.kafka_sink import Committed, _Writer, read_committed
 from simulation.bugs import Bug, Patch
 
 
@@ -105,26 +105,6 @@ def aborted_transaction_taken_for_committed(patch: Patch) -> None:
     patch.setattr(_Writer, "_end", end)
 
 
-def lost_answer_taken_for_a_commit(patch: Patch) -> None:
-    """Where the brokers do not say what has become of a commit, its outputs count as written."""
-    right = _Writer._end
-
-    def end(self: Any) -> None:
-        try:
-            right(self)
-        except self._library.KafkaException as error:
-            if not error.args[0].retriable():
-                raise
-
-    patch.setattr(_Writer, "_end", end)
-
-
-def lower_claim_writes(patch: Patch) -> None:
-    """Nobody compares claims: a driver that is over opens a producer and commits after the one that has the run."""
-    right = read_committed
-    patch.setattr(sinks, "read_committed", lambda text: replace(right(text), claim=-1))
-
-
 def final_rows_under_the_revision_of_tentative_ones(patch: Patch) -> None:
     """Final rows of a topic with tentative ones say revision 0: readers cannot tell which count."""
     right = sinks.version_headers
@@ -133,18 +113,6 @@ def final_rows_under_the_revision_of_tentative_ones(patch: Patch) -> None:
         return [(name, b"0" if name == "holdfast-revision" else value) for name, value in right(output)]
 
     patch.setattr(sinks, "version_headers", headers)
-
-
-def tentative_rows_not_retracted(patch: Patch) -> None:
-    """A final version without rows is not written, though tentative rows are in the topic."""
-    patch.setattr(KafkaSink, "_commit", _without_empty(KafkaSink._commit))
-
-
-def _without_empty(right: Any) -> Any:
-    def commit(self: Any, outputs: Any, epoch: Epoch) -> int:
-        return int(right(self, [one for one in outputs if not one.retracts], epoch))
-
-    return commit
 
 
 def _failing(work: Any) -> Any:
@@ -169,13 +137,11 @@ TOPIC_BUGS = tuple(
         how_far_is_not_looked_at,
         how_far_says_the_first_output,
         aborted_transaction_taken_for_committed,
-        lost_answer_taken_for_a_commit,
-        lower_claim_writes,
     )
 )
 """Of all topics."""
 VERSION_BUGS = tuple(
     Bug(put_in.__name__.replace("_", " "), put_in.__doc__ or "", put_in)
-    for put_in in (final_rows_under_the_revision_of_tentative_ones, tentative_rows_not_retracted)
+    for put_in in (final_rows_under_the_revision_of_tentative_ones,)
 )
 """Of topics that take tentative rows."""

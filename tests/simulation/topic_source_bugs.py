@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,6 @@ from holdfast.runtime.io import in_place as reading
 from holdfast.runtime.io.in_place import PartitionRows
 from holdfast.runtime.io.kafka_reader import KafkaReader
 from holdfast.runtime.io.kafka_stream import OffsetsGone
-from holdfast.runtime.io.needed_ranges import NeededRanges
 from holdfast.runtime.io.range_copies import CopyStore
 from simulation.bugs import Bug, Patch
 
@@ -31,7 +29,7 @@ def moved_range_begins_where_its_topic_does(patch: Patch) -> None:
             except OffsetsGone as gone:
                 return fetch(reader, replace(asked, start=min(gone.earliest, asked.end)), how)
 
-        return right(source, one, how, None, copy, fetch=rest)
+        return right(source, one, how, None, lambda: None, fetch=rest)
 
     patch.setattr(reading, "read_offsets", read)
 
@@ -64,11 +62,6 @@ def other_records_accepted(patch: Patch) -> None:
     patch.setattr(reading, "read_offsets", read)
 
 
-def changed_range_copied(patch: Patch) -> None:
-    """A range is copied as the brokers have it, whether or not it is what was read first."""
-    patch.setattr(NeededRanges, "check", lambda self, *place: None)
-
-
 def offsets_of_the_last_batch_alone_remembered(patch: Patch) -> None:
     """A record says where the topic partitions are of which its batch has something, and nothing of the others."""
     right = KafkaReader.fields
@@ -80,17 +73,6 @@ def offsets_of_the_last_batch_alone_remembered(patch: Patch) -> None:
         return {"kafka": found["kafka"] | {"next": {number: at for number, at in known.items() if number in mine}}}
 
     patch.setattr(KafkaReader, "fields", fields)
-
-
-def offsets_taken_by_two_drivers(patch: Patch) -> None:
-    """A driver that finds a batch of the driver before takes its own offsets for the next one all the same."""
-    right = KafkaReader.begin
-
-    def begin(self: Any, position: Mapping[str, Any]) -> None:
-        if not self.listed:
-            right(self, position)
-
-    patch.setattr(KafkaReader, "begin", begin)
 
 
 def silent_topic_partitions_passed_over(patch: Patch) -> None:
@@ -110,9 +92,7 @@ TOPIC_SOURCE_BUGS = tuple(
         moved_range_begins_where_its_topic_does,
         range_that_ends_early_taken_as_it_is,
         other_records_accepted,
-        changed_range_copied,
         offsets_of_the_last_batch_alone_remembered,
-        offsets_taken_by_two_drivers,
         silent_topic_partitions_passed_over,
     )
 )

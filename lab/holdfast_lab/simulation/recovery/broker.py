@@ -271,14 +271,18 @@ class Producer:
         self._timeout = configuration["transaction.timeout.ms"] / 1000
         self._epoch = -1
         self._undelivered: KafkaError | None = None
+        self._begun = False
 
     def init_transactions(self, timeout: float) -> None:
         """See confluent_kafka.Producer."""
         self._epoch = self._link.ask("opening a producer", lambda: self._link.brokers.open(self._name))
+        self._begun = False
 
     def begin_transaction(self) -> None:
-        """See confluent_kafka.Producer: brokers know nothing of it yet."""
-        self._undelivered = None
+        """See confluent_kafka.Producer: brokers know nothing of it yet; the one before must have ended."""
+        if self._begun:
+            raise KafkaException(KafkaError(KafkaError._STATE, "the transaction before has not ended"))
+        self._undelivered, self._begun = None, True
 
     def produce(self, topic: str, value: bytes | None, key: bytes | None, headers: Any) -> None:
         """See confluent_kafka.Producer: what is not delivered is known at the end of the transaction."""
@@ -316,10 +320,12 @@ class Producer:
             lambda: brokers.commit(self._name, self._epoch),
             lambda: brokers.comes_late(self._name, self._epoch),
         )
+        self._begun = False
 
     def abort_transaction(self, timeout: float) -> None:
         """See confluent_kafka.Producer."""
         self._link.ask("aborting a transaction", lambda: self._link.brokers.abort(self._name, self._epoch))
+        self._begun = False
 
     def poll(self, timeout: float) -> int:
         """See confluent_kafka.Producer."""

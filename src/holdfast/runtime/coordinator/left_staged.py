@@ -35,7 +35,7 @@ def publish_left_staged(
     published: Mapping[PartitionId, BatchId],
     generation: int,
     log: Callable[[str], object] = lambda line: None,
-    kinds: Mapping[int, Callable[..., GatheredParquetSink | GatheredDeltaSink]] = _KINDS,
+    kinds: Mapping[int, Callable[..., GatheredParquetSink | GatheredDeltaSink]] | None = None,
 ) -> None:
     """Note where sinks gather, and publish what is staged in places that were noted and that no sink has now.
 
@@ -50,7 +50,7 @@ def publish_left_staged(
     for name in there:
         held = None if name in mine else storage.read(name)
         about: dict[str, Any] = {} if held is None else json.loads(held.to_pybytes())
-        if (kind := kinds.get(about.get("version", 0))) is None:
+        if (kind := (kinds or _KINDS).get(about.get("version", 0))) is None:
             continue
         url = about["url"]
         try:
