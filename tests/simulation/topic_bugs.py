@@ -8,19 +8,8 @@ from typing import Any
 
 from holdfast.ids import Epoch
 from holdfast.runtime.io import kafka_sink as sinks
-from holdfast.runtime.io.kafka_sink import Committed, _Writer, read_committed
+from holdfast.runtime.io.kafka_sink import Committed, _Writer
 from simulation.bugs import Bug, Patch
-
-
-def how_far_is_read_before_a_producer_is_opened(patch: Patch) -> None:
-    """A driver reads how far a topic is and opens its producer then: another one may have committed in between."""
-
-    def opened(self: Any, epoch: Epoch) -> Committed:
-        place = self._group.committed([self._place], timeout=self._timeout)[0]
-        self._producer.init_transactions(self._timeout)
-        return read_committed(place.metadata)
-
-    patch.setattr(_Writer, "_open", _failing(opened))
 
 
 def producer_of_each_driver_has_a_name_of_its_own(patch: Patch) -> None:
@@ -115,22 +104,9 @@ def final_rows_under_the_revision_of_tentative_ones(patch: Patch) -> None:
     patch.setattr(sinks, "version_headers", headers)
 
 
-def _failing(work: Any) -> Any:
-    """Let what brokers refuse be a failure of the attempt, as in the code that is replaced."""
-
-    def tried(self: Any, epoch: Epoch) -> Any:
-        try:
-            return work(self, epoch)
-        except self._library.KafkaException as error:
-            raise self._failed(error.args[0]) from None
-
-    return tried
-
-
 TOPIC_BUGS = tuple(
     Bug(put_in.__name__.replace("_", " "), put_in.__doc__ or "", put_in)
     for put_in in (
-        how_far_is_read_before_a_producer_is_opened,
         producer_of_each_driver_has_a_name_of_its_own,
         fenced_producer_opens_itself_again,
         how_far_is_committed_after_the_rows,
