@@ -6,6 +6,7 @@ import io
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -359,6 +360,33 @@ def test_a_topic_partition_that_does_not_answer_does_not_keep_others_from_being_
     for _ in range(3):
         watch.look(seen)
     assert all(store.has(name, *one[:3]) for one in needed)
+
+
+def test_a_range_with_other_records_than_were_first_read_is_copied_once_it_has_them_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The copy stood for the range for good: when the beginning had moved on, its batch could not be read any more."""
+    monkeypatch.setattr(range_copies, "LOOK_SECONDS", 0.0)
+    store, name, now = CopyStore(MemoryStorage()), OperatorId("s"), [0.0]
+    needed = [(BatchId(at), 0, 0, OffsetRange(0, "t", 0, at, at + 1), how()) for at in range(2)]
+    other = replace(FOUND, values=[b"other" for _ in FOUND.values])
+    has = [other]
+    checks = {(BatchId(0), 0, 0): FOUND.check()}
+    watch = RetentionWatch(
+        name, Kept(compacted=True), lambda: needed, store, lambda one, how: has[0],
+        check=lambda *place: checks.get(place), clock=lambda: now[0], wall=lambda: 0.0,
+    )  # fmt: skip
+    seen = TopicSeen("id", {0: PartitionSeen(0, 40, 0)})
+    lines = watch.look(seen)
+    assert lines[0] == "offsets 0 to 1 of t-0 (batch 0) does not have the records that were first read: not copied"
+    assert [store.has(name, *one[:3]) for one in needed] == [False, True], "nobody has read batch 1 yet"
+    has[0] = FOUND
+    assert watch.look(seen) == [], "the brokers are asked again after a minute"
+    now[0] = 61.0
+    assert "copied into the run's log" in watch.look(seen)[0]
+    held = store.read(name, BatchId(0), 0, 0)
+    assert held is not None
+    assert held.check() == FOUND.check()
 
 
 def away(*_: object) -> Records:

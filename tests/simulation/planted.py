@@ -30,7 +30,9 @@ from holdfast_lab.simulation.recovery.scene import (
     replans,
 )
 from holdfast_lab.simulation.recovery.segment_scene import has_segments, is_refined
-from holdfast_lab.simulation.recovery.world import has_agents, loses_files, reads_in_place
+from holdfast_lab.simulation.recovery.table_sink import changes_every, writes_to_tables
+from holdfast_lab.simulation.recovery.topic_sink import writes_to_topics
+from holdfast_lab.simulation.recovery.world import has_agents, loses_files, reads_in_place, reads_topics
 from simulation.branch_bugs import BRANCH_BUGS
 from simulation.bugs import AGENT_BUGS, BUGS, Bug
 from simulation.catching_up_bugs import CATCHING_UP_BUGS
@@ -56,6 +58,9 @@ from simulation.resident_bugs import RESIDENT_BUGS
 from simulation.segment_bugs import SEGMENT_BUGS
 from simulation.set_bugs import SET_BUGS
 from simulation.snapshot_bugs import SNAPSHOT_BUGS
+from simulation.table_bugs import CORRECTION_BUGS, LEFT_BUGS, TABLE_BUGS
+from simulation.topic_bugs import TOPIC_BUGS, VERSION_BUGS
+from simulation.topic_source_bugs import TOPIC_SOURCE_BUGS
 
 SEEDS = 500
 """Within so many each bug is found."""
@@ -68,6 +73,14 @@ def _any(seed: int) -> bool:
 
 def _drops_and_has_poison(seed: int) -> bool:
     return drops_for_waiting(seed) and has_poison_rows(seed)
+
+
+def _corrects_topics(seed: int) -> bool:
+    return writes_to_topics(seed) and has_branches(seed)
+
+
+def _corrects_tables(seed: int) -> bool:
+    return writes_to_tables(seed) and has_branches(seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +107,7 @@ PLANTED = (
     *(Planted(bug, has_poison_rows) for bug in QUARANTINE_BUGS),
     *(Planted(bug, reads_in_place) for bug in FILE_BUGS),
     *(Planted(bug, loses_files) for bug in RETENTION_BUGS),
+    *(Planted(bug, reads_topics) for bug in TOPIC_SOURCE_BUGS),
     *(Planted(bug, has_agents) for bug in (*AGENT_BUGS, *FRAGMENT_BUGS)),
     *(Planted(bug, has_copies) for bug in (*COPY_BUGS, *LEAVING_BUGS)),
     *(Planted(bug, moves_for_load) for bug in MOVE_BUGS),
@@ -101,6 +115,11 @@ PLANTED = (
     *(Planted(bug, has_late_sinks) for bug in PUBLISHING_BUGS),
     *(Planted(bug, gathers_outputs) for bug in GATHERED_BUGS),
     *(Planted(bug, gathers_into_delta) for bug in GATHERED_DELTA_BUGS),
+    *(Planted(bug, writes_to_topics) for bug in TOPIC_BUGS),
+    *(Planted(bug, _corrects_topics) for bug in VERSION_BUGS),
+    *(Planted(bug, writes_to_tables) for bug in TABLE_BUGS),
+    *(Planted(bug, changes_every) for bug in LEFT_BUGS),
+    *(Planted(bug, _corrects_tables) for bug in CORRECTION_BUGS),
     *(Planted(bug, has_segments) for bug in SEGMENT_BUGS),
     *(Planted(bug, is_refined) for bug in INTERMEDIATE_BUGS),
     *(Planted(bug, changes_plans) for bug in PLAN_BUGS),

@@ -15,16 +15,21 @@ from holdfast.recovery.checkpoints import snapshot_name
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.io.parquet_names import GROUPS
 from holdfast.runtime.state.store import StaleEpoch
+from holdfast_lab.simulation.recovery.broker import NO_ANSWER
+from holdfast_lab.simulation.recovery.delta_table import LOG
 from holdfast_lab.simulation.recovery.faults import Fault
 from holdfast_lab.simulation.recovery.gathered import gathers_outputs
-from holdfast_lab.simulation.recovery.gathered_delta import LOG
 from holdfast_lab.simulation.recovery.scene import freezes_at_fences
 from holdfast_lab.simulation.recovery.starting import Starter
 from holdfast_lab.simulation.recovery.stores import NodeFiles
+from holdfast_lab.simulation.recovery.table_sink import writes_to_tables
+from holdfast_lab.simulation.recovery.topic_sink import writes_to_targets, writes_to_topics
 from holdfast_lab.simulation.recovery.world import RUN, Driver, DriverDied, World
 
 MOST_FROZEN = 2
 """Drivers that are frozen inside a step at one time."""
+REQUESTS = ("opening a producer", "sending offsets to a transaction", "committing a transaction", "how far a group is")
+"""Requests of the Kafka sink around which a driver may be frozen."""
 MOST_STARTS = 8
 """Drivers in a row that may fail to start before nothing goes wrong for one."""
 
@@ -57,7 +62,7 @@ class Drivers:
         self._frozen = 0
         self.driver: Driver
         """The one that has the run."""
-        for folder in world.folders.values():
+        for folder in world.in_place.values():
             folder.alone = lambda: self.old is None and not self._frozen
 
     @property
@@ -156,7 +161,14 @@ class Drivers:
 
     def _may_fail(self, error: HoldfastError) -> bool:
         """Whether a start may fail with this: nodes do not come, or the storage fails, while a layout changes."""
-        reasons = ("were assigned to no node", "no partition makes progress", "OSError: ", "is parked", "; parked: ")
+        reasons = (
+            "were assigned to no node",
+            "no partition makes progress",
+            "OSError: ",
+            "is parked",
+            "; parked: ",
+            *NO_ANSWER,
+        )
         return self._mischief.active and any(reason in str(error) for reason in reasons)
 
     def _last_parked(self) -> tuple[int, set[str]]:
@@ -246,6 +258,9 @@ class Drivers:
         if self._acting == self._current and self._mischief.strikes(Fault.DRIVER_KILLED):
             self._note(f"driver killed: {where}")
             raise DriverDied
+        if self._dies_at_target(where):
+            self._note(f"driver killed: {where}")
+            raise DriverDied
         if self._stops_at_fence(where):
             self._layout = self._layout_before
             self._freeze(where)
@@ -269,14 +284,34 @@ class Drivers:
     def _stops_at_group(self, where: str) -> bool:
         """Whether a driver is frozen before it takes the number of a group of outputs."""
         return (
-            gathers_outputs(self._seed)
+            (gathers_outputs(self._seed) or writes_to_tables(self._seed))
             and self._mischief.active
             and self._frozen < MOST_FROZEN
             and self._acting == self._current
             and self.begun
             and where.startswith((f"before creating {GROUPS}", f"before creating {LOG}"))
             and self._at_groups.random() < 0.3
+        ) or (
+            writes_to_topics(self._seed)
+            and self._mischief.active
+            and self._frozen < MOST_FROZEN
+            and self._acting == self._current
+            and self.begun
+            and where.endswith(REQUESTS)
+            and self._at_groups.random() < 0.04
         )
+
+    def _dies_at_target(self, where: str) -> bool:
+        """Whether a driver is killed after a sink's commit, which it has not reported then, or before it."""
+        if not (writes_to_targets(self._seed) and self._mischief.active and self.begun):
+            return False
+        killed = (
+            self._acting == self._current
+            and where.endswith(("committing a transaction", f"creating {LOG}{where.rpartition('/')[2]}"))
+            and self._at_groups.random() < 0.05
+        )
+        self._mischief.injected[Fault.KILLED_AT_COMMIT] += killed
+        return killed
 
     def _freeze(self, where: str) -> None:
         """Let another driver take over and go on for a while; then the caller goes on where it was frozen."""

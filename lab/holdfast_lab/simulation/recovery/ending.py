@@ -19,6 +19,12 @@ from holdfast_lab.simulation.recovery.gathered import closing_file_problems
 from holdfast_lab.simulation.recovery.gathered_delta import WatchedGatheredDeltaSink, closing_table_problems
 from holdfast_lab.simulation.recovery.poison_rows import Answer
 from holdfast_lab.simulation.recovery.stores import WatchedSink
+from holdfast_lab.simulation.recovery.table_sink import (
+    SimulatedDeltaSink,
+    SimulatedGatheredDeltaSink,
+    closing_commit_problems,
+)
+from holdfast_lab.simulation.recovery.topic_sink import SimulatedKafkaSink, open_problems
 from holdfast_lab.simulation.recovery.world import Driver, World
 
 
@@ -42,6 +48,10 @@ def final_problems(world: World, driver: Driver) -> Iterator[Violation]:
             yield from closing_file_problems(name, sink, world.objects.within(f"out/{name}"))
         if isinstance(sink, WatchedGatheredDeltaSink):
             yield from closing_table_problems(name, sink, world.objects.within(f"out/{name}"), watch.is_given_up)
+        if isinstance(sink, SimulatedDeltaSink | SimulatedGatheredDeltaSink):
+            yield from closing_commit_problems(name, sink, watch.is_given_up)
+        if isinstance(sink, SimulatedKafkaSink):
+            yield from open_problems(sink, f"out-{name}")
     if world.scene.branches is not None:
         for name, sink in world.sinks.items():
             assert not isinstance(sink, WatchedGatheredDeltaSink)

@@ -10,7 +10,10 @@ from holdfast.recovery.states import AT_WORK_STATES
 from holdfast.runtime.coordinator.catching_up import SHRINKS_EVERY
 from holdfast.runtime.coordinator.feeding import log_batches
 from holdfast.runtime.coordinator.status import has_room
+from holdfast.runtime.io.file_reader import FileReader
 from holdfast.runtime.io.intake import MicroBatch
+from holdfast.runtime.io.kafka_client import BrokersAway
+from holdfast.runtime.io.kafka_reader import KafkaReader
 from holdfast_lab.simulation.recovery.checks import Violation
 from holdfast_lab.simulation.recovery.faults import Fault
 from holdfast_lab.simulation.recovery.world import Driver, World
@@ -25,7 +28,7 @@ class Feed:
     @property
     def reading(self) -> bool:
         """See Feeding."""
-        some = any(reader.waiting or not reader.listed for reader in self._driver.files.values())
+        some = any(_has_more(reader) for reader in self._driver.files.values())
         return some or not all(one.ended for one in self._driver.readers.values())
 
     @property
@@ -60,7 +63,11 @@ class Feed:
         driver = self._driver
         for name, reader in driver.files.items():
             if self._draw.random() < share:
-                for notice in reader.look():
+                try:
+                    notices = reader.look()
+                except BrokersAway:
+                    continue  # the next look asks again
+                for notice in notices:
                     self._world.note(f"{name}: {notice.line}")
         for name in driver.readers:
             if not driver.readers[name].ended and self._draw.random() < share:
@@ -82,6 +89,11 @@ class Feed:
             self._world.complain(
                 f"micro-batch {last} of {name} came again with other contents, and was taken for known"
             )
+
+
+def _has_more(reader: FileReader | KafkaReader) -> bool:
+    """Whether a source that is read in place has something that is not taken, or nobody has looked yet."""
+    return bool(reader.waiting if isinstance(reader, FileReader) else reader.pending) or not reader.listed
 
 
 def _able(driver: Driver) -> list[PartitionId]:

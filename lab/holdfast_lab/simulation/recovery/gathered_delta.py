@@ -1,37 +1,30 @@
 """Gathered outputs of Delta tables in simulated runs. Runs anywhere.
 
-The library that commits to Delta tables does its own file operations. Here a table's log is what the protocol of Delta
-makes of it: numbered objects, each created only if its number is free; who finds a number taken looks whether the
-commit of that number has one of the same application transactions, which refuses its own, and else takes the next one.
+Random numbers are its own: other runs are what they were.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from holdfast.ids import BatchId, Epoch, OperatorId, PartitionId
-from holdfast.runtime.io.delta_files import DeltaFile
-from holdfast.runtime.io.delta_types import plain_schema
 from holdfast.runtime.io.gathered_delta import GatheredDeltaSink, list_staged, waiting
-from holdfast.runtime.io.gathered_files import decoded_schema, encoded_schema, rows_by_batch
+from holdfast.runtime.io.gathered_files import rows_by_batch
 from holdfast.runtime.io.gathered_reading import read_staged
 from holdfast.runtime.io.parquet_names import STAGED, key_of
 from holdfast.runtime.io.sinks import OutputKey
 from holdfast.runtime.program import Program
 from holdfast.storage.storage import Storage
 from holdfast_lab.simulation.recovery.checks import Violation
+from holdfast_lab.simulation.recovery.delta_table import OverSimulatedTable, look_at
 from holdfast_lab.simulation.recovery.gathered import Given, as_given, draw_columns, gathers_outputs
 from holdfast_lab.simulation.recovery.scene import has_branches
 
-LOG = "_delta_log/"
 _FILE = re.compile(r"hf-start[0-9]+-(.+)-([0-9]{5,})-([0-9]{10,})-([0-9]{10,})-g([0-9]+)-([0-9a-f]{16})\.parquet")
 
 
@@ -40,68 +33,15 @@ def gathers_into_delta(seed: int) -> bool:
     return gathers_outputs(seed) and seed // 39 % 3 == 2 and not has_branches(seed)
 
 
-class Refused(Exception):
-    """Another commit came between a look at the table and a commit."""
-
-
-@dataclass(slots=True)
-class SimulatedTable:
-    """A table as it was looked at."""
-
-    columns: pa.Schema
-    partition_by: list[str]
-    number: int = 0
-    """Of its last commit."""
-    versions: dict[str, int] = field(default_factory=dict)
-    files: dict[str, int] = field(default_factory=dict)
-    """Rows by file."""
-
-    def transaction_version(self, identity: str) -> int | None:
-        """See deltalake.DeltaTable."""
-        return self.versions.get(identity)
-
-    def metadata(self) -> Any:
-        """See deltalake.DeltaTable."""
-        return SimpleNamespace(partition_columns=self.partition_by)
-
-    def schema(self) -> Any:
-        """See deltalake.DeltaTable."""
-        return SimpleNamespace(fields=list(self.columns), to_arrow=lambda: self.columns)
-
-    def take(self, commit: Mapping[str, Any]) -> None:
-        """Take what the next commit says."""
-        self.number += 1
-        self.versions.update(commit["versions"])
-        self.files.update(commit["files"])
-
-
-def look_at(storage: Storage, known: SimulatedTable | None = None) -> SimulatedTable | None:
-    """Return the table as it is now; None: there is none."""
-    table = known
-    if table is None:
-        if (data := storage.read(_name(0))) is None:
-            return None
-        about = json.loads(data.to_pybytes())
-        table = SimulatedTable(decoded_schema(about["schema"]), about["partition_by"])
-    while (data := storage.read(_name(table.number + 1))) is not None:
-        table.take(json.loads(data.to_pybytes()))
-    return table
-
-
-def _name(number: int) -> str:
-    return f"{LOG}{number:020d}.json"
-
-
-class WatchedGatheredDeltaSink(GatheredDeltaSink):
+class WatchedGatheredDeltaSink(OverSimulatedTable, GatheredDeltaSink):
     """Gathers outputs into a table whose log is in the simulated storage; see WatchedGatheredSink."""
 
     given: Given
 
     def __init__(self, storage: Storage, start: int, every: float, file_mb: float, partition_by: Sequence[str]) -> None:
         """`start`: the number of the driver's start."""
-        super().__init__("table", every, file_mb, partition_by)
+        GatheredDeltaSink.__init__(self, "table", every, file_mb, partition_by)
         self._storage_of, self._start = storage, f"start{start}"
-        self._seen: SimulatedTable | None = None
 
     def publish(self, key: OutputKey, rows: pa.Table, epoch: Epoch) -> bool:
         """See Sink."""
@@ -110,40 +50,6 @@ class WatchedGatheredDeltaSink(GatheredDeltaSink):
 
     def stager(self, start: str) -> None:  # type: ignore[override]
         """See Sink: rows pass through the driver."""
-
-    def _opened(self) -> Any:
-        self._seen = look_at(self._storage, self._seen)
-        return self._seen
-
-    def _looked_at(self) -> Any:
-        return look_at(self._storage)
-
-    def _created(self, schema: pa.Schema) -> Any:
-        about = {"schema": encoded_schema(plain_schema(schema)), "partition_by": list(self.partition_by)}
-        self._storage.create(_name(0), json.dumps(about).encode())
-        return self._opened()
-
-    def _append(
-        self,
-        table: Any,
-        added: Sequence[DeltaFile],
-        versions: Mapping[str, int],
-        removed: Mapping[str, int] | None = None,
-    ) -> None:
-        number = table.number
-        commit = json.dumps({"versions": dict(versions), "files": {one.name: one.rows for one in added}}).encode()
-        while not self._storage.create(_name(number := number + 1), commit):
-            data = self._storage.read(_name(number))
-            assert data is not None
-            if json.loads(data.to_pybytes())["versions"].keys() & versions.keys():
-                raise Refused(_name(number))
-
-    @property
-    def _refused(self) -> type[Exception]:
-        return Refused
-
-    def _pause(self, seconds: float) -> None:
-        """See GatheredDeltaSink: the world goes on around every call."""
 
     def outputs(self) -> dict[OutputKey, pa.Table]:
         """Return what is there, as it was given where it has the same rows."""

@@ -18,6 +18,7 @@ from holdfast.runtime.io.sinks import OutputKey
 from holdfast.runtime.program import Program
 from holdfast.runtime.worker.step_guard import READING, Death
 from holdfast.storage.storage import Storage
+from holdfast_lab.simulation.recovery.broker import NO_ANSWER
 from holdfast_lab.simulation.recovery.faults import Fault, Mischief
 
 SHARE = 0.5
@@ -129,6 +130,7 @@ def parked_problem(state: ClusterState, fields: Mapping[str, object]) -> str | N
         "was ended in this batch by SIGSEGV",
         "nothing is published from it",
         "has not returned",
+        *NO_ANSWER,
     )
     if not any(reason in str(fields["error"]) for reason in reasons):
         return f"{query} is parked, and nothing was wrong: {fields['error']}"

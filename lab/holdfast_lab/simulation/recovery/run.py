@@ -32,6 +32,7 @@ from holdfast_lab.simulation.recovery.gathered_delta import gathers_into_delta, 
 from holdfast_lab.simulation.recovery.leaving import LeavingWatch
 from holdfast_lab.simulation.recovery.observed import Observed
 from holdfast_lab.simulation.recovery.segment_scene import served
+from holdfast_lab.simulation.recovery.table_sink import writes_to_tables
 from holdfast_lab.simulation.recovery.world import Driver, Found
 
 MOST_STEPS = 400
@@ -164,7 +165,7 @@ class _Run:
 
     def _inputs_ended(self) -> bool:
         """Whether all that sources have was read, or is logged."""
-        folders = self.world.folders.values()
+        folders = self.world.in_place.values()
         return all(one.ended for one in self.driver.readers.values()) and all(one.ended for one in folders)
 
     def _turn(self) -> None:
@@ -219,7 +220,7 @@ class _Run:
         self.note("calm")
         while self.snapshot_store.lacks_machines():
             self.cluster.join({self.cluster.new_name("x"): self.cluster.new_files()}, self.cluster.capacity)
-        for folder in self.world.folders.values():
+        for folder in self.world.in_place.values():
             folder.calm()
         if self.drivers.have_another_layout and self.draw.random() < 0.7:
             self.drivers.change_layout()
@@ -338,6 +339,8 @@ class _Run:
         if ran and (stays := self._leaving.look(self.coordinator.machine)) is not None:
             self._found(stays)
         self.world.watch.look()
+        if writes_to_tables(self.seed):
+            self.world.tables.look(list(self.world.sinks))
         twice = twice_in_table if gathers_into_delta(self.seed) else twice_in_files
         for name in self.world.sinks if gathers_outputs(self.seed) else ():
             for violation in twice(name, self.world.objects.within(f"out/{name}")):

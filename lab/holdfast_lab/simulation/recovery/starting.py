@@ -18,6 +18,7 @@ from holdfast.ids import NodeId, OperatorId
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.coordinator.event_log import Observation
 from holdfast.runtime.coordinator.layout import changed_meanwhile
+from holdfast.runtime.coordinator.left_staged import publish_left_staged
 from holdfast.runtime.coordinator.liveness import SignWriter
 from holdfast.runtime.coordinator.opening import open_run, sweep_after_start
 from holdfast.runtime.coordinator.outputs import stagers_of
@@ -28,7 +29,11 @@ from holdfast.runtime.io.file_ranges import FileRange
 from holdfast.runtime.io.file_reader import FileReader
 from holdfast.runtime.io.file_retention import FileRetention
 from holdfast.runtime.io.intake import Intake
+from holdfast.runtime.io.kafka_reader import KafkaReader
+from holdfast.runtime.io.kafka_reading import records_to_copy
 from holdfast.runtime.io.needed_ranges import NeededRanges
+from holdfast.runtime.io.offset_ranges import OffsetRange
+from holdfast.runtime.io.range_copies import RetentionWatch
 from holdfast.runtime.messages import DesiredState, OperatorFailed
 from holdfast.runtime.program import Program
 from holdfast.runtime.state.store import StaleEpoch
@@ -43,6 +48,7 @@ from holdfast_lab.simulation.recovery.resident_cluster import ResidentCluster
 from holdfast_lab.simulation.recovery.scene import layout_pace
 from holdfast_lab.simulation.recovery.storage import SimulatedReader
 from holdfast_lab.simulation.recovery.stores import NodeFiles, StagingWatchedSink
+from holdfast_lab.simulation.recovery.table_sink import SimulatedGatheredDeltaSink, changes_every
 from holdfast_lab.simulation.recovery.world import RUN, Driver, World, recipe_of
 
 MOST_HANDED_OUT = 2000
@@ -140,7 +146,7 @@ class Starter:
         inner.cluster.handing_out = self._at_most(inner.cluster.handing_out, inner.claim)
         # Whoever changes the layout has removed what parked queries failed of.
         world.poison.cure()
-        for folder in world.folders.values():
+        for folder in world.in_place.values():
             folder.mend()
         doomed = None if without else world.giving_up.victim(program, program_of(recipe_now))
         if doomed is not None and world.mischief.active:
@@ -194,8 +200,9 @@ class Starter:
             kept=2,
             now=world.clock,
             files=world.open_files,
+            fetch=world.fetch,
         )
-        files = {
+        files: dict[OperatorId, FileReader | KafkaReader] = {
             name: FileReader(
                 name,
                 folder.reader,
@@ -222,6 +229,26 @@ class Starter:
             for name, folder in world.folders.items()
             if name in sources
         }
+        for name, topic in world.topics_read.items():
+            if name in sources:
+                needed = NeededRanges(batch_log, name, OffsetRange)
+                files[name] = KafkaReader(
+                    name,
+                    topic.reader,
+                    sources[name].parallelism,
+                    topic,
+                    watch=RetentionWatch(
+                        name,
+                        topic,
+                        needed,
+                        batch_log.copies,
+                        partial(records_to_copy, topic.reader, fetch=world.fetch),
+                        check=needed.check,
+                        clock=world.clock,
+                        wall=SetClock(world.clock, world.seed, number),
+                    ),
+                    clock=world.clock,
+                )
         readers: dict[OperatorId, SimulatedReader] = {}
 
         def read_again(name: OperatorId) -> None:
@@ -246,7 +273,14 @@ class Starter:
         sinks = world.sinks_of(program)
         cluster = (ResidentCluster if world.resident else SimulatedCluster)(
             program,
-            BatchLog(sources, program.name, world.node_storage, generation=progress.generation, files=world.open_files),
+            BatchLog(
+                sources,
+                program.name,
+                world.node_storage,
+                generation=progress.generation,
+                files=world.open_files,
+                fetch=world.fetch,
+            ),
             world.snapshot_store,
             world.mischief,
             world.network,
@@ -299,6 +333,17 @@ class Starter:
 
         cluster.handing_out = handing_out
         sweep_after_start(world.storage, world.durable, progress, coordinator.state)
+        if changes_every(world.seed):
+            publish_left_staged(
+                world.storage,
+                sinks.values(),
+                progress.run,
+                coordinator.state.epoch,
+                coordinator.state.published,
+                progress.generation,
+                _start_again,
+                {2: lambda url, partition_by: _gathering(world, url)},
+            )
         for sink in sinks.values():
             if isinstance(sink, StagingWatchedSink):
                 sink.sweep_staged()
@@ -339,6 +384,19 @@ class Starter:
 
 def _never(*, anew: bool, without: frozenset[OperatorId] = frozenset()) -> None:
     raise CheckFailed("the old layout is not brought to its end by running it")
+
+
+def _gathering(world: World, url: str) -> SimulatedGatheredDeltaSink:
+    """Return what gathers for a table that is noted."""
+    sink = world.table_sink(OperatorId(url.rpartition("/")[2]), gathers=True)
+    assert isinstance(sink, SimulatedGatheredDeltaSink)
+    return sink
+
+
+def _start_again(line: str) -> None:
+    """People start an application again whose start has said that rows are left staged."""
+    if "are not published" in line:
+        raise OSError(line)
 
 
 def _nothing(line: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from holdfast.ids import BatchId, OperatorId, PartitionId, SegmentId
 from holdfast.runtime.identity import describe
-from holdfast.runtime.io.file_ranges import FileRange, how_of, range_of
+from holdfast.runtime.io.file_ranges import FileRange, how_of
 from holdfast.runtime.io.in_place import latest_event
+from holdfast.runtime.io.offset_ranges import OffsetRange, SourceRange, source_range_of
 from holdfast.runtime.io.range_copies import copy_name
 from holdfast.runtime.io.source_pieces import Piece, piece_of, read_pieces
 from holdfast.runtime.program import Program, SourceProgram
@@ -30,6 +31,7 @@ from holdfast_lab.simulation.recovery.decided import Decided
 from holdfast_lab.simulation.recovery.faults import Fault, Mischief
 from holdfast_lab.simulation.recovery.folders import SimulatedFolder
 from holdfast_lab.simulation.recovery.stores import Complain
+from holdfast_lab.simulation.recovery.topics import SimulatedTopic
 
 
 def identity_of(recipe: Recipe) -> str:
@@ -162,10 +164,10 @@ class LogWatch:
     sources: Mapping[OperatorId, SourceProgram]
     recipes: Mapping[str, Recipe]
     """The layouts that drivers are started with, by what progress says of them."""
-    folders: Mapping[OperatorId, SimulatedFolder] = field(default_factory=dict)
-    """Of sources that are read in place."""
+    folders: Mapping[OperatorId, SimulatedFolder | SimulatedTopic] = field(default_factory=dict)
+    """Of sources that are read in place: folders, or topics."""
     batches: dict[BatchId, LoggedBatch] = field(default_factory=dict)
-    ranges: dict[tuple[OperatorId, BatchId, int], tuple[FileRange, ...]] = field(default_factory=dict)
+    ranges: dict[tuple[OperatorId, BatchId, int], tuple[SourceRange, ...]] = field(default_factory=dict)
     """By source, batch and partition."""
     layouts: dict[int, Recipe] = field(default_factory=dict)
     """By generation."""
@@ -256,7 +258,7 @@ class LogWatch:
     ) -> tuple[tuple[pa.Table | None, ...], tuple[Watermark, ...]]:
         """Return the rows of each partition's ranges, and its watermark, as they are if nothing happens to files."""
         folder, source = self.folders[name], self.sources[name]
-        ranges = [range_of(fields) for fields in one.get("ranges", ())]
+        ranges: Any = [source_range_of(fields) for fields in one.get("ranges", ())]
         folder.logged(ranges)
         tables: list[pa.Table | None] = []
         marks: list[Watermark] = []
@@ -264,12 +266,18 @@ class LogWatch:
             mine = tuple(part for part in ranges if part.partition == index)
             self.ranges[name, batch, index] = mine
             rows = folder.rows(source, mine, how_of(one["how"])) if mine else None
-            latest = None if rows is None else latest_event(source, rows)
+            if rows is None:
+                latest = None
+            elif isinstance(folder, SimulatedTopic):
+                latest = folder.latest(source, mine, how_of(one["how"]))
+            else:
+                latest = latest_event(source, rows)
             tables.append(rows if rows is not None and rows.num_rows else None)
             late = 0 if latest is None else how_of(one["how"]).lateness
             marks.append(one["watermark"] if latest is None else highest(one["watermark"], latest - late))
-        for earlier, index, _, _ in one.get("reads", ()):
-            folder.was_checked(self.ranges.get((name, BatchId(earlier), index), ()))
+        for earlier, index, *_ in one.get("reads", ()):
+            checked: Any = self.ranges.get((name, BatchId(earlier), index), ())
+            folder.was_checked(checked)
         return tuple(tables), tuple(marks)
 
     def has_copies(self, name: OperatorId, path: str) -> bool:
@@ -277,13 +285,37 @@ class LogWatch:
         taken = 0
         for (source, batch, index), ranges in self.ranges.items():
             for number, one in enumerate(ranges):
-                if source != name or one.file.path != path:
+                if source != name or not isinstance(one, FileRange) or one.file.path != path:
                     continue
                 taken += one.bytes
                 needed = self.world.read(f"batches/{batch:012d}") is not None
                 if needed and self.world.read(copy_name(source, batch, index, number)) is None:
                     return False
-        return taken > 0 and taken >= len(self.folders[name].files[path].whole)
+        folder = self.folders[name]
+        assert isinstance(folder, SimulatedFolder)
+        return taken > 0 and taken >= len(folder.files[path].whole)
+
+    def copied_through(self, name: OperatorId, number: int, offset: int) -> int:
+        """Return up to where, and no further than an offset, the run can do without what a topic partition has."""
+        found = 0
+        for _, one, is_free in sorted(self._offset_ranges(name, number), key=lambda each: each[1].start):
+            if one.start > found or not is_free or found >= offset:
+                break
+            found = min(one.end, offset)
+        return found
+
+    def copied(self, name: OperatorId) -> list[OffsetRange]:
+        """Return the ranges of a topic of which the run has copies."""
+        return [one for there, one, _ in self._offset_ranges(name, None) if there]
+
+    def _offset_ranges(self, name: OperatorId, number: int | None) -> Iterator[tuple[bool, OffsetRange, bool]]:
+        """Yield ranges of a topic: whether there is a copy, the range, whether there is one or none is needed."""
+        copies, needed = set(self.world.list(f"copies/{name}/")), set(self.world.list("batches/"))
+        for (source, batch, index), ranges in self.ranges.items():
+            for at, one in enumerate(ranges if source == name else ()):
+                if isinstance(one, OffsetRange) and number in (None, one.topic_partition):
+                    there = copy_name(source, batch, index, at) in copies
+                    yield there, one, there or f"batches/{batch:012d}" not in needed
 
     def _contents(self, name: str) -> dict[str, Any]:
         """Return a record, which nobody changes."""

@@ -17,12 +17,14 @@ from holdfast.runtime.coordinator.progress import last_driver
 from holdfast.runtime.io.batch_log import BatchLog
 from holdfast.runtime.io.file_reader import FileReader
 from holdfast.runtime.io.intake import Intake
+from holdfast.runtime.io.kafka_reader import KafkaReader
 from holdfast.runtime.io.parquet_sink import ParquetSink
 from holdfast.runtime.io.sinks import OutputKey
 from holdfast.runtime.program import Program, SourceProgram
 from holdfast.storage.memory import MemoryStorage
 from holdfast_lab.simulation.recovery.agents import AgentSnapshots
 from holdfast_lab.simulation.recovery.applications import Recipe, inputs_of, program_of
+from holdfast_lab.simulation.recovery.broker import Brokers
 from holdfast_lab.simulation.recovery.checks import StepChecks, Violation
 from holdfast_lab.simulation.recovery.choosing import Chooser
 from holdfast_lab.simulation.recovery.cluster import FakeClock, SimulatedCluster
@@ -71,8 +73,17 @@ from holdfast_lab.simulation.recovery.stores import (
     StagingWatchedSink,
     WatchedSink,
 )
+from holdfast_lab.simulation.recovery.table_sink import (
+    SimulatedDeltaSink,
+    SimulatedGatheredDeltaSink,
+    Tables,
+    TableSink,
+    writes_to_tables,
+)
+from holdfast_lab.simulation.recovery.topic_sink import SimulatedKafkaSink, Topics, writes_to_topics
+from holdfast_lab.simulation.recovery.topics import SimulatedTopic, fetch_of, is_from_topics
 
-AnySink: TypeAlias = WatchedSink | ParquetSink | WatchedGatheredDeltaSink
+AnySink: TypeAlias = WatchedSink | ParquetSink | WatchedGatheredDeltaSink | SimulatedKafkaSink | TableSink
 RUN = "run"
 """The name of every simulated run."""
 
@@ -101,7 +112,7 @@ class Driver:
     batch_log: BatchLog
     intake: Intake
     readers: dict[OperatorId, SimulatedReader]
-    files: dict[OperatorId, FileReader]
+    files: dict[OperatorId, FileReader | KafkaReader]
     """The readers of sources that are read in place."""
     coordinator: Coordinator
     checks: StepChecks
@@ -182,20 +193,30 @@ class World:
         given = inputs_of(self.scene.recipe, self.scene.input_seed, self.scene.count)
         sources = program_of(self.scene.recipe).sources
         self.inputs = {name: [batch[name] for batch in given] for name in sources}
-        in_place = is_in_place(seed) and _allow_in_place(self.recipes)
+        in_place = is_in_place(seed) and not is_from_topics(seed) and _allow_in_place(self.recipes)
         self.folders = {
             name: SimulatedFolder(name, tables, seed, self.clock, self.mischief, touch)
             for name, tables in (self.inputs.items() if in_place else ())
         }
+        from_topics = is_from_topics(seed) and _allow_in_place(self.recipes)
+        self.topics_read = {
+            name: SimulatedTopic(name, tables, seed, self.clock, self.mischief, touch)
+            for name, tables in (self.inputs.items() if from_topics else ())
+        }
+        """The topics of sources, where they are read from topics."""
+        self.fetch = fetch_of(self.topics_read)
         self.watch = LogWatch(
             self.objects,
             self.complain,
             self.sources_of(program_of(self.scene.recipe)),
             {identity_of(one): one for one in self.recipes},
-            self.folders,
+            self.in_place,
         )
         for source, folder in self.folders.items():
             folder.has_copies = partial(self.watch.has_copies, source)
+        for source, topic in self.topics_read.items():
+            topic.copied_through = partial(self.watch.copied_through, source)
+            topic.copied = partial(self.watch.copied, source)
         self.storage = DriverStorage(self.objects, touch, self.outage, self.watch.created)
         """The run's storage as drivers see it."""
         self.node_storage = DriverStorage(self.objects, _nothing, self.outage, _nothing)
@@ -210,6 +231,9 @@ class World:
         self.scene.pace = replace(self.scene.pace, batches_behind=behind)
         self.late_sinks = LateSinks(seed, self.mischief, self.clock, self.complain)
         self.sinks: dict[OperatorId, AnySink] = {}
+        self.topics = Topics(Brokers(seed, self.mischief, self.clock), self.complain)
+        self.tables = Tables(seed, self.objects, self.mischief, self.complain)
+        self.tables.generation_of = lambda batch: self.watch.batches[batch].generation
         self.gathered: Given = {}
         self._delta_starts = count()
         self.late: dict[tuple[OperatorId, OperatorId], WatchedSink] = {}
@@ -237,9 +261,14 @@ class World:
     def sources_of(self, program: Program) -> dict[OperatorId, SourceProgram]:
         """Return a program's sources as this world has them: from files, or ingested."""
         return {
-            name: replace(source, reader=self.folders[name].reader) if name in self.folders else source
+            name: replace(source, reader=self.in_place[name].reader) if name in self.in_place else source
             for name, source in program.sources.items()
         }
+
+    @property
+    def in_place(self) -> dict[OperatorId, SimulatedFolder | SimulatedTopic]:
+        """What sources read in place: folders, or topics."""
+        return {**self.folders, **self.topics_read}
 
     def open_files(self, path: str) -> SimulatedFolder:
         """Return what opens the file at a path."""
@@ -267,12 +296,32 @@ class World:
                 self.sinks[name] = gathered_sink(
                     self.seed, name, program, self.storage.within(f"out/{name}"), self.gathered
                 )
+            elif writes_to_tables(self.seed):
+                self.sinks[name] = self.table_sink(name, gathers=self.tables.gathers(next(self._delta_starts), name))
+            elif writes_to_topics(self.seed):
+                to_topic = self.sinks[name] = SimulatedKafkaSink(
+                    self.topics, f"out-{name}", self.touch, self.poison.at_sink, tentative=has_branches(self.seed)
+                )
+                to_topic.before_tentative = self.before_tentative
             elif name not in self.sinks:
                 sink = self.sinks[name] = self._sink(name)
                 if isinstance(sink, WatchedSink):
                     sink.before_tentative = self.before_tentative
                     sink.on_nodes = called_on_nodes(self.seed)
         return {name: self.sinks[name] for name in dict.fromkeys(p.operator for p in program.outputs)}
+
+    def table_sink(self, name: OperatorId, *, gathers: bool) -> TableSink:
+        """Return what a driver writes to a Delta table with."""
+        sink: TableSink
+        if gathers:
+            draw = random.Random(f"gathered {self.seed} {name}")
+            sink = SimulatedGatheredDeltaSink(draw.choice((5.0, 60.0, 300.0)), draw.choice((0.004, 128.0)))
+        else:
+            sink = SimulatedDeltaSink(self.poison.at_sink, tentative=has_branches(self.seed))
+            sink.before_tentative = self.before_tentative
+        place = f"out/{name}"
+        sink.within_run(self.tables, name, self.storage.within(place), self.node_storage.within(place))
+        return sink
 
     def _sink(self, name: OperatorId) -> WatchedSink | ParquetSink:
         """Return a sink: in every third run nodes stage rows, in every other third outputs are Parquet files."""
@@ -314,8 +363,8 @@ def _allow_in_place(recipes: Sequence[Recipe]) -> bool:
 
 
 def reads_in_place(seed: int) -> bool:
-    """Whether sources are read in place in a run."""
-    if not is_in_place(seed):
+    """Whether sources are read from files in a run."""
+    if not is_in_place(seed) or is_from_topics(seed):
         return False
     scene = Scene(random.Random(seed))
     return _allow_in_place([scene.recipe, *scene.layouts])
@@ -333,3 +382,12 @@ def recipe_of(application: bytes) -> Recipe:
 
 def _nothing(what: str) -> None:
     pass
+
+
+def reads_topics(seed: int) -> bool:
+    """Whether sources are read from topics in a run."""
+    if not is_from_topics(seed):
+        return False
+    scene = Scene(random.Random(seed))
+    recipes = draw_branches(seed) if has_branches(seed) else scene
+    return _allow_in_place([recipes.recipe, *recipes.layouts])

@@ -35,10 +35,12 @@ def publish_left_staged(
     published: Mapping[PartitionId, BatchId],
     generation: int,
     log: Callable[[str], object] = lambda line: None,
+    kinds: Mapping[int, Callable[..., GatheredParquetSink | GatheredDeltaSink]] | None = None,
 ) -> None:
     """Note where sinks gather, and publish what is staged in places that were noted and that no sink has now.
 
     `storage` is the run's; `published` says of each query which batch is out, and `generation` is the run's layout.
+    `kinds` make the sink for a note, by its version.
     """
     mine = dict(_note(number, sink) for sink in sinks for number, kind in _KINDS.items() if isinstance(sink, kind))
     there = storage.list(_FOLDER)
@@ -48,7 +50,7 @@ def publish_left_staged(
     for name in there:
         held = None if name in mine else storage.read(name)
         about: dict[str, Any] = {} if held is None else json.loads(held.to_pybytes())
-        if (kind := _KINDS.get(about.get("version", 0))) is None:
+        if (kind := (kinds or _KINDS).get(about.get("version", 0))) is None:
             continue
         url = about["url"]
         try:

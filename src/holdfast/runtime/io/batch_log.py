@@ -49,6 +49,7 @@ from holdfast.runtime.io.batch_records import (
 )
 from holdfast.runtime.io.event_bound import followed, until
 from holdfast.runtime.io.in_place import OpenFiles, files_at
+from holdfast.runtime.io.kafka_reading import Fetch, fetch_offsets
 from holdfast.runtime.io.logged_marks import LoggedMarks
 from holdfast.runtime.io.range_copies import CopyStore
 from holdfast.runtime.io.source_blocks import SourceBlocks
@@ -82,6 +83,7 @@ class BatchLog:
         kept: int = RECORDS_KEPT,
         now: Callable[[], float] = time.time,
         files: OpenFiles = files_at,
+        fetch: Fetch = fetch_offsets,
         ahead: float | None = None,
         idle: float | None = None,
     ) -> None:
@@ -89,9 +91,10 @@ class BatchLog:
 
         `claim`: the driver's that writes here; nodes only read. `generation`: the layout of the run;
         batches of later ones are not seen. `kept`: so many records of trimmed batches stay. `now`: what time a record
-        is logged at. `files`: what opens the files of ranges. `ahead`: events that are later than that time by more
-        seconds do not move watermarks (None: all do). `idle`: what has had no rows for so many seconds, by the times of
-        records, does not hold watermarks back (None: sources do, and their partitions do not).
+        is logged at. `files` opens the files of ranges, `fetch` returns records of topics. `ahead`: events that are
+        later than that time by more seconds do not move watermarks (None: all do). `idle`: what has had no rows for so
+        many seconds, by the times of records, does not hold watermarks back (None: sources do, and their partitions do
+        not).
         """
         self._kept, self.generation, self._now, self.ahead = kept, generation, now, ahead
         self.idle = idle
@@ -107,7 +110,7 @@ class BatchLog:
         self.copies = CopyStore(self._storage)
         """Of ranges that their source may not give again."""
         blocks = SourceBlocks(
-            sources, application, generation, self._storage, self._records, self.copies, files, self._begun
+            sources, application, generation, self._storage, self._records, self.copies, files, fetch, self._begun
         )
         self.block, self.blocks, self.reads_of = blocks.block, blocks.blocks, blocks.reads_of
         """What nodes read: the block of a partition, those of a source, and what was found in ranges."""

@@ -83,11 +83,15 @@ class DeltaStager:
         """See Stager."""
         try:
             rows = _final(rows, key) if self.versioned else rows
-            written = write_files(reached(self.url, self.start), key, rows, self.start, self.partition_by)
+            written = write_files(self.folder(), key, rows, self.start, self.partition_by)
         except Exception as error:
             # The driver can still take the rows; where it cannot write them either, it names the output.
             return one_line(f"{type(error).__name__}: {error}")
         return StagedRows(written, rows.num_rows)
+
+    def folder(self) -> Storage:
+        """Return the table's folder, as this node reaches it."""
+        return reached(self.url, self.start)
 
 
 class DeltaSink(Sink):
@@ -232,10 +236,10 @@ class DeltaSink(Sink):
             try:
                 self._add(table, new, {output.key: written[output.key][1] for output in new})
                 return len(new)
-            except (commit_failed(), FileWent) as error:
+            except (self._refused, FileWent) as error:
                 # Another writer was faster: of this output (a driver that is over), or of this table.
                 last = error
-                time.sleep(WAIT_SECONDS * min(attempt, 10))
+                self._pause(WAIT_SECONDS * min(attempt, 10))
         raise CheckFailed(
             f"could not be committed in {TRIES} attempts: {one_line(str(last))}",
             where=self._place,
@@ -320,6 +324,14 @@ class DeltaSink(Sink):
                 app_transactions=[Transaction(identity, version, now) for identity, version in versions.items()],
             ),
         )
+
+    @property
+    def _refused(self) -> type[Exception]:
+        """What a commit raises where another one came between."""
+        return commit_failed()
+
+    def _pause(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def _tentative(self) -> TentativeRows:
         if self._tentative_rows is None:

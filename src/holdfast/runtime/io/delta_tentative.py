@@ -9,7 +9,7 @@ file, so that the next batches do not rewrite the large one again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -72,9 +72,15 @@ class _Other:
 class TentativeRows:
     """Finds the tentative rows of one table, for one driver."""
 
-    def __init__(self, place: str, storage: Storage, files: pa_fs.FileSystem) -> None:
-        """`files`: the table's folder, by the paths in its log."""
-        self._place, self._storage, self._files = place, storage, files
+    def __init__(
+        self,
+        place: str,
+        storage: Storage,
+        files: pa_fs.FileSystem,
+        unique: Callable[[], str] = lambda: uuid4().hex,
+    ) -> None:
+        """`files`: the table's folder, by the paths in its log. `unique` gives parts of names of files."""
+        self._place, self._storage, self._files, self._unique = place, storage, files, unique
         self._first: dict[str, Mapping[str, int]] = {}
         """Of files that others have written: the first batch of tentative rows, by query. A file never changes."""
         self._rewritten: dict[tuple[str, tuple[tuple[str, int], ...]], list[DeltaFile]] = {}
@@ -162,7 +168,7 @@ class TentativeRows:
         found = []
         for part in (final, rest):
             if (data := part.end()) is not None:
-                name = f"hf-{start}-{uuid4().hex}.parquet"
+                name = f"hf-{start}-{self._unique()}.parquet"
                 self._storage.create(name, data)
                 found.append(DeltaFile(name, data.size, part.rows, values))
                 if part is final:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,7 +38,6 @@ from holdfast.runtime.io.delta_sink import (
     TRIES,
     WAIT_SECONDS,
     DeltaSink,
-    commit_failed,
     gathered_folder,
     reached,
     transaction,
@@ -72,12 +70,16 @@ class GatheredDeltaStager:
     def stage(self, key: OutputKey, rows: pa.Table) -> StagedRows | str:
         """See Stager."""
         try:
-            storage = reached(self.url, self.start).within(gathered_folder(key.run).rstrip("/"))
+            storage = self.folder().within(gathered_folder(key.run).rstrip("/"))
             staged = _stage(storage, key, rows, self.partition_by, self.url)
         except Exception as error:
             # The driver can still take the rows; where it cannot write them either, it names the output.
             return one_line(f"{type(error).__name__}: {error}")
         return StagedRows(json.dumps([staged.schema, staged.there, staged.bytes]), rows.num_rows)
+
+    def folder(self) -> Storage:
+        """Return the table's folder, as this node reaches it."""
+        return reached(self.url, self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,14 +283,6 @@ class GatheredDeltaSink(GatheringSink, DeltaSink):
 
     def _identity(self, query: PartitionId) -> str:
         return transaction(OutputKey(query, BatchId(0), run=self._run))[0]
-
-    @property
-    def _refused(self) -> type[Exception]:
-        """What a commit raises where another one came between."""
-        return commit_failed()
-
-    def _pause(self, seconds: float) -> None:
-        time.sleep(seconds)
 
     def _write_files(self, group: _Group) -> bool:
         """Write the files of a group, where they are not there; False: another driver has added its rows meanwhile."""

@@ -19,7 +19,7 @@ from holdfast.ids import BatchId, PartitionId
 from holdfast.runtime.io.dead_letter_columns import DEAD_LETTER_COLUMNS
 from holdfast.runtime.io.event_bound import latest_events
 from holdfast.runtime.io.file_ranges import FileRange, HowRead, RangesRead
-from holdfast.runtime.io.kafka_reading import read_offsets
+from holdfast.runtime.io.kafka_reading import Fetch, fetch_offsets, read_offsets
 from holdfast.runtime.io.kafka_records import Records
 from holdfast.runtime.io.offset_ranges import OffsetRange, SourceRange, stream_name
 from holdfast.runtime.io.range_reading import read_range
@@ -87,6 +87,7 @@ def read_ranges(
     files: OpenFiles = files_at,
     copy_of: CopyOf = lambda number: None,
     records_of: RecordsOf = lambda number: None,
+    fetch: Fetch = fetch_offsets,
 ) -> PartitionRows:
     """Read a partition's ranges, in their order; `expected` are the checksums of the reading before."""
     tables, rejected, checks = list[pa.Table](), list[tuple[SourceRange, Rejected]](), list[int]()
@@ -94,7 +95,7 @@ def read_ranges(
     for number, one in enumerate(ranges):
         known = None if expected is None or len(expected) != len(ranges) else expected[number]
         if isinstance(one, OffsetRange):
-            found = read_offsets(source, one, how, known, partial(records_of, number))
+            found = read_offsets(source, one, how, known, partial(records_of, number), fetch=fetch)
         else:
             found = _read(source, one, how, known, files, partial(copy_of, number))
         tables.append(found.rows)

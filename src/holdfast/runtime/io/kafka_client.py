@@ -79,9 +79,11 @@ def unreachable(
     )
 
 
-def made(build: Callable[[dict[str, Any]], Any], configuration: dict[str, Any], settings: Settings) -> Any:
-    """Make a client; a setting that librdkafka does not take is refused by its name."""
-    library = kafka_library()
+def made(
+    build: Callable[[dict[str, Any]], Any], configuration: dict[str, Any], settings: Settings, library: Any = None
+) -> Any:
+    """Make a client; a setting that librdkafka does not take is refused by its name. `library`: as `kafka_library`."""
+    library = library or kafka_library()
     try:
         return build(configuration)
     except (library.KafkaException, ValueError, TypeError) as error:

@@ -231,7 +231,7 @@ def kafka_reader(
         finally:
             stream.close()
 
-    watch = RetentionWatch(
-        source, topic, NeededRanges(log, source, OffsetRange), log.copies, partial(records_to_copy, reader, fetch=fetch)
-    )
+    needed = NeededRanges(log, source, OffsetRange)
+    read = partial(records_to_copy, reader, fetch=fetch)
+    watch = RetentionWatch(source, topic, needed, log.copies, read, check=needed.check)
     return KafkaReader(source, reader, partitions, topic, watch=watch, sample=sample)

@@ -222,20 +222,28 @@ class KafkaSink(Sink):
             try:
                 if writer is None:
                     writer = self._writers[operator] = _Writer(
+                        self._library,
                         self._servers,
                         self._topic,
                         self._settings,
                         f"holdfast-{some[0].key.run}-{operator}",
                         self._timeout,
                     )
-                written += _in_time(
-                    ATTEMPT_TIMEOUTS * self._timeout, partial(writer.write, records, epoch), self._topic
-                )
+                written += self._attempt(partial(writer.write, records, epoch))
             except BaseException:
                 # Whatever a producer met, only the coordinator decides whether another one is opened.
                 self._writers.pop(operator, None)
                 raise
         return written
+
+    @property
+    def _library(self) -> Any:
+        """What has the clients: confluent-kafka."""
+        return kafka_library()
+
+    def _attempt(self, work: Callable[[], int]) -> int:
+        """Return what an attempt to write returns; it fails after a while."""
+        return _in_time(ATTEMPT_TIMEOUTS * self._timeout, work, self._topic)
 
     def _headers(self, output: Output) -> list[tuple[str, bytes]] | None:
         if self.corrects:
@@ -300,8 +308,8 @@ _Records = tuple[Output, list[tuple[bytes | None, bytes | None]], list[tuple[str
 class _Writer:
     """One producer, and how far the topic is by what it has read after it was opened."""
 
-    def __init__(self, servers: str, topic: str, settings: Settings, name: str, timeout: float) -> None:
-        library = kafka_library()
+    def __init__(self, library: Any, servers: str, topic: str, settings: Settings, name: str, timeout: float) -> None:
+        self._library = library
         self._topic, self._settings, self._name, self._timeout = topic, settings, name, timeout
         self._last_error = LastError(settings)
         common = client_configuration(servers, settings, self._last_error)
@@ -317,9 +325,10 @@ class _Writer:
                 "retry.backoff.ms": dict(settings).get("retry.backoff.ms", str(RETRY_MILLISECONDS)),
             },
             settings,
+            library,
         )
         consumer = common | {"group.id": name, "enable.auto.commit": False, "isolation.level": "read_committed"}
-        self._group: Any = made(library.Consumer, consumer, settings)
+        self._group: Any = made(library.Consumer, consumer, settings, library)
         self._place = library.TopicPartition(topic, 0)
         self._held: Committed | None = None
 
@@ -348,7 +357,7 @@ class _Writer:
                 where=f"topic {self._topic}",
                 remedy="give the output fewer partitions, or several outputs",
             )
-        library = kafka_library()
+        library = self._library
         try:
             self._producer.begin_transaction()
             for _, records, headers in new:
@@ -365,7 +374,7 @@ class _Writer:
 
     def _open(self, epoch: Epoch) -> Committed:
         """End every earlier producer of this name, then read how far the topic is."""
-        library = kafka_library()
+        library = self._library
         try:
             self._producer.init_transactions(self._timeout)
         except library.KafkaException as error:
@@ -397,7 +406,7 @@ class _Writer:
 
     def _end(self) -> None:
         """Commit; an answer that did not come is asked for again, a transaction that cannot be committed is aborted."""
-        library = kafka_library()
+        library = self._library
         for attempt in range(COMMIT_TRIES):
             try:
                 self._producer.commit_transaction(self._timeout)
@@ -416,7 +425,7 @@ class _Writer:
         return hidden(f"{text}{more}", self._settings)
 
     def _failed(self, problem: Any) -> CheckFailed:
-        library = kafka_library()
+        library = self._library
         codes = library.KafkaError
         fenced = not isinstance(problem, str) and problem.code() in (codes._FENCED, codes.INVALID_PRODUCER_EPOCH)
         what = "another producer of this run has been opened, and this one is over" if fenced else self._why(problem)

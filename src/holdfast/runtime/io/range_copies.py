@@ -121,12 +121,16 @@ class RetentionWatch:
         copies: CopyStore,
         read: Callable[[OffsetRange, HowRead], Records],
         *,
+        check: Callable[[BatchId, int, int], int | None] = lambda batch, partition, number: None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`needed`: the ranges that recoveries may need. `read` fetches a range; `LookupError` where it is gone."""
+        """`needed`: the ranges that recoveries may need. `read` fetches a range; `LookupError` where it is gone.
+
+        `check` says what the first reading of a range found, where that is known.
+        """
         self._source, self._topic, self._needed, self._copies, self._read = source, topic, needed, copies, read
-        self._clock, self._wall = clock, wall
+        self._check, self._clock, self._wall = check, clock, wall
         self._looked = self._asked = -1e9
         self._kept = TopicRetention()
         self._aged_at: float | None = None
@@ -137,6 +141,8 @@ class RetentionWatch:
         self._reach: dict[int, int] = {}
         """Up to where their beginnings may move on next, by how far they did before."""
         self._lost: set[tuple[BatchId, int, int]] = set()
+        self._others: dict[tuple[BatchId, int, int], float] = {}
+        """Ranges that had other records than were first read, and when that was seen."""
         self._failing: set[int] = set()
         """Topic partitions that could not be read last: their ranges come after all others."""
 
@@ -171,8 +177,11 @@ class RetentionWatch:
         return number in self._failing, one.end <= earliest, one.start - earliest
 
     def _is_over(self, one: Needed) -> bool:
-        """Whether there is a copy of a range, or none can be had."""
-        return one[:3] in self._lost or self._copies.has(self._source, *one[:3])
+        """Whether there is a copy of a range, or none can be had, or not now."""
+        if one[:3] in self._lost or self._copies.has(self._source, *one[:3]):
+            return True
+        seen = self._others.get(one[:3])
+        return seen is not None and self._clock() - seen < RETENTION_SECONDS
 
     def _aged(self, seen: TopicSeen) -> dict[int, int | None]:
         """Return the first offset of each topic partition that is not about to go by its age."""
@@ -216,6 +225,13 @@ class RetentionWatch:
                 lines.append(f"{one} (batch {batch}) went before a copy was made: a recovery that reads it again fails")
                 continue
             self._failing.discard(one.topic_partition)
+            known = self._check(batch, partition, number)
+            if known is not None and records.gone_to is None and records.check() != known:
+                # A copy of it would stand for the range for good, also where the brokers have the right records again.
+                if (batch, partition, number) not in self._others:
+                    lines.append(f"{one} (batch {batch}) does not have the records that were first read: not copied")
+                self._others[batch, partition, number] = self._clock()
+                continue
             self._copies.add(self._source, batch, partition, number, records.encode())
             if records.gone_to is not None:
                 lost = replace(one, end=min(records.gone_to, one.end))

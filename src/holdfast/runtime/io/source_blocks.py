@@ -17,6 +17,7 @@ from holdfast.runtime.io.batch_records import BatchRecords, SourceBatch
 from holdfast.runtime.io.file_copies import CopiedFile
 from holdfast.runtime.io.file_ranges import FileRange, RangesRead
 from holdfast.runtime.io.in_place import OpenFiles, read_ranges, rejected_rows
+from holdfast.runtime.io.kafka_reading import Fetch
 from holdfast.runtime.io.offset_ranges import SourceRange
 from holdfast.runtime.io.range_copies import CopyStore
 from holdfast.runtime.io.source_pieces import read_pieces
@@ -38,12 +39,13 @@ class SourceBlocks:
         records: BatchRecords,
         copies: CopyStore,
         files: OpenFiles,
+        fetch: Fetch,
         begun: Callable[[SourceProgram], SourceBatch],
     ) -> None:
         """`begun` says what a batch has of a source that begins after it."""
         self._sources, self._application, self._generation = sources, application, generation
         self._storage, self._records, self._copies, self._files = storage, records, copies, files
-        self._begun = begun
+        self._fetch, self._begun = fetch, begun
         self._reads: dict[PartitionId, dict[BatchId, RangesRead]] = {}
         """What partitions found in their ranges, here."""
 
@@ -81,6 +83,7 @@ class SourceBlocks:
                 files=self._files,
                 copy_of=partial(self._copied_file, source, batch, index, mine),
                 records_of=partial(self._copies.read, source, batch, index),
+                fetch=self._fetch,
             )
             latest, read = found.followed(self._sources[source], logged.how)
             self._reads.setdefault(receiver, {})[batch] = read
