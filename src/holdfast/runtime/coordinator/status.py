@@ -185,15 +185,16 @@ class RunStatus:
         )
 
     def _publishable(self, query: PartitionId) -> BatchId:
-        """Return the last batch of a query that may be published now, or soon.
+        """Return the last batch of a query that may be published now, or that is not known to wait.
 
-        One that pauses comes to no checkpoint: what waits for one is no work.
+        What waits for a durable checkpoint is no work, nor what comes after it. One that pauses comes to none.
         """
-        one = self._state.partitions[query]
-        if one.state is not PartitionState.PAUSED or self._outputs.deterministic(query):
-            return one.frontier
+        one, held = self._state.partitions[query], self._outputs.held.get(query, NOTHING)
         durable = self._state.checkpoints.durable_line[query]
-        return min(one.frontier, durable, self._outputs.held.get(query, NOTHING))
+        waits = one.state is PartitionState.PAUSED or held > durable
+        if self._outputs.deterministic(query) or not waits:
+            return one.frontier
+        return min(one.frontier, durable, held)
 
     @property
     def standing(self) -> object:
