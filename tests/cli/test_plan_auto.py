@@ -159,6 +159,19 @@ def test_what_if_a_target_a_budget_or_a_rack_moves(tmp_path: Path, capsys: pytes
     assert run(["plan", "explain", here, "--domain", "rack-b", "--lose", "1"]) == 2
 
 
+@pytest.mark.parametrize(("seconds", "said"), [(80.0, "up to 80 s"), (None, "an interval")])
+def test_how_far_a_run_is_behind_that_holds_its_boundaries_is_explained(
+    seconds: float | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage = FileStorage(tmp_path / "run")
+    Progress(storage, "pair")
+    measured = {**MEASURED, "settings": {**MEASURED["settings"], "behind_seconds": {"out": seconds}}}
+    ProfileRecords(storage, 1).write(0.0, {**PAIR, "measured": measured})
+    assert document(capsys, "explain", str(tmp_path))["behind_seconds"] == {"out": seconds}
+    assert run(["plan", "explain", str(tmp_path)]) == 0
+    assert f"Behind, as blocks wait for a checkpoint: out by {said}, and the time to save" in capsys.readouterr().out
+
+
 def test_default_settings_are_explained_and_a_loss_needs_nodes(pair: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = document(capsys, "explain", pair)
     assert found["segments"][0]["interval_seconds"] == 10

@@ -78,10 +78,13 @@ class Driven:
         settings: RecoverySettings | None = None,
         *,
         unsure: str = "",
+        alone: str | None = None,
         nodes: Mapping[str, float] | None = None,
     ) -> None:
+        """`unsure`: operators that may give other rows; `alone`: those of them that do by themselves."""
+        by_itself = None if alone is None else {OperatorId(one): False for one in alone}
         self.machine = RecoveryMachine(
-            ClusterState(PartitionGraph(topology, {OperatorId(one): False for one in unsure}), settings)
+            ClusterState(PartitionGraph(topology, {OperatorId(one): False for one in unsure}, by_itself), settings)
         )
         self.effects: list[Effect] = []
         self.logged = BatchId(-1)
@@ -112,6 +115,10 @@ class Driven:
         if through is not None:
             self.logged = BatchId(through)
         machine.state.keep_from()
+        machine.state.handed_out = max(machine.state.handed_out, self.logged)
+        limits = machine.state.limits()
+        for p, limit in limits.items():
+            machine.state.partitions[p].given = max(machine.state.partitions[p].given, limit)
         frontiers: dict[PartitionId, BatchId] = {}
         for p in machine.state.in_state(PLACED_STATES):
             mine = machine.state.partitions[p]
@@ -119,7 +126,7 @@ class Driven:
                 continue
             senders = machine.state.graph.senders(p)
             reach = min((frontiers.get(s, machine.state.partitions[s].frontier) for s in senders), default=self.logged)
-            frontiers[p] = max(mine.frontier, reach)
+            frontiers[p] = max(mine.frontier, min(reach, limits.get(p, reach)))
         out = {p: frontiers[p] for p in machine.state.graph.outputs if p in frontiers}
         return self.tell(
             PartitionsReported(

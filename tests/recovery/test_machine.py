@@ -572,6 +572,29 @@ def test_the_feed_does_not_wait_for_live_partitions_behind_a_lost_one() -> None:
     assert status.live_frontier == 9
 
 
+def test_what_waits_for_a_durable_checkpoint_is_no_work() -> None:
+    """A run with such a query, and one that waited for nodes, turned in vain until it gave up."""
+    driven = Driven(star([1, 9]), unsure="a")
+    driven.arrive({"n1": 1.3, "n2": 1.3, "n3": 1.3})
+    driven.cycle(3)
+    state, a, b = driven.machine.state, part("a"), part("b")
+    driven.lose(str(driven.node("b")))
+    state.published[a] = BatchId(-1)
+    outputs = SimpleNamespace(
+        publishing=SimpleNamespace(takes=lambda query: True, last=lambda query: None),
+        deterministic=lambda query: query != a,
+        handed=lambda query: BatchId(-1),
+        held={a: BatchId(0)},
+    )
+    program, log = SimpleNamespace(outputs=(a, b)), SimpleNamespace(frontier=BatchId(3))
+    status = RunStatus(program, state, log, outputs)  # type: ignore[arg-type]
+    assert not status.can_go_on, "the first batch of the query waits, and all after it"
+    state.checkpoints.durable_line[a] = BatchId(2)
+    assert status.can_go_on, "they may be published now"
+    state.published[a], outputs.held[a] = BatchId(2), BatchId(3)
+    assert not status.can_go_on
+
+
 @pytest.mark.parametrize(("behind", "room"), [(None, False), (4, False), (50, True)])
 def test_a_query_that_stands_still_does_not_hold_back_one_that_is_worth_more(behind: int | None, room: bool) -> None:
     """An operator that holds Python's global lock for ten seconds stopped the log, and so all queries."""

@@ -251,6 +251,7 @@ def example_desired() -> DesiredState:
                 BatchId(0),
                 BatchId(25),
                 regenerate={partition("speeds", 0): BatchId(14)},
+                limit=BatchId(12),
             ),
         },
         published={partition("jams", 11): BatchId(19)},

@@ -168,3 +168,31 @@ def test_steps_by_time_and_a_mark_of_all_that_begins_the_interval_anew() -> None
     assert due(4, 15.0) == 1
     schedule.marked(BatchId(5), {ALL_PARTITIONS: LoggedMark(durable=True)}, 16.0)
     assert [due(number, now) for number, now in ((6, 20.0), (7, 21.0), (8, 26.0))] == [None, 1, 0]
+
+
+def marks_after(intervals: dict[str, tuple[float, int]], batches: int) -> dict[str, list[int]]:
+    """Return the batches, one a second, at which a sender's segment and one after a held edge are marked."""
+    segments = Segments({OperatorId("a"): SegmentId("a"), OperatorId("c"): SegmentId("c")})
+    given = tuple(SegmentInterval(SegmentId(name), many, seconds) for name, (seconds, many) in intervals.items())
+    schedule = SegmentSchedule(CycleSettings(segment_intervals=given, durable_every=1000), segments, 0.0)
+    found: dict[str, list[int]] = {"a": [], "c": []}
+    last = {SegmentId("a"): BatchId(0), SegmentId("c"): BatchId(0)}
+    schedule.marked(BatchId(0), {ALL_PARTITIONS: LoggedMark(durable=True)}, 0.0)
+    for number in range(1, batches):
+        batch, now = BatchId(number), float(number)
+        marks = schedule.next_marks(batch, now, last.__getitem__, (), {SegmentId("c"): [SegmentId("a")]})
+        schedule.marked(batch, marks, now)
+        for name in marks:
+            found[str(name)].append(number)
+            last[name] = batch
+    return found
+
+
+def test_a_segment_after_a_held_edge_is_marked_where_blocks_cross() -> None:
+    never = 2**31 - 1
+    often = marks_after({"a": (10.0, never), "c": (3.0, never)}, 41)
+    assert often == {"a": [10, 20, 30, 40], "c": [10, 20, 30, 40]}, "in between it stands where the last came from"
+    seldom = marks_after({"a": (10.0, never), "c": (25.0, never)}, 61)
+    assert seldom["c"] == [20, 40, 60], "not at 30: that is later than it is to be"
+    in_batches = marks_after({"a": (math.inf, 10), "c": (math.inf, 25)}, 61)
+    assert in_batches == {"a": [10, 20, 30, 40, 50, 60], "c": [20, 40, 60]}

@@ -29,7 +29,7 @@ from holdfast_lab.simulation.recovery.scene import (
     moves_for_load,
     replans,
 )
-from holdfast_lab.simulation.recovery.segment_scene import has_segments, is_refined
+from holdfast_lab.simulation.recovery.segment_scene import has_segments, holds_blocks, is_refined
 from holdfast_lab.simulation.recovery.table_sink import changes_every, writes_to_tables
 from holdfast_lab.simulation.recovery.topic_sink import writes_to_topics
 from holdfast_lab.simulation.recovery.world import has_agents, loses_files, reads_in_place, reads_topics
@@ -44,6 +44,7 @@ from simulation.file_bugs import FILE_BUGS, RETENTION_BUGS
 from simulation.fragment_bugs import FRAGMENT_BUGS
 from simulation.gathered_bugs import GATHERED_BUGS
 from simulation.gathered_delta_bugs import GATHERED_DELTA_BUGS
+from simulation.held_bugs import HELD_BUGS, HELD_PLAN_BUGS
 from simulation.intermediate_bugs import INTERMEDIATE_BUGS
 from simulation.link_bugs import LINK_BUGS, ROOM_BUGS
 from simulation.mark_bugs import MARK_BUGS
@@ -81,6 +82,14 @@ def _corrects_topics(seed: int) -> bool:
 
 def _corrects_tables(seed: int) -> bool:
     return writes_to_tables(seed) and has_branches(seed)
+
+
+def _holds(seed: int) -> bool:
+    return holds_blocks(seed) and not has_branches(seed)
+
+
+def _holds_and_changes_plans(seed: int) -> bool:
+    return _holds(seed) and changes_plans(seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +130,8 @@ PLANTED = (
     *(Planted(bug, changes_every) for bug in LEFT_BUGS),
     *(Planted(bug, _corrects_tables) for bug in CORRECTION_BUGS),
     *(Planted(bug, has_segments) for bug in SEGMENT_BUGS),
+    *(Planted(bug, _holds) for bug in HELD_BUGS),
+    *(Planted(bug, _holds_and_changes_plans) for bug in HELD_PLAN_BUGS),
     *(Planted(bug, is_refined) for bug in INTERMEDIATE_BUGS),
     *(Planted(bug, changes_plans) for bug in PLAN_BUGS),
     *(Planted(bug, has_branches) for bug in BRANCH_BUGS),

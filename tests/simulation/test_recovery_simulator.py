@@ -72,7 +72,7 @@ def test_some_seeds_of_every_kind_find_nothing() -> None:
     assert campaign.seeds == len(SEEDS)
     rare = [fault for fault in Fault if not campaign.faults[fault]]
     assert not rare, f"never injected: {rare}"
-    assert set(campaign.shapes) == set(SHAPES)
+    assert set(campaign.shapes) >= set(SHAPES)
     assert len(campaign.strategies) == 4
     assert campaign.rollbacks > len(SEEDS) / 4
     assert campaign.tentative > 10

@@ -28,7 +28,7 @@ from holdfast.runtime.coordinator.profile_records import ProfileRecords
 from holdfast.runtime.coordinator.promises import PromiseWatch
 from holdfast.runtime.program import Program
 from holdfast.spark.planned import NEVER, plan_for_run
-from holdfast.spark.planned_segments import never_anchors, planned_segments, segment_lines
+from holdfast.spark.planned_segments import never_anchors, planned_segments, segment_lines, with_boundaries
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.spark.start import Watch, _Relay
 from holdfast.storage.memory import MemoryStorage
@@ -375,18 +375,26 @@ def test_lines_of_a_start_name_multiples_and_segments_that_do_not_recover_alone(
     stream.output()
     program = Program(app)
     found = planned_segments(program.topology, ["c"], {"s": 1.0, "a": 2.0, "b": 4.0, "c": 4.0})
-    assert segment_lines(found.segments, program) == [
+    assert segment_lines(found, program) == [
         "2 segments checkpoint at intervals of their own",
         "as often as their segment's checkpoint moves, operators save: a 2 times, s 4 times",
         "segments after b do not recover alone, and the plan's recovery times do not hold for them: they roll back "
         "with what is not deterministic; declare it deterministic=True where it is, or plan without anchors after it",
     ]
     one = planned_segments(program.topology, [], {"s": 1.0, "a": 1.0, "b": 1.0, "c": 2.0})
-    assert segment_lines(one.segments, program) == [
+    assert segment_lines(one, program) == [
         "as often as their segment's checkpoint moves, operators save: a 2 times, s 2 times",
         "b save only when their segment's checkpoint moves: what is not deterministic, or comes after it, starts from "
         "there",
     ]
+    held = with_boundaries(found.segments, program, held=True)
+    assert (held.holds, found.segments.holds) == (True, False)
+    *_, line = segment_lines(replace(found, segments=held), program, held=True)
+    assert line == (
+        "blocks of b wait for a checkpoint of their segment before they cross to another: both sides recover alone, "
+        "and c are up to 4 s behind, and the time to save"
+    )
+    assert with_boundaries(one.segments, program, held=True) == one.segments, "there is no boundary after b"
 
 
 def test_a_plan_of_backups_only_is_executed_for_its_own_topology(tmp_path: Path) -> None:

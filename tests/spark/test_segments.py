@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
+from holdfast import Application
 from holdfast.examples import EXAMPLES
+from holdfast.ids import OperatorId, PartitionId
 from holdfast.recovery.executed_plan import SegmentInterval
 from holdfast.recovery.segments import segments_of
 from holdfast.runtime import run_in_process
@@ -37,6 +42,87 @@ def extra_node(spark: SparkSession, cluster: EmbeddedCluster) -> Iterator[None]:
     yield
     if len(cluster.nodes) > 3:
         cluster.kill_node(node.id)
+
+
+def stamped() -> Application:
+    """A source, an operator that gives other rows whenever it runs, and two after it that add up what they see."""
+
+    def stamp(state: pa.Table, inputs: tuple[pa.Table, ...], watermark: float) -> tuple[pa.Table, pa.Table]:
+        return state, pa.table({"n": pa.array([int.from_bytes(os.urandom(4), "big")], pa.int64())})
+
+    def running_sum(state: pa.Table, inputs: tuple[pa.Table, ...], watermark: float) -> tuple[pa.Table, pa.Table]:
+        total, found = sum(state["n"].to_pylist()), []
+        for n in inputs[0]["n"].to_pylist():
+            total += n
+            found.append(total)
+        return pa.table({"n": pa.array([total], pa.int64())}), pa.table({"n": pa.array(found, pa.int64())})
+
+    app, schema = Application("stamped"), {"n": "int64"}
+    stream = app.source("a", schema=schema, parallelism=1)
+    stream = stream.apply(stamp, schema=schema, state=schema, deterministic=False, id="s", parallelism=1).output()
+    for name in "cd":
+        stream = stream.apply(running_sum, schema=schema, state=schema, id=name, parallelism=1)
+    stream.output()
+    return app
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("extra_node")
+def test_the_segment_behind_a_held_boundary_goes_on_while_what_is_not_deterministic_rolls_back(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    segments = segments_of(stamped().topology(), ["c"])
+    intervals = tuple(SegmentInterval(name, 3) for name in segments.names)
+    events: list[Any] = []
+    lines: list[str] = []
+    run = SparkRun(
+        stamped(),
+        spark,
+        tmp_path / "run",
+        settings=replace(Settings.read(spark), exchange="resident", boundaries="held"),
+        nodes=4,
+        emit=events.append,
+        log=lines.append,
+        segments=PlannedSegments(segments, intervals),
+    )
+    assert any("blocks of s wait for a checkpoint of their segment" in line for line in lines)
+    state = run.coordinator.state
+    a, s, c, d = (PartitionId(OperatorId(name), 0) for name in "ascd")
+    deadline = time.monotonic() + 300
+
+    def feed(until: Callable[[], bool], why: str) -> None:
+        """Log batches, one whenever those before the boundary have the last, until something holds."""
+        while not until():
+            assert time.monotonic() < deadline, why
+            if state.partitions[a].frontier >= run.logged and state.partitions[s].frontier >= run.logged:
+                run.log({"a": pa.table({"n": [1]})})
+            run.coordinator.advance()
+            assert state.partitions[c].frontier <= state.checkpoints.line[s], "a block crossed before its checkpoint"
+
+    feed(lambda: state.partitions[d].frontier >= 3, "nothing crosses the boundary")
+    feed(lambda: state.partitions[s].frontier > state.checkpoints.line[s], "nothing waits at the boundary")
+    victim = state.placement[s]
+    here = {p for p, at in state.placement.items() if at == victim}
+    behind = {c, d} - here
+    assert behind, "no node has a part of the segment after the boundary alone"
+    (node,) = [one.id for one in cluster.nodes.values() if one.host == victim.rpartition("-")[0]]
+    before = len(events)
+    cluster.kill_node(node)
+    while victim in state.nodes:
+        assert time.monotonic() < deadline, "the loss was not noticed"
+        run.coordinator.advance()
+    gone = state.partitions[d].frontier
+    feed(lambda: state.partitions[d].frontier > gone, "nothing crosses after the loss")
+    run.checkpoint()
+    stamps, sums = run.rows("s")["n"].to_pylist(), run.rows("d")["n"].to_pylist()
+    count = run.logged + 1
+    run.close()
+    later = [one for one in events[before:] if one.kind == "state" and one.fields["before"] == "running"]
+    left = {one.fields["partition"] for one in later if one.fields["after"] in ("lost", "restoring")}
+    assert str(s) in left
+    assert not left & {str(p) for p in behind}, "what is behind the boundary was running all the time"
+    assert len(stamps) == count
+    assert sums == list(itertools.accumulate(itertools.accumulate(stamps)))
 
 
 @pytest.mark.cluster

@@ -32,6 +32,7 @@ def test_every_setting_is_read_from_its_key() -> None:
         "checkpoint.batches": "7",
         "checkpoint.seconds": "1min",
         "checkpoint.durableEvery": "2",
+        "checkpoint.boundaries": "held",
         "store.peers": "10.0.0.1:7400, 10.0.0.2:7400",
         "store.dataFragments": "3",
         "store.parityFragments": "2",

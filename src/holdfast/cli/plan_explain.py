@@ -98,12 +98,26 @@ def explain(
     restores = _restores(measured)
     if restores is not None:
         document["restores"] = restores
+    behind = {} if executed == A_PLAN else ((measured or {}).get("settings") or {}).get("behind_seconds") or {}
+    if behind:
+        document["behind_seconds"] = behind
     if as_json:
         print_json(document)
         return
     _print(document)
     if restores is not None:
         click.echo(restores_line(restores))
+    if behind:
+        click.echo(behind_line(behind))
+
+
+def behind_line(behind: dict[str, float | None]) -> str:
+    """Return a line for people about operators whose inputs wait for checkpoints at boundaries of segments."""
+    each = (
+        f"{name} by an interval" if seconds is None else f"{name} by up to {seconds:.3g} s"
+        for name, seconds in behind.items()
+    )
+    return f"Behind, as blocks wait for a checkpoint: {', '.join(each)}, and the time to save"
 
 
 def _restores(measured: dict[str, Any] | None) -> dict[str, Any] | None:

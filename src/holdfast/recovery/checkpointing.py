@@ -175,6 +175,7 @@ class CheckpointLifecycle:
             return False
         found = found or {}
         mark = max(found.values(), default=checkpoints.global_batch)
+        self._state.line_before.update({p: checkpoints.line[p] for p in found if self._state.held.edges})
         gone = checkpoints.move(found, published)
         # A decision is needed for as long as its partition may process the batch again.
         self._state.quarantined = without_old(self._state.quarantined, min(checkpoints.oldest_line.values()))

@@ -15,6 +15,7 @@ from holdfast.recovery.checkpoints import FIRST, NO_EPOCH, NOTHING, Checkpoints,
 from holdfast.recovery.copies import Copies, held_back_by
 from holdfast.recovery.executed_plan import ExecutedPlan, PlanChange
 from holdfast.recovery.graph import PartitionGraph
+from holdfast.recovery.held_edges import held_edges
 from holdfast.recovery.quarantine import Decisions, Quarantined, written_decisions
 from holdfast.recovery.regeneration import waiting as waiting_of
 from holdfast.recovery.segments import unstored_tail
@@ -48,6 +49,8 @@ class PartitionStatus:
     """The first batch that its outbox surely has: no desired state has ever let it drop that one."""
     first_mark: BatchId = NOTHING
     """It saves at marks from this one on."""
+    given: BatchId = NOTHING
+    """After a held edge: the last batch that any desired state has let it be given, or what came of it elsewhere."""
     own_mark: BatchId | None = None
     """Where it stands while it waits for others: it saves there alone, so that they need keep less for it."""
     forgotten: int = 0
@@ -153,6 +156,13 @@ class ClusterState:
         """What is executed, and what was chosen to follow it."""
         self.crossing: frozenset[PartitionId] = frozenset()
         """Partitions that send to another segment: their snapshots hold what it will need."""
+        self.held = held_edges(graph, plan.segments)
+        """Edges whose blocks cross once the sender's checkpoint covers them."""
+        self.handed_out = NOTHING
+        """The last batch of the log that any desired state has let sources take."""
+        self.line_before: dict[PartitionId, BatchId] = {}
+        """Where the checkpoints of partitions that send over held edges were before they moved last."""
+        self.partitions: dict[PartitionId, PartitionStatus] = {}
         self.execute(plan)
         self.unsettled: set[SegmentId] = set()
         """Segments of which something was lost or held back since their checkpoint moved last."""
@@ -205,6 +215,11 @@ class ClusterState:
     def execute(self, plan: ExecutedPlan) -> None:
         """Have a plan be the one that is executed."""
         self.plan.now = plan
+        held = held_edges(self.graph, plan.segments)
+        for p, mine in self.partitions.items():
+            if p.operator in held.consumers and p.operator not in self.held.consumers:
+                mine.given = max(mine.given, self.handed_out)  # until it is covered, it goes back with its senders
+        self.held = held
         self.segments = self.checkpoints.segments = plan.segments
         self.crossing = plan.senders_across(self.graph)
         self.settings = replace(self.settings, segments=plan.segments, backup_partitions=plan.backups)
@@ -297,6 +312,26 @@ class ClusterState:
             mine.kept_from = max(mine.kept_from, min(needed))
             found[p] = mine.kept_from
         return found
+
+    def limits(self) -> dict[PartitionId, BatchId]:
+        """Return the last batch that partitions after held edges can complete now; others wait for no checkpoint."""
+        return self.held.limits(self.graph, self.checkpoints.line)
+
+    def expected(self, logged: BatchId) -> dict[PartitionId, BatchId]:
+        """Return from where on partitions after held edges count as level with a log that has come so far.
+
+        What a checkpoint lets cross comes at once: until the next one they have time for it.
+        """
+        if not self.held.edges:
+            return {}
+        line = self.checkpoints.line
+        found = self.held.limits(self.graph, {p: min(at, self.line_before.get(p, at)) for p, at in line.items()})
+        return {p: min(at, logged) for p, at in found.items()}
+
+    def may_have_seen(self, sender: PartitionId, consumer: PartitionId, batch: BatchId) -> bool:
+        """Whether a consumer may have been given blocks of a sender that are later than a batch."""
+        held = (sender.operator, consumer.operator) in self.held.edges
+        return not held or self.partitions[consumer].given > batch
 
     def marks_for(self, partition: PartitionId) -> tuple[BatchId, ...]:
         """Return the batches at which a partition is to save, those that are safe already left out."""

@@ -70,6 +70,7 @@ class ExecutedPlan:
             "segments": {str(operator): str(name) for operator, name in self.segments.operators.items()},
             "anchors": sorted(self.segments.anchors),
             "multiples": {str(operator): multiple for operator, multiple in self.segments.multiples.items()},
+            "holds": self.segments.holds,
             "backups": sorted(map(str, self.backups)),
             "intervals": [
                 [one.segment, one.batches, None if math.isinf(one.seconds) else one.seconds] for one in self.intervals
@@ -85,6 +86,7 @@ class ExecutedPlan:
                 {OperatorId(operator): SegmentId(name) for operator, name in fields["segments"].items()},
                 frozenset(map(OperatorId, fields["anchors"])),
                 {OperatorId(operator): int(multiple) for operator, multiple in fields.get("multiples", {}).items()},
+                bool(fields.get("holds", False)),
             ),
             frozenset(map(PartitionId.parse, fields["backups"])),
             tuple(

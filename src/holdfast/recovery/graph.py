@@ -12,8 +12,16 @@ from holdfast.topology import Queries, Topology
 class PartitionGraph:
     """The partitions of a topology, their senders and consumers, and the queries they serve."""
 
-    def __init__(self, topology: Topology, deterministic: Mapping[OperatorId, bool] = MappingProxyType({})) -> None:
-        """`deterministic`: of operators not named it is promised that the same inputs give the same outputs."""
+    def __init__(
+        self,
+        topology: Topology,
+        deterministic: Mapping[OperatorId, bool] = MappingProxyType({}),
+        alone: Mapping[OperatorId, bool] | None = None,
+    ) -> None:
+        """`deterministic`: of operators not named it is promised that the same inputs give the same outputs.
+
+        `alone` says it of operators by themselves, whatever they read; not given, they are as sure as that.
+        """
         self.topology = topology
         self.queries = Queries(topology)
         names = topology.partitions()
@@ -31,6 +39,7 @@ class PartitionGraph:
             for number in range(len(names))
         }
         self._nondeterministic = {name for name, promised in deterministic.items() if not promised}
+        self._alone = {name for name, promised in (alone or deterministic).items() if not promised}
         self._queries = {
             names[number]: tuple(self.outputs[query] for query in self.queries.containing(number).tolist())
             for number in range(len(names))
@@ -70,3 +79,7 @@ class PartitionGraph:
     def deterministic(self, partition: PartitionId) -> bool:
         """Whether the same inputs give the same outputs."""
         return partition.operator not in self._nondeterministic
+
+    def deterministic_alone(self, operator: OperatorId) -> bool:
+        """Whether an operator gives the same for the same inputs, whatever becomes of these upstream."""
+        return operator not in self._alone

@@ -33,6 +33,7 @@ from holdfast.ids import PartitionId
 from holdfast.recovery.assignment import Assignment, assign, assignment_problems, with_costs
 from holdfast.recovery.branching import BranchLifecycle
 from holdfast.recovery.checkpointing import CheckpointLifecycle
+from holdfast.recovery.checkpoints import NOTHING
 from holdfast.recovery.cluster_state import ClusterState, batch_of
 from holdfast.recovery.copies import promotable
 from holdfast.recovery.copying import CopyLifecycle
@@ -217,11 +218,13 @@ class RecoveryMachine:
                 mine.acknowledged = max(mine.acknowledged, mine.frontier)
         for p, batch in event.published.items():
             self.state.published[p] = max(self.state.published[p], batch)
+        logged = self.state.logged
+        expected = self.state.expected(logged)
         for p in self.state.in_state([PartitionState.CATCHING_UP]):
-            if self.state.partitions[p].frontier >= self.state.logged - self.state.settings.level_lag:
+            if self.state.partitions[p].frontier >= expected.get(p, logged) - self.state.settings.level_lag:
                 self._changes.turn(p, Cause.LEVEL)
         for p in self.state.in_state([PartitionState.RUNNING]):
-            if self.state.partitions[p].frontier < self.state.logged - 4 * self.state.settings.level_lag:
+            if self.state.partitions[p].frontier < expected.get(p, logged) - 4 * self.state.settings.level_lag:
                 self._changes.turn(p, Cause.BEHIND)
         self.state.kept_bytes = event.kept_bytes
         self._holding_back.bound(event.kept_bytes)
@@ -271,7 +274,9 @@ class RecoveryMachine:
                 self.state.checkpoints.line,
                 frozenset(self.state.in_state(LIVE_STATES)),
                 self.state.dropped,
-                *([self._starts.batch_for] if self.state.segments.multiples else []),
+                self._starts.batch_for if self.state.segments.multiples else None,
+                lambda p: p.operator in self.state.held.nondeterministic,
+                self.state.may_have_seen,
             )
             self._roll_back([p for p in self.state.graph.order if p in back])
             if self.state.segments.multiples:
@@ -318,6 +323,8 @@ class RecoveryMachine:
             self._changes.forget(p, snapshots)
         self.state.dropped.clear()  # everybody starts from one batch: all is made again
         self._roll_back(self.state.in_state(PLACED_STATES))
+        for mine in self.state.partitions.values():
+            mine.given = NOTHING  # whatever anybody has seen is gone
         self._starts.begin_lost()
         if self.state.settings.strategy is not RecoveryStrategy.SOURCE_REPLAY:
             self._changes.keep_everything()

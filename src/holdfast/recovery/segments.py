@@ -44,6 +44,8 @@ class Segments:
     """Operators whose inputs are kept back to their checkpoints; sources read the log, and need not be named."""
     multiples: Mapping[OperatorId, int] = field(default_factory=dict)
     """How many times as often as their segment's checkpoint moves operators save; those not named: once."""
+    holds: bool = False
+    """Whether what is not deterministic crosses to another segment only once a checkpoint covers it (`held_edges`)."""
 
     many: bool = field(init=False, compare=False)
     """Whether there are several."""

@@ -64,7 +64,7 @@ from holdfast.runtime.messages import (
     StandInAssignment,
 )
 
-VERSION = 16
+VERSION = 17
 
 _MAGIC = b"HFM"
 _PREFIX = struct.Struct("<3sBc3sIIQ")
@@ -100,6 +100,7 @@ _ASSIGNMENT_SHAPES = shapes(
     list,
     bool,
     list,
+    MAYBE_INT,
 )
 _REPORT_SHAPES = shapes(str, int, int, list, list, list, list, list, list, list, list, list)
 _REGENERATOR_SHAPES = shapes(str, int, int, int, int, int, str, list, list, list)
@@ -171,6 +172,7 @@ def _assignment_row(partition: PartitionId, a: PartitionAssignment, contents: Co
         a.checks,
         a.replica,
         batch_rows(a.regenerate),
+        a.limit,
     ]
 
 
@@ -337,6 +339,7 @@ def _assignment(row: Any, parts: Sequence[pa.Buffer]) -> tuple[PartitionId, Part
         checks,
         replica,
         regenerate,
+        limit,
     ) = checked(row, _ASSIGNMENT_SHAPES)
     last = read_chain(follows, follows_contents, parts)
     if len(last) > 1:
@@ -359,6 +362,7 @@ def _assignment(row: Any, parts: Sequence[pa.Buffer]) -> tuple[PartitionId, Part
         checks=read_checks(checks),
         replica=replica,
         regenerate=read_batches(regenerate),
+        limit=None if limit is None else BatchId(limit),
     )
 
 

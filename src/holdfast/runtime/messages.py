@@ -71,6 +71,8 @@ class PartitionAssignment:
     regenerate: Mapping[PartitionId, BatchId] = field(default_factory=dict)
     """Senders that no longer have what it needs next, and the last batch that they lack: it gets the blocks up to it
     from regenerators in its own process, and requests none of them."""
+    limit: BatchId | None = None
+    """The last batch that its senders send it: what comes over a held edge waits for a checkpoint. None: any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ class OperatorProgram:
     """The declared columns of its rows; None where a user's function decides."""
     deterministic: bool
     """Whether it, and all it reads, gives the same outputs for the same inputs."""
+    deterministic_alone: bool
+    """Whether it does by itself, whatever it reads."""
     sets_aside: bool
     """Whether it may keep rows aside: late ones, and those that it cannot take."""
     quarantines: bool = False
@@ -120,7 +122,11 @@ class Program:
     @cached_property
     def graph(self) -> PartitionGraph:
         """Who sends to whom, as recovery needs it."""
-        return PartitionGraph(self.topology, {name: one.deterministic for name, one in self.operators.items()})
+        return PartitionGraph(
+            self.topology,
+            {name: one.deterministic for name, one in self.operators.items()},
+            {name: one.deterministic_alone for name, one in self.operators.items()},
+        )
 
     def streams(self, partition: PartitionId) -> tuple[tuple[Edge, PartitionId], ...]:
         """Return a partition's input streams in the fixed order in which their rows are processed."""
@@ -192,8 +198,8 @@ def _operators(app: Application, topology: Topology) -> dict[OperatorId, Operato
         if name in outputs:
             routes_out[name].append(Route(Edge(name, SINK), Partitioning.ONE_TO_ONE, many, many, ()))
         step, kernel = app.steps[name], _kernel(app, name)
-        sure = not isinstance(step, steps.Custom) or step.deterministic
-        sure = sure and all(found[feed.source].deterministic for feed in operator.inputs)
+        alone = not isinstance(step, steps.Custom) or step.deterministic
+        sure = alone and all(found[feed.source].deterministic for feed in operator.inputs)
         found[name] = OperatorProgram(
             name,
             many,
@@ -202,6 +208,7 @@ def _operators(app: Application, topology: Topology) -> dict[OperatorId, Operato
             tuple(routes_out[name]),
             arrow_schema(app.columns[name]),
             sure,
+            alone,
             # Any of them may have rows to leave out: a decision holds after `on_error` has changed.
             not operator.is_source or app.reads_in_place(name),
             # Positions name the same rows in every replay only where all before it is deterministic.

@@ -21,6 +21,7 @@ from holdfast.application.steps import Custom
 from holdfast.errors import BadInput
 from holdfast.ids import OperatorId, SegmentId
 from holdfast.recovery.executed_plan import SegmentInterval
+from holdfast.recovery.held_edges import held_edges
 from holdfast.recovery.segments import ONE_SEGMENT, Segments, segments_of
 from holdfast.runtime.program import Program
 from holdfast.spark.planned_promises import recovery_promises
@@ -176,9 +177,31 @@ def segment_promises(document: Mapping[str, Any], topology: Topology, where: str
     return recovery_promises(topology, seconds[topology.operator_of])
 
 
-def segment_lines(segments: Segments, program: Program) -> list[str]:
-    """Return lines for people about segments that a run executes."""
-    lines = []
+def with_boundaries(segments: Segments, program: Program, *, held: bool) -> Segments:
+    """Return segments that hold blocks of what is not deterministic, where that is asked for and there are any."""
+    holding = replace(segments, holds=True)
+    return holding if held and held_edges(program.graph, holding).edges else segments
+
+
+def behind_seconds(planned: PlannedSegments, program: Program) -> dict[OperatorId, float]:
+    """Return by how many seconds operators after held edges are behind, at most, besides the time that a save takes."""
+    held = held_edges(program.graph, planned.segments)
+    seconds = {one.segment: one.seconds for one in planned.intervals}
+    found: dict[OperatorId, float] = {}
+    for name in program.order if held.edges else ():
+        waits = [
+            found.get(source, 0.0)
+            + (seconds.get(planned.segments.operators[source], math.inf) if (source, name) in held.edges else 0.0)
+            for source in program.operators[name].feeds
+        ]
+        if longest := max(waits, default=0.0):
+            found[name] = longest
+    return found
+
+
+def segment_lines(planned: PlannedSegments, program: Program, *, held: bool = False) -> list[str]:
+    """Return lines for people about segments that a run executes; `held`: whether boundaries are asked to be held."""
+    lines, segments = [], planned.segments
     sure = {name: many for name, many in segments.multiples.items() if program.operators[name].deterministic}
     if sure:
         times = ", ".join(f"{name} {many} times" for name, many in sorted(sure.items()))
@@ -191,19 +214,23 @@ def segment_lines(segments: Segments, program: Program) -> list[str]:
     if not segments.many:
         return lines
     lines.insert(0, f"{counted(len(segments.names), 'segment')} checkpoint at intervals of their own")
-    nondeterministic = sorted(
-        {
-            str(one.source)
-            for operator in program.topology.operators
-            for one in operator.inputs
-            if not program.operators[one.source].deterministic
-            and segments.operators[one.source] != segments.operators[OperatorId(operator.id)]
-        }
-    )
-    if nondeterministic:
+    edges = held_edges(program.graph, segments)
+    if behind := behind_seconds(planned, program):
+        longest = max(behind.values())
+        late = "an interval of that segment" if math.isinf(longest) else f"up to {longest:.3g} s"
         lines.append(
-            f"segments after {', '.join(nondeterministic)} do not recover alone, and the plan's recovery times do not "
-            "hold for them: they roll back with what is not deterministic; declare it deterministic=True where it is, "
-            "or plan without anchors after it"
+            f"blocks of {_senders(edges.edges)} wait for a checkpoint of their segment before they cross to another: "
+            f"both sides recover alone, and {', '.join(sorted(behind))} are {late} behind, and the time to save"
+        )
+    if edges.unheld:
+        cannot = " (their blocks cannot wait: the segments lead back to each other)" if held else ""
+        lines.append(
+            f"segments after {_senders(edges.unheld)} do not recover alone, and the plan's recovery times do not "
+            f"hold for them: they roll back with what is not deterministic{cannot}; declare it deterministic=True "
+            "where it is, or plan without anchors after it"
         )
     return lines
+
+
+def _senders(edges: Iterable[tuple[OperatorId, OperatorId]]) -> str:
+    return ", ".join(sorted({sender for sender, _ in edges}))

@@ -52,7 +52,7 @@ from holdfast.spark.kafka_settings import with_settings_of, without_settings
 from holdfast.spark.keepalive import KeepAlive
 from holdfast.spark.old_layout import old_application, old_sinks
 from holdfast.spark.pinned_jobs import task_cpus
-from holdfast.spark.planned_segments import PlannedSegments, segment_lines
+from holdfast.spark.planned_segments import PlannedSegments, segment_lines, with_boundaries
 from holdfast.spark.portable import portable, portable_sinks
 from holdfast.spark.process_memory import megabytes_of
 from holdfast.spark.replicas import ChosenReplicas, PlannedReplicas, choose_replicas
@@ -60,7 +60,7 @@ from holdfast.spark.requirements import check_requirements
 from holdfast.spark.resident_backend import ResidentBackend
 from holdfast.spark.run_context import RunContext
 from holdfast.spark.run_settings import bounded_pace, node_capacity, pace_of, planned_settings, recovery_of
-from holdfast.spark.settings import Settings, conf_of
+from holdfast.spark.settings import HELD, Settings, conf_of
 from holdfast.spark.start_hints import start_hints
 from holdfast.spark.tentative import tentative_of
 from holdfast.spark.user_modules import pickled
@@ -303,7 +303,7 @@ class SparkRun:
                 clock=time.monotonic,
                 log=log,
             ),
-            settings=planned_settings(chosen, planned, segments),
+            settings=planned_settings(chosen, planned, segments, self.program),
             follower=lambda: self._signs.follower,
             host_of=lambda node: node.rpartition("-")[0] or str(node),
             domain_of=self.backend.domain_of,
@@ -346,8 +346,10 @@ class SparkRun:
         if backups is not None:
             planned = replace(planned, backup_partitions=backups)
         if segments is not None:
-            planned = replace(planned, segments=segments.segments)
-            lines += segment_lines(segments.segments, self.program)
+            held = chosen.boundaries == HELD
+            executed = with_boundaries(segments.segments, self.program, held=held)
+            planned = replace(planned, segments=executed)
+            lines += segment_lines(replace(segments, segments=executed), self.program, held=held)
         tentative, more = tentative_of(chosen, self.program, self._sinks, planned.strategy)
         for line in (*lines, *more):
             self._log(line)

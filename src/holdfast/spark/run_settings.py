@@ -12,7 +12,7 @@ from holdfast.ids import PartitionId
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.program import Program
-from holdfast.spark.planned_segments import PlannedSegments
+from holdfast.spark.planned_segments import PlannedSegments, behind_seconds
 from holdfast.spark.settings import PREFIX, Settings
 from holdfast.topology import require_made_for
 
@@ -43,7 +43,7 @@ def bounded_pace(pace: CycleSettings, settings: Settings) -> CycleSettings:
 
 
 def planned_settings(
-    settings: Settings, recovery: RecoverySettings, segments: PlannedSegments | None
+    settings: Settings, recovery: RecoverySettings, segments: PlannedSegments | None, program: Program
 ) -> dict[str, object]:
     """Return what a profile says about how the run runs: `holdfast plan explain` predicts with it."""
     return {
@@ -51,6 +51,7 @@ def planned_settings(
         "checkpoint_batches": settings.checkpoint_batches,
         "backups": sorted(str(p) for p in recovery.backup_partitions),
         "segments": [] if segments is None else segments.described(),
+        "behind_seconds": _behind(segments, recovery, program),
         "replicas": sorted(str(p) for p in recovery.replicas),
         "data_fragments": settings.store_data_fragments,
         "parity_fragments": settings.store_parity_fragments,
@@ -59,6 +60,14 @@ def planned_settings(
         "bound": settings.node_bound,
         "keepalive_seconds": settings.keepalive_seconds,
     }
+
+
+def _behind(segments: PlannedSegments | None, recovery: RecoverySettings, program: Program) -> dict[str, float | None]:
+    """Return how far operators after held boundaries are behind; None: by an interval that is in batches."""
+    if segments is None:
+        return {}
+    found = behind_seconds(replace(segments, segments=recovery.segments), program)
+    return {str(name): None if math.isinf(seconds) else seconds for name, seconds in found.items()}
 
 
 def node_capacity(settings: Settings, executor_cores: str | None, task_cpus: int) -> float:

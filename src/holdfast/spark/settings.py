@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PREFIX = "spark.holdfast."
+OPEN, HELD = "open", "held"
+"""What becomes of blocks of operators that are not deterministic at the boundary of their segment."""
 STRATEGIES = tuple(RecoveryStrategy)
 
 
@@ -174,6 +176,14 @@ class Settings:
         5,
         "One of this many global checkpoints goes to durable storage too; with segments, of the one with the longest "
         "interval.",
+    )
+    boundaries: str = _setting(
+        "checkpoint.boundaries",
+        _one_of(OPEN, HELD),
+        OPEN,
+        f"Where a plan has segments after operators that are not deterministic: with {OPEN} blocks cross at once, and "
+        f"such segments roll back with them; with {HELD} blocks wait for a checkpoint of their segment, and both sides "
+        "recover alone.",
     )
     exchange: str = _setting(
         "exchange",

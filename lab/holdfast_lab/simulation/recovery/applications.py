@@ -198,6 +198,17 @@ def _nondeterministic(app: Application, sizes: tuple[int, ...]) -> None:
     _folded(source, "sums", sizes[1], cost=1.0).output(priority=1)
 
 
+def _stamped(app: Application, sizes: tuple[int, ...]) -> None:
+    source = app.source("in", schema=ROWS, parallelism=sizes[0], key="key", cost=0.5)
+    stream = source.apply(
+        stamp, state=_CHAIN, schema=STAMPED, deterministic=False, id="stamps", parallelism=sizes[1], cost=1.0
+    )
+    for number, size in enumerate(sizes[2:]):
+        stream = stream.apply(relay, state=_LINKS, schema=STAMPED, id=f"r{number}", parallelism=size, cost=1.0)
+        stream.output(priority=2 + number)
+    _folded(source, "sums", sizes[1], cost=1.0).output(priority=1)
+
+
 SHAPES: Mapping[str, tuple[Part, tuple[tuple[int, ...], ...]]] = {
     "chain": (_chain, ((1, 2, 1), (2, 2, 2), (1, 3, 2), (2, 1, 2, 1), (4, 2, 1), (1, 2, 4), (2, 3, 2))),
     "diamond": (_diamond, ((1, 2, 2, 1), (1, 1, 2, 2), (2, 2, 2, 2), (1, 3, 1, 2))),
@@ -208,12 +219,21 @@ SHAPES: Mapping[str, tuple[Part, tuple[tuple[int, ...], ...]]] = {
     "nondeterministic": (_nondeterministic, ((1, 1, 1), (1, 2, 1, 1), (2, 2, 2, 1), (1, 1, 1, 2))),
 }
 """Every shape, with the sizes that are drawn."""
+STAMPED_SHAPE = "stamped"
+_STAMPED_SIZES = ((1, 1, 1, 1), (1, 2, 2, 1), (2, 2, 2, 2), (1, 1, 1, 1, 1))
+"""Of the shape that is drawn where blocks wait at the boundaries of segments, in one layout, and nowhere else."""
 
 
 def draw_recipe(draw: random.Random) -> Recipe:
     """Draw one application; those with cheap operators more often."""
     shape = draw.choices(list(SHAPES), weights=[4, 3, 3, 1, 1, 1, 5])[0]
     return Recipe(shape, draw.choice(SHAPES[shape][1]))
+
+
+def draw_stamped(draw: random.Random) -> Recipe:
+    """Draw an application in which what is not deterministic is followed by others."""
+    shape = draw.choice((STAMPED_SHAPE, STAMPED_SHAPE, "nondeterministic"))
+    return Recipe(shape, draw.choice(_STAMPED_SIZES if shape == STAMPED_SHAPE else SHAPES[shape][1]))
 
 
 def draw_change(draw: random.Random, recipe: Recipe) -> Recipe:
@@ -236,7 +256,7 @@ def draw_change(draw: random.Random, recipe: Recipe) -> Recipe:
 def program_of(recipe: Recipe) -> Program:
     """Make a recipe's program, once."""
     app = Application(recipe.shape)
-    SHAPES[recipe.shape][0](app, recipe.sizes)
+    (_stamped if recipe.shape == STAMPED_SHAPE else SHAPES[recipe.shape][0])(app, recipe.sizes)
     return Program(app.without(recipe.without))
 
 

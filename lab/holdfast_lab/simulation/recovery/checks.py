@@ -57,6 +57,7 @@ class StepChecks:
     ) -> None:
         """Look at the state between two steps. `failing`: partitions whose last attempt at a batch has failed."""
         self._bounds(state)
+        self._held_edges(state)
         self._copies(state)
         for problem in branch_problems(state):
             self._complain(Violation(problem))
@@ -116,6 +117,20 @@ class StepChecks:
             or partition in state.branches.now.members
             or not self._can_be_made_again(state, partition, min(mine))
         )
+
+    def _held_edges(self, state: ClusterState) -> None:
+        """What may be made again otherwise has not crossed the boundary of its segment, but where it had before."""
+        line, segments = state.checkpoints.line, state.segments
+        if not segments.holds or not segments.many or state.plan.now.number:
+            return
+        for sender in self._program.partitions:
+            if self._program.operators[sender.operator].deterministic_alone:
+                continue
+            for to in state.graph.consumers(sender):
+                at = state.partitions[to].frontier
+                if segments.of(to) != segments.of(sender) and at > line[sender]:
+                    what = f"{to} has taken batch {at} of {sender}, whose checkpoint is at {line[sender]}"
+                    self._complain(Violation(what, (sender, to)))
 
     def _bounds(self, state: ClusterState) -> None:
         load: dict[NodeId, float] = {}
@@ -248,13 +263,15 @@ class StepChecks:
         if state.epoch != self._epoch or not clean:
             self._epoch = state.epoch
             self._standstill.clear()
+        limits = state.limits()
         for query in self._program.outputs:
             # Where the source had to go back, its queries wait until it has caught up: that is going on, too.
             now = sum(state.partitions[p].frontier for p in state.graph.members(query)), state.published[query]
             whole = all(
                 state.partitions[p].state in AT_WORK_STATES and p not in failing for p in state.graph.members(query)
             )
-            if not whole or state.partitions[query].frontier >= logged or now != self._stood.get(query):
+            may_complete = min(logged, limits.get(query, logged))
+            if not whole or state.partitions[query].frontier >= may_complete or now != self._stood.get(query):
                 self._standstill[query] = 0
             else:
                 self._standstill[query] = self._standstill.get(query, 0) + 1
@@ -407,12 +424,12 @@ def _chain_problems(
 
 
 def stamping(program: Program, query: PartitionId) -> list[PartitionId]:
-    """Return whose stamps reach an output partition: one row that is split goes to the last target."""
+    """Return whose stamps reach a partition: one row that is split goes to the last target."""
     found = []
     for edge, sender in program.streams(query):
         route = next(route for route in program.operators[sender.operator].outputs if route.edge == edge)
         if route.targets(sender.index)[-1] == query.index:
-            found.append(sender)
+            found += stamping(program, sender) if program.operators[sender.operator].deterministic_alone else [sender]
     return found
 
 

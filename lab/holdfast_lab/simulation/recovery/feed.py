@@ -108,19 +108,26 @@ def _able(driver: Driver) -> list[PartitionId]:
 
 
 def _furthest(
-    driver: Driver, able: Collection[PartitionId], passed_over: Collection[PartitionId] = ()
+    driver: Driver, able: Collection[PartitionId], logged: BatchId, passed_over: Collection[PartitionId] = ()
 ) -> tuple[PartitionId, BatchId] | None:
     """Return the furthest of the most valuable queries that can go on, and its batch; None: none can.
 
-    `passed_over`: members that do not count.
+    `passed_over`: members that do not count. What waits for a checkpoint, or has just been let cross by one, counts as
+    done: `logged` is how far the log is.
     """
     state, topology = driver.coordinator.state, driver.program.topology
     worth = {p: int(topology.priority[topology.index(p)]) for p in driver.program.outputs if p in able}
     best = [p for p, one in worth.items() if one == max(worth.values()) and p not in state.dropped]
-    far = {
-        p: min(state.partitions[one].frontier for one in state.graph.members(p) if one not in passed_over) for p in best
-    }
+    stands = _stands(driver, logged)
+    far = {p: min(stands[one] for one in state.graph.members(p) if one not in passed_over) for p in best}
     return max(far.items(), key=lambda one: one[1], default=None)
+
+
+def _stands(driver: Driver, logged: BatchId) -> dict[PartitionId, BatchId]:
+    """Return how far partitions are, those after held edges as if they had what they wait for."""
+    state = driver.coordinator.state
+    waits = {p: logged - at for p, at in state.expected(logged).items()}
+    return {p: BatchId(one.frontier + waits.get(p, 0)) for p, one in state.partitions.items()}
 
 
 def starving(driver: Driver) -> Violation | None:
@@ -137,13 +144,14 @@ def starving(driver: Driver) -> Violation | None:
     publishing = coordinator.outputs.publishing
     if any(publishing.last(p) is not None for p in driver.program.outputs):
         return None  # a sink takes its time
-    if able and all(state.partitions[p].frontier >= logged for p in able):
+    stands = _stands(driver, logged)
+    if able and all(stands[p] >= logged for p in able):
         return Violation(f"{able[0]} is live and has nothing to do, and no batch is logged", tuple(able))
-    furthest = _furthest(driver, able)
+    furthest = _furthest(driver, able, logged)
     if furthest is None or furthest[1] < logged or pace.batches_behind is None:
         return None
-    slowest = min(able, key=lambda p: state.partitions[p].frontier)
-    lag = logged - state.partitions[slowest].frontier
+    slowest = min(able, key=lambda p: stands[p])
+    lag = logged - stands[slowest]
     settings = state.settings
     full = state.kept_bytes > min(settings.waiting_bytes, settings.buffer_bytes)
     if full or lag >= max(pace.most_ahead, pace.batches_behind - logged // SHRINKS_EVERY):
@@ -160,7 +168,7 @@ def running_away(driver: Driver, logged: BatchId) -> Violation | None:
     that returns from so long a wait that what it missed is regenerated.
     """
     coordinator = driver.coordinator
-    furthest = _furthest(driver, _able(driver), coordinator.state.dropped)
+    furthest = _furthest(driver, _able(driver), logged, coordinator.state.dropped)
     if furthest is None or logged - furthest[1] < coordinator.pace.most_ahead:
         return None
     what = f"a batch is logged after {logged}, and {furthest[0]} is at {furthest[1]}, further than all as valuable"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.recovery.cluster_state import ClusterState
@@ -17,7 +17,8 @@ from holdfast.recovery.segments import ONE_SEGMENT, segments_of
 from holdfast.recovery.states import AT_WORK_STATES
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.program import Program
-from holdfast_lab.simulation.recovery.segment_scene import has_segments, is_refined, with_multiples
+from holdfast_lab.simulation.recovery.scene import has_branches
+from holdfast_lab.simulation.recovery.segment_scene import has_segments, holds_blocks, is_refined, with_multiples
 
 
 def changes_plans(seed: int) -> bool:
@@ -59,6 +60,8 @@ class PlanScene:
             segments = with_multiples(program, segments, f"{self.seed} {self.chosen} chosen")
         elif not segments.many:
             segments = ONE_SEGMENT
+        if holds_blocks(self.seed) and not has_branches(self.seed) and segments.many:
+            segments = replace(segments, holds=draw.random() < 0.7)
         kept = draw.choice((0.0, 0.0, 0.3))
         return ExecutedPlan(
             segments,

@@ -16,7 +16,7 @@ from holdfast.recovery.segments import ONE_SEGMENT
 from holdfast.recovery.strategy import RecoverySettings, RecoveryStrategy
 from holdfast.runtime.coordinator.pacing import CycleSettings
 from holdfast.runtime.program import Program
-from holdfast_lab.simulation.recovery.applications import Recipe, draw_change, draw_recipe
+from holdfast_lab.simulation.recovery.applications import Recipe, draw_change, draw_recipe, draw_stamped
 from holdfast_lab.simulation.recovery.faults import Mischief, draw_mischief
 from holdfast_lab.simulation.recovery.segment_scene import SegmentScene, crosses
 
@@ -128,6 +128,10 @@ class Scene:
             level_lag=draw.choice((0, 1, 2)),
             buffer_bytes=draw.choice((float("inf"), float("inf"), 400.0)),
         )
+
+    def use_stamps(self, seed: int) -> None:
+        """Run an application in which others follow what is not deterministic, in one layout."""
+        self.recipe, self.layouts = draw_stamped(random.Random(f"{seed} stamped")), []
 
     def use_branches(self, branches: BranchScene) -> None:
         """Let queries give tentative outputs, in an application where they can."""

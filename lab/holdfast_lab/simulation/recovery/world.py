@@ -64,6 +64,7 @@ from holdfast_lab.simulation.recovery.segment_scene import (
     draw_calm,
     draw_segments,
     has_segments,
+    holds_blocks,
     is_refined,
 )
 from holdfast_lab.simulation.recovery.storage import DriverStorage, LogWatch, Outage, SimulatedReader, identity_of
@@ -154,6 +155,8 @@ class World:
         self.scene.waiting_bytes = draw_waiting_bytes(seed)
         if has_segments(seed):
             self.scene.segments = draw_segments(seed)
+            if holds_blocks(seed) and not has_branches(seed):
+                self.scene.use_stamps(seed)
         self.aimed = AimedLosses(seed)
         self.plans = PlanScene(seed, self.complain)
         if changes_plans(seed):
@@ -171,6 +174,8 @@ class World:
             rates.update({one: calm * rate for one, rate in rates.items()})
         if has_branches(seed):
             self.scene.use_branches(draw_branches(seed))
+            if self.scene.segments is not None:  # a branch takes in what no checkpoint covers
+                self.scene.segments = replace(self.scene.segments, holds=False)
             self.mischief.rates.update(calmer_for_branches(self.mischief.rates))
         self.replanner = Replanner(seed, self.mischief, self.found, wanted=replans(seed))
         self.clock = FakeClock()

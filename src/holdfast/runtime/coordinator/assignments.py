@@ -23,11 +23,15 @@ def assign_primaries(
     `attempt` gives how often a partition that failed is tried by now; `checks` the checksums of what a source partition
     has read in place after a batch.
     """
-    keep = state.keep_from()
+    keep, limits = state.keep_from(), state.limits()
+    state.handed_out = max(state.handed_out, logged)
     found = {}
     for partition in state.in_state(PLACED_STATES):
         one = state.partitions[partition]
         assert one.node is not None
+        limit = limits.get(partition)
+        if limit is not None:
+            one.given = max(one.given, limit)
         marks = state.marks_for(partition)
         found[partition] = PartitionAssignment(
             one.node,
@@ -45,6 +49,7 @@ def assign_primaries(
             attempt(partition),
             state.skips_for(partition),
             checks=checks(partition, one.frontier),
+            limit=limit,
         )
     return found
 

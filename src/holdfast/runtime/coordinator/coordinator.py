@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.errors import BadInput, CheckFailed, one_line
 from holdfast.ids import BatchId, NodeId, OperatorId, PartitionId
+from holdfast.recovery.cluster_state import ClusterState
 from holdfast.recovery.events import CheckpointMarked, CostsMeasured, Event, PlanChosen, Timer
 from holdfast.recovery.executed_plan import ExecutedPlan
 from holdfast.recovery.machine import RecoveryMachine
@@ -135,6 +136,12 @@ class Coordinator:
             batch_log.frontier,
             self.outputs.deterministic,
         )
+        if asked.tentative and (problem := _held_refusal(self.state)) is not None:
+            raise BadInput(
+                problem,
+                where=self._where,
+                remedy="run without tentative outputs, or with spark.holdfast.checkpoint.boundaries=open",
+            )
         self.pace = replace(self.pace, segment_intervals=self.state.plan.now.intervals)
         self.outputs.publishing.published = lambda: self.state.published
         self.state.copies.domain_of = domain_of
@@ -144,12 +151,14 @@ class Coordinator:
         chosen = TentativeChoices(
             self.state,
             choices,
-            lambda query: refusal_of(query, program, sinks, stays=backend.takes_updates),
+            lambda query: _held_refusal(self.state) or refusal_of(query, program, sinks, stays=backend.takes_updates),
             clock,
         )
         self._catching_up = CatchingUp.of(self.pace.most_ahead)
         self.status = RunStatus(program, self.state, batch_log, self.outputs, self.parking.waiting, self._catching_up)
         self._began = clock()
+        self._drains = False
+        """Whether everything that is logged is to be processed now: what waits at held edges crosses at once."""
         self._handed_out = 0
         self._trimmed: dict[PartitionId, BatchId] = {}
         """How far back senders kept their outboxes when they were last asked to trim them, while queries pause."""
@@ -252,11 +261,15 @@ class Coordinator:
         """
         self._moved()
         self._cycles.read()
-        while not self.status.caught_up:
-            if not self.advance() and self._stalls.waits_in_vain:
-                raise self._stuck(waited=True)
-            if gives_up():
-                return
+        self._drains = True
+        try:
+            while not self.status.caught_up:
+                if not self.advance() and self._stalls.waits_in_vain:
+                    raise self._stuck(waited=True)
+                if gives_up():
+                    return
+        finally:
+            self._drains = False
 
     def advance(self) -> bool:
         """Take one step, waiting a little for reports; say whether there was anything to do.
@@ -311,6 +324,8 @@ class Coordinator:
         if (plan := self.measuring.plan_found()) is not None:
             self.choose_plan(plan)
         if not self.status.can_work:
+            self._let_cross()
+        if not self.status.can_work:
             if not cycles.busy and cycles.last is not None:
                 if self._paused_may_trim():
                     cycles.hand_out(replace(self.desired_state(), trim_outboxes=True))
@@ -323,6 +338,11 @@ class Coordinator:
             cycles.hand_out(self.desired_state())
         self._cycles.read(timeout)
         return True
+
+    def _let_cross(self) -> None:
+        """Where nothing else is to be done, have segments save whose blocks wait at held edges for a checkpoint."""
+        if self.state.held.edges and (mark := self._marks.let_cross(at_once=self._drains)) is not None:
+            self.handle(CheckpointMarked(mark.batch, mark.durable, mark.segments))
 
     def _end_if_followed(self) -> None:
         """End where another driver has the run, also where nothing is to be written that would be refused."""
@@ -448,7 +468,7 @@ class Coordinator:
             dict(state.published),
             self.pace.most_batches,
             self.pace.time_budget,
-            logged - min((one.frontier for one in assignments.values()), default=logged),
+            self.status.lag(assignments),
             state.buffering or bool(self._catching_up.now),
             tuple(self._decisions.forget),
             generation=self._progress.generation,
@@ -518,6 +538,11 @@ class Coordinator:
 
     def _emit(self, kind: str, **fields: Any) -> None:
         self._emit_to(Observation(self._now(), kind, fields))
+
+
+def _held_refusal(state: ClusterState) -> str | None:
+    """Say why queries of a run cannot give tentative outputs: a branch takes in what no checkpoint covers."""
+    return "blocks wait for checkpoints at boundaries of segments, and a branch does not" if state.held.edges else None
 
 
 def _check_asked(

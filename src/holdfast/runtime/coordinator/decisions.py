@@ -84,7 +84,7 @@ class Decisions:
         self.rollbacks = 0
         """How often partitions rolled back, or were lost, after the start."""
         self.held_changed = False
-        """Whether queries were parked or resumed since the desired state was handed out."""
+        """Whether queries were parked or resumed, or held blocks may cross, since the desired state was handed out."""
         self.forget: list[str] = []
         """Snapshots that nodes are to delete: the progress that is written does not hold them any more."""
         self._dropped: list[str] = []
@@ -145,6 +145,7 @@ class Decisions:
             case NodesEvacuated(nodes):
                 self._backend.release_nodes(nodes)
             case GlobalCheckpoint():
+                self.held_changed = self.held_changed or bool(self._state.held.edges)
                 self._batch_log.trim(effect.inputs_from)
                 self._reads.trim(effect.inputs_from)
                 if self._expiry is not None:

@@ -14,8 +14,11 @@ each interval is a mark of the segment, those before are intermediate ones of so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 
 from holdfast.ids import BatchId, OperatorId, SegmentId
 from holdfast.recovery.checkpoints import NOTHING
@@ -27,6 +30,10 @@ from holdfast.runtime.io.logged_marks import LoggedMark, LoggedMarks
 
 MOST_AT_ONCE = 4
 """Of the marks in a long stretch of the log that is handed out at once, so many count: each costs a snapshot."""
+
+
+AT_REST_SECONDS = 10.0
+"""After its last mark, a segment whose interval is in batches marks the last one so late, where no other comes."""
 
 
 class BatchMarks:
@@ -59,7 +66,38 @@ class BatchMarks:
             last[name] = max([*(checkpoints.line[p] for p in members), *open_marks[name]])
         # One at a time; during a recovery live partitions take further snapshots meanwhile.
         waiting = set() if self._state.recovering else {name for name, marks in open_marks.items() if marks}
-        return self._schedule.next_marks(batch, self._clock(), last.__getitem__, waiting)
+        return self._schedule.next_marks(batch, self._clock(), last.__getitem__, waiting, self._after_held_edges())
+
+    def _after_held_edges(self) -> dict[SegmentId, set[SegmentId]]:
+        """Return the segments that take in over held edges, and from which ones."""
+        found: dict[SegmentId, set[SegmentId]] = {}
+        of = self._state.segments.operators
+        for sender, consumer in self._state.held.edges:
+            found.setdefault(of[consumer], set()).add(of[sender])
+        return found
+
+    def let_cross(self, *, at_once: bool) -> Mark | None:
+        """Return a mark at the last batch for segments whose blocks wait at held edges, where no batch comes to mark.
+
+        Called where partitions have completed what they can. Their interval has passed; `at_once`: or the run drains.
+        """
+        self._read()
+        state, logged, now = self._state, self._log.frontier, self._clock()
+        checkpoints, segments, held = state.checkpoints, state.segments, {sender for sender, _ in state.held.edges}
+        found = {
+            segments.of(p)
+            for p, one in state.partitions.items()
+            if p.operator in held and checkpoints.line[p] < logged <= one.frontier
+        }
+        found = {name for name in found if at_once or self._schedule.is_due(name, now)}
+        if found and state.plan.next is not None and not state.recovering:
+            return None if self._plan_is_marked() else Mark(logged, durable=False)
+        open_marks = {name: checkpoints.open_marks(name) for name in segments.names}
+        free = {name for name, marks in open_marks.items() if not marks or (state.recovering and logged not in marks)}
+        found &= free
+        found |= {name for name, senders in self._after_held_edges().items() if senders & found} & free
+        self._schedule.rested(found, logged, now)
+        return Mark(logged, durable=False, segments=frozenset(found)) if found else None
 
     def _plan_is_marked(self) -> bool:
         """Whether a mark of all partitions is open at which the plan that was chosen can take effect."""
@@ -169,25 +207,55 @@ class SegmentSchedule:
         for schedule in self._schedules.values():
             schedule.follow(counted, now)
 
+    def is_due(self, name: SegmentId, now: float) -> bool:
+        """Whether a segment's interval has passed since its last mark, while no batch came."""
+        seconds, _ = self._between(name)
+        return self._schedules[name].since_marked(now) >= (seconds or AT_REST_SECONDS)
+
+    def _between(self, name: SegmentId) -> tuple[float, int]:
+        """Return the seconds between two checkpoints of a segment; where there is no such interval, the batches."""
+        settings, steps = self._schedules[name].settings, self._steps[name]
+        seconds = settings.checkpoint_seconds * steps
+        return (0.0, settings.checkpoint_batches * steps) if math.isinf(seconds) else (seconds, 0)
+
+    def rested(self, names: Iterable[SegmentId], batch: BatchId, now: float) -> None:
+        """Count marks at the last batch of a log that stands still; a restart does not know of them."""
+        for name in names:
+            self._schedules[name].marked(Mark(batch, durable=False), now)
+            self._at[name] = _Step()
+
     def mark_of_all(self) -> LoggedMarks:
         """Return a mark of all segments, due or not: it is durable where it is the turn of a durable one."""
         return {ALL_PARTITIONS: LoggedMark(self._schedules[self._slowest].durable_is_next)}
 
     def next_marks(
-        self, batch: BatchId, now: float, last: Callable[[SegmentId], BatchId], waiting: Collection[SegmentId]
+        self,
+        batch: BatchId,
+        now: float,
+        last: Callable[[SegmentId], BatchId],
+        waiting: Collection[SegmentId],
+        after: Mapping[SegmentId, Collection[SegmentId]] = MappingProxyType({}),
     ) -> LoggedMarks:
         """Say which segments take a snapshot at a batch that is about to be logged.
 
         `last`: the last batch that is marked or a checkpoint of a segment; `waiting`: segments that take no mark now,
-        because one of theirs is open.
+        because one of theirs is open; `after`: segments that take in over held edges, and from which. Those come no
+        further than a checkpoint of these: they are marked where these are, if they would be due before the next.
         """
         found: dict[SegmentId, LoggedMark] = {}
-        for name, schedule in self._schedules.items():
-            at = self._at[name]
-            mark = None if name in waiting else schedule.next_mark(batch, max(last(name), at.batch), now)
+        for name in sorted(self._schedules, key=partial(_held_edges_before, after=after)):
+            schedule, at = self._schedules[name], self._at[name]
+            until, at_batch = now, batch
+            if name in after:
+                crossing = [one for one in after[name] if one in found and not found[one].step]
+                if not crossing:
+                    continue
+                seconds, batches = min(self._between(one) for one in crossing)
+                until, at_batch = now + seconds, BatchId(batch + batches)
+            mark = None if name in waiting else schedule.next_mark(at_batch, max(last(name), at.batch), until)
             if mark is None:
                 continue
-            if step := (at.number + 1) % self._steps[name]:
+            if name not in after and (step := (at.number + 1) % self._steps[name]):
                 found[name] = LoggedMark(durable=False, step=step)
                 continue
             durable = mark.durable and name == self._slowest
@@ -227,6 +295,11 @@ class SegmentSchedule:
                 self._schedules[name].stepped(now)
                 self._at[name] = _Step(batch, mark.step)
         return Mark(batch, durable=False, segments=segments, between=between) if segments or between else None
+
+
+def _held_edges_before(name: SegmentId, after: Mapping[SegmentId, Collection[SegmentId]]) -> int:
+    """Return how many held edges are one after the other before a segment."""
+    return max((1 + _held_edges_before(one, after) for one in after.get(name, ())), default=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,10 @@ class CheckpointSchedule:
         """Whether the next mark is a durable one."""
         return self._since_durable is None or self._since_durable + 1 >= self.settings.durable_every
 
+    def since_marked(self, now: float) -> float:
+        """Return the seconds since the last mark."""
+        return now - self._marked_at
+
     def follow(self, before: CheckpointSchedule, now: float) -> None:
         """Count on from where another schedule has come."""
         self._marked_at, self._since_durable = now, before._since_durable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
@@ -70,7 +70,8 @@ class RunStatus:
         A live partition behind a lost, paused or parked one cannot, nor one that has just failed: nobody waits for it.
         Nor for one that returns from so long a wait that what it missed is regenerated.
         """
-        return min(map(self._reach, self._able() - self._state.dropped), default=self.frontier)
+        waits, able = self._waits(), self._able() - self._state.dropped
+        return min((self._reach(p, waits) for p in able), default=self.frontier)
 
     @property
     def leading_frontier(self) -> BatchId:
@@ -101,26 +102,42 @@ class RunStatus:
 
     def queries(self) -> dict[PartitionId, QueryProgress]:
         """Return how far the queries are that can go on, and the partitions that can of which no query can."""
-        state, topology = self._state, self._state.graph.topology
+        state, topology, waits = self._state, self._state.graph.topology, self._waits()
         able = self._able() - state.dropped
         found: dict[PartitionId, QueryProgress] = {}
         serves_none = set(able)
         for query in state.graph.outputs:
             if query in able:
                 members = able.intersection(state.graph.members(query))
-                frontier, priority = min(map(self._reach, members)), int(topology.priority[topology.index(query)])
+                frontier = min(self._reach(p, waits) for p in members)
+                priority = int(topology.priority[topology.index(query)])
                 is_kept = state.dropped.isdisjoint(state.graph.members(query))
                 found[query] = QueryProgress(frontier, priority, is_kept)
                 serves_none -= members
-        return found | {p: QueryProgress(self._reach(p), SERVES_NONE) for p in sorted(serves_none)}
+        return found | {p: QueryProgress(self._reach(p, waits), SERVES_NONE) for p in sorted(serves_none)}
 
-    def _reach(self, partition: PartitionId) -> BatchId:
+    def lag(self, partitions: Iterable[PartitionId]) -> int:
+        """Return how many batches the last of these is behind the log."""
+        logged, waits = self.logged, self._waits()
+        behind = (logged - self._state.partitions[p].frontier - waits.get(p, 0) for p in partitions)
+        return max(0, *behind, 0)
+
+    def _waits(self) -> dict[PartitionId, int]:
+        """Return by how many batches of the log partitions after held edges may be behind, and count as level."""
+        if not self._state.held.edges:
+            return {}
+        logged = self.logged
+        return {p: logged - at for p, at in self._state.expected(logged).items()}
+
+    def _reach(self, partition: PartitionId, waits: Mapping[PartitionId, int]) -> BatchId:
         """Return how far a partition is; the backlog of a slow sink counts once its publisher takes no more of it.
 
-        Not that of a parked query, whose partition may go on for others.
+        Not that of a parked query, whose partition may go on for others. Nor do batches that wait at a held edge: the
+        log must not wait for the checkpoint that lets them cross, which is marked in it.
         """
         frontier, handed = self._state.partitions[partition].frontier, self._outputs.publishing.last(partition)
-        return frontier if handed is None or partition in self._state.parked else min(frontier, handed)
+        reach = frontier if handed is None or partition in self._state.parked else min(frontier, handed)
+        return min(self.logged, BatchId(reach + waits[partition])) if partition in waits else reach
 
     def _able(self) -> set[PartitionId]:
         """The partitions that can go on."""
@@ -169,11 +186,13 @@ class RunStatus:
     def can_go_on(self) -> bool:
         """Whether a live partition has something to process, or to publish."""
         state, logged, waiting = self._state, self.logged, self._waiting()
+        limits = state.limits()
         for partition, one in state.partitions.items():
             if partition in waiting:
                 continue
             senders = [state.partitions[p].frontier for p in state.graph.senders(partition)]
-            if one.state in AT_WORK_STATES and one.frontier < min(senders, default=logged):
+            through = min(senders, default=logged)
+            if one.state in AT_WORK_STATES and one.frontier < min(through, limits.get(partition, through)):
                 return True
         return not self.caught_up and any(
             max(state.published[p], self._outputs.handed(p)) < self._publishable(p)
@@ -185,15 +204,16 @@ class RunStatus:
         )
 
     def _publishable(self, query: PartitionId) -> BatchId:
-        """Return the last batch of a query that may be published now, or soon.
+        """Return the last batch of a query that may be published now, or that is not known to wait.
 
-        One that pauses comes to no checkpoint: what waits for one is no work.
+        What waits for a durable checkpoint is no work, nor what comes after it. One that pauses comes to none.
         """
-        one = self._state.partitions[query]
-        if one.state is not PartitionState.PAUSED or self._outputs.deterministic(query):
-            return one.frontier
+        one, held = self._state.partitions[query], self._outputs.held.get(query, NOTHING)
         durable = self._state.checkpoints.durable_line[query]
-        return min(one.frontier, durable, self._outputs.held.get(query, NOTHING))
+        waits = one.state is PartitionState.PAUSED or held > durable
+        if self._outputs.deterministic(query) or not waits:
+            return one.frontier
+        return min(one.frontier, durable, held)
 
     @property
     def standing(self) -> object:

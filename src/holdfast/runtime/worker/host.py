@@ -76,6 +76,7 @@ class PartitionHost:
         self._failed: dict[PartitionId, Failed] = {}
         """The last step of each partition that failed."""
         self._places = 0
+        self._limits: Mapping[PartitionId, BatchId] = {}
         self._edges = program.edges
 
     # -- placing ----------------------------------------------------------------------------------------------------
@@ -403,7 +404,7 @@ class PartitionHost:
             for consumer, at in placed.acknowledged.items():
                 if consumer in self._placed or at is None:
                     continue
-                through = placed.frontier
+                through = self.sent_through(consumer, placed.frontier)
                 if most is not None and consumer.operator not in (SINK, LATE):
                     through = min(through, BatchId(at + most))
                 found += self.replay(partition, consumer, at, through) or []
@@ -463,6 +464,14 @@ class PartitionHost:
         """Return a consumer that is here itself, and not by a second copy: nobody goes back for one of those."""
         near = self._placed.get(consumer)
         return None if near is None or near.held_back else near
+
+    def limit(self, limits: Mapping[PartitionId, BatchId]) -> None:
+        """Say through which batch consumers, here or elsewhere, are sent anything: the rest stays in outboxes."""
+        self._limits = limits
+
+    def sent_through(self, consumer: PartitionId, through: BatchId) -> BatchId:
+        """Return the last batch up to one that may be sent to a consumer."""
+        return min(through, self._limits.get(consumer, through))
 
     def hold_back(self, partition: PartitionId, held: bool) -> None:
         """Say whether a partition is a second copy, which keeps what it makes to itself."""
@@ -566,9 +575,10 @@ class PartitionHost:
             if near is None or consumer in without:
                 continue
             after = max(near.frontier, placed.handed.get(consumer, NO_BATCH))
-            if after >= placed.frontier:
+            through = self.sent_through(consumer, placed.frontier)
+            if after >= through:
                 continue
-            for block in self.replay(placed.partition, consumer, after) or []:
+            for block in self.replay(placed.partition, consumer, after, through) or []:
                 near.inbox.put(block, near.frontier)
                 placed.handed[consumer] = block.header.batch
 

@@ -320,10 +320,12 @@ class ResidentWorker:
     def _serve(self, desired: DesiredState, done: Round, answers: list[Answer]) -> None:
         """Address what subscribers have not been sent."""
         host = self._host
-        for subscriber, after, through in self.publications.due(
+        for subscriber, after, last in self.publications.due(
             desired.epoch, lambda p: host.frontier(p) if p in host and not host.is_held_back(p) else None
         ):
             consumer, sender, copy = subscriber
+            if (through := host.sent_through(consumer, last)) <= after:
+                continue  # it waits for a checkpoint
             blocks = host.replay(sender, consumer, after, through)
             if blocks is None and copy is not None:
                 self.publications.drop(subscriber)  # nobody goes back for a second copy: it is built again
@@ -363,8 +365,12 @@ class ResidentWorker:
                     yield sender, one.node
 
         for p, frontier in frontiers.items():
-            # It waits from when its senders are known to be ahead: before that there is nothing to come.
-            ahead = [sender for sender, _ in senders(p) if desired.assignments[sender].frontier > frontier]
+            # It waits from when its senders are known to be ahead, and may send: before that there is nothing to come.
+            ahead = [
+                sender
+                for sender, _ in senders(p)
+                if host.sent_through(p, desired.assignments[sender].frontier) > frontier
+            ]
             if not ahead:
                 self._waiting.pop(p, None)
                 continue

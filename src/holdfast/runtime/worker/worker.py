@@ -184,6 +184,7 @@ class NodeWorker:
             self._dropped_for = desired
             with suppress(OSError):  # with the next desired state
                 self._drop_outdated(desired)
+        self.host.limit({p: one.limit for p, one in desired.assignments.items() if one.limit is not None})
         for p in here:
             self.host.hold_back(p, mine[p].replica)
         self._take_acknowledgements(desired, here)
