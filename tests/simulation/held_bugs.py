@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
@@ -27,10 +28,10 @@ def blocks_cross_with_the_snapshot(patch: Patch) -> None:
 def blocks_cross_by_a_checkpoint_that_was_lost(patch: Patch) -> None:
     """A checkpoint that is lost, with an epoch that is over, lets cross what is made again after it."""
     right = HeldEdges.limits
-    seen: dict[int, dict[PartitionId, BatchId]] = {}
+    seen: WeakKeyDictionary[Any, dict[PartitionId, BatchId]] = WeakKeyDictionary()
 
     def limits(self: HeldEdges, graph: Any, line: Mapping[PartitionId, BatchId]) -> dict[PartitionId, BatchId]:
-        highest = seen.setdefault(id(graph), {})
+        highest = seen.setdefault(graph, {})
         highest.update({p: max(at, highest.get(p, at)) for p, at in line.items()})
         return right(self, graph, highest)
 
