@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
 from weakref import WeakKeyDictionary
 
 from holdfast.ids import BatchId, PartitionId
 from holdfast.recovery.checkpoints import NOTHING
 from holdfast.recovery.cluster_state import ClusterState
-from holdfast.recovery.held_edges import HeldEdges
 from holdfast.runtime.coordinator.coordinator import Coordinator
 from holdfast.runtime.worker.host import PartitionHost
 from simulation.bugs import Bug, Patch
@@ -27,15 +24,14 @@ def blocks_cross_with_the_snapshot(patch: Patch) -> None:
 
 def blocks_cross_by_a_checkpoint_that_was_lost(patch: Patch) -> None:
     """A checkpoint that is lost, with an epoch that is over, lets cross what is made again after it."""
-    right = HeldEdges.limits
-    seen: WeakKeyDictionary[Any, dict[PartitionId, BatchId]] = WeakKeyDictionary()
+    seen: WeakKeyDictionary[ClusterState, dict[PartitionId, BatchId]] = WeakKeyDictionary()
 
-    def limits(self: HeldEdges, graph: Any, line: Mapping[PartitionId, BatchId]) -> dict[PartitionId, BatchId]:
-        highest = seen.setdefault(graph, {})
-        highest.update({p: max(at, highest.get(p, at)) for p, at in line.items()})
-        return right(self, graph, highest)
+    def limits(self: ClusterState) -> dict[PartitionId, BatchId]:
+        highest = seen.setdefault(self, {})
+        highest.update({p: max(at, highest.get(p, at)) for p, at in self.checkpoints.line.items()})
+        return self.held.limits(self.graph, highest)
 
-    patch.setattr(HeldEdges, "limits", limits)
+    patch.setattr(ClusterState, "limits", limits)
 
 
 def nodes_send_what_is_held(patch: Patch) -> None:
