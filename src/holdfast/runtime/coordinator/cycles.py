@@ -43,8 +43,8 @@ from holdfast.runtime.state.store import StaleEpoch
 
 Places: TypeAlias = Mapping[PartitionId, NodeId]
 
-_MOST_SAID = 8
-"""Snapshots of a partition that are remembered as said not to be stored."""
+_MOST_PROBLEMS = 8
+"""Snapshots of a partition whose problems are remembered, so that each is logged once."""
 
 
 @dataclass(slots=True)
@@ -106,8 +106,8 @@ class Cycles:
         """How many have ended."""
         self.problem: str | None = None
         """What went wrong last."""
-        self._said: dict[PartitionId, dict[BatchId, str]] = {}
-        """Snapshots that were said not to be stored, and why: the last of each partition."""
+        self._problems: dict[PartitionId, dict[BatchId, str]] = {}
+        """Why snapshots are not stored, as it was logged last: of the last ones of each partition."""
         self.false_alarms = 0
         """How many nodes that were declared silent have answered afterwards."""
         self._unread: deque[Report] = deque()
@@ -349,12 +349,12 @@ class Cycles:
     def _not_stored(self, answer: SnapshotNotStored) -> None:
         line = f"the snapshot of {answer.partition} at batch {answer.batch} is not stored yet: {answer.problem}"
         self.problem = line
-        said = self._said.setdefault(answer.partition, {})
-        if said.get(answer.batch) != answer.problem:
-            said[answer.batch] = answer.problem
+        known = self._problems.setdefault(answer.partition, {})
+        if known.get(answer.batch) != answer.problem:
+            known[answer.batch] = answer.problem
             self._log(line)  # once: it is tried again and again
-            if len(said) > _MOST_SAID:
-                del said[min(said)]
+            if len(known) > _MOST_PROBLEMS:
+                del known[min(known)]
         about = {"partition": str(answer.partition), "batch": answer.batch, "problem": answer.problem}
         self._emit("snapshot-not-stored", **about, fenced=answer.fenced)
         if answer.fenced:
